@@ -1,0 +1,237 @@
+"""What a rank asks of its peers: one `Call` for each collective, send, receive or new group."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+# The op that a learner knows, for each c10d operator.
+OPS = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce_coalesced",
+    "broadcast_": "broadcast",
+    "reduce_": "reduce",
+    "allgather_": "all_gather",
+    "allgather_coalesced_": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced_": "all_gather_single_coalesced",
+    "_allgather_base_": "all_gather_single",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_single_coalesced",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all_single",
+    "barrier": "barrier",
+    "monitored_barrier_": "monitored_barrier",
+    "send": "send",
+    "recv_": "recv",
+    "recv_any_source_": "recv",
+}
+
+DEFAULT_GROUP = "0"
+"""torch's name for the group of all ranks."""
+
+# The argument whose tensors every rank must give in the same number, sizes and dtype.
+_AGREED = {
+    "all_reduce": "tensors",
+    "all_reduce_coalesced": "tensors",
+    "broadcast": "tensors",
+    "reduce": "tensors",
+    "all_gather": "input_tensors",
+    "all_gather_coalesced": "input_list",
+    "all_gather_single": "input_tensor",
+    "all_gather_single_coalesced": "inputs",
+    "reduce_scatter": "input_tensors",
+    "reduce_scatter_single": "input_tensor",
+    "reduce_scatter_single_coalesced": "inputs",
+    "gather": "input_tensors",
+    "scatter": "output_tensors",
+    "all_to_all": "output_tensors",
+    "all_to_all_single": "output",
+    "send": "tensors",
+    "recv": "tensors",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A line of the learner's code."""
+
+    filename: str
+    line: int
+    function: str
+
+    @property
+    def source(self) -> str:
+        """The line's text, without its indentation; empty where the source is not known."""
+        return linecache.getline(self.filename, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{_file_label(self.filename)}line {self.line}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One rank's part in a collective, a message or a new group.
+
+    Attributes:
+        op: the name in `torch.distributed`, such as `all_reduce`.
+        group_name: torch's name of the group.
+        ranks: global ranks of the members, by group rank.
+        root: global rank of `src` or `dst`, where the op has one.
+        reduce_op: `sum`, `max`, ... where the op has one.
+        shapes: shapes of the tensors that the ranks must agree on.
+        dtype: their dtype; None for a barrier.
+        splits: for all-to-all, how many elements go to, and come from, each group rank.
+        number: this rank's count of the op in the group, from 1.
+        site: the learner's line.
+    """
+
+    op: str
+    group_name: str
+    ranks: tuple[int, ...]
+    site: Site
+    root: int | None = None
+    reduce_op: str | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtype: torch.dtype | None = None
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    number: int = 1
+
+    @property
+    def numels(self) -> tuple[int, ...]:
+        """How many elements each tensor has."""
+        return tuple(torch.Size(shape).numel() for shape in self.shapes)
+
+    @property
+    def name(self) -> str:
+        """`all_reduce #2`; for a message, whom it goes to or comes from."""
+        if self.op == "send":
+            return f"send to rank {self.root}"
+        if self.op == "recv":
+            return "recv from any rank" if self.root is None else f"recv from rank {self.root}"
+        if self.op == "new_group":
+            return f"new_group({list(self.ranks)})"
+        where = "" if self.group_name == DEFAULT_GROUP else f" in group {list(self.ranks)}"
+        return f"{self.op} #{self.number}{where}"
+
+    @property
+    def tensors(self) -> str:
+        """`float32 [4, 2]`; `float32 [4], [8]` for several."""
+        if self.dtype is None:
+            return "no tensor"
+        shapes = ", ".join(str(list(shape)) for shape in self.shapes[:3])
+        more = f" and {len(self.shapes) - 3} more" if len(self.shapes) > 3 else ""
+        return f"{str(self.dtype).removeprefix('torch.')} {shapes}{more}"
+
+
+def describe(op: str, group_name: str, ranks: tuple[int, ...], arguments: dict[str, Any], reduce_op: str | None) -> Call:
+    """The `Call` behind the arguments of a `c10d` operator, by their names in its schema."""
+    tensors = list(_flatten(arguments.get(_AGREED.get(op, ""), ())))
+    root = next((arguments[name] for name in ("root_rank", "src", "dst") if name in arguments), None)
+    if root is not None and not 0 <= root < len(ranks):
+        raise ValueError(
+            f"{op}: there is no rank {root} in this group of {len(ranks)}. "
+            f"src and dst are global ranks, here one of {list(ranks)}."
+        )
+    agreed = op not in ("all_to_all", "all_to_all_single")
+    return Call(
+        op=op,
+        group_name=group_name,
+        ranks=ranks,
+        site=learner_site(),
+        root=None if root is None else ranks[root],
+        reduce_op=reduce_op,
+        shapes=tuple(tuple(tensor.shape) for tensor in tensors),
+        dtype=tensors[0].dtype if tensors else None,
+        splits=None if agreed else _splits(op, arguments, len(ranks)),
+    )
+
+
+def _splits(op: str, arguments: dict[str, Any], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if op == "all_to_all":
+        sent, received = (
+            tuple(tensor.numel() for tensor in _flatten(arguments[name])) for name in ("input_tensors", "output_tensors")
+        )
+        return sent, received
+
+    def sizes(tensor: torch.Tensor, rows: list[int]) -> tuple[int, ...]:
+        if not rows:
+            return (tensor.numel() // members,) * members
+        row = tensor[0].numel() if tensor.shape[0] else 0
+        return tuple(count * row for count in rows)
+
+    return (
+        sizes(arguments["input"], arguments["input_split_sizes"]),
+        sizes(arguments["output"], arguments["output_split_sizes"]),
+    )
+
+
+def _flatten(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        yield value
+    else:
+        for item in value:
+            yield from _flatten(item)
+
+
+# -- the learner's line ------------------------------------------------------------------------------------------
+
+_LIBRARY = tuple(
+    os.path.join(path, "")
+    for path in {
+        os.path.dirname(torch.__file__),
+        os.path.dirname(os.path.dirname(__file__)),
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("platstdlib"),
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+    }
+)
+
+
+def is_learners(code: CodeType) -> bool:
+    """Whether `code` was written by the learner: not by torch, by this course or by another library."""
+    return not code.co_filename.startswith(_LIBRARY) and not code.co_filename.startswith("<frozen")
+
+
+def learner_site(frame: FrameType | None = None) -> Site:
+    """The innermost line of the learner's on the stack of `frame`, or of the caller.
+
+    Code of a library that calls itself (a reference solution, say) has none; then it is the outermost line.
+    """
+    start = outermost = frame or sys._getframe(1)
+    walker: FrameType | None = start
+    while walker is not None:
+        if is_learners(walker.f_code):
+            return _site(walker)
+        if not walker.f_code.co_filename.startswith(_INTERNAL):
+            outermost = walker
+        walker = walker.f_back
+    return _site(outermost)
+
+
+_INTERNAL = (os.path.join(os.path.dirname(__file__), ""), sysconfig.get_path("stdlib"))
+
+
+def _site(frame: FrameType) -> Site:
+    return Site(filename=frame.f_code.co_filename, line=frame.f_lineno, function=frame.f_code.co_name)
+
+
+def _file_label(filename: str) -> str:
+    """`cell [5], ` for a notebook's cell, `train.py ` for a file."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None:
+        label = shell.compile.format_code_name(filename)
+        if label is not None:
+            return f"cell {label[1]}, "
+    return f"{os.path.basename(filename)} "

@@ -1,0 +1,154 @@
+"""How a failed run is told: one message, the learner's own lines first."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from ..errors import CourseError
+from .calls import Call, Site, is_learners
+
+_ADVICE = {
+    "trying to initialize the default process group twice": (
+        "World.run has made the default group before your function starts. "
+        "Leave out init_process_group (and destroy_process_group)."
+    ),
+    "is not part of group": "src and dst are global ranks, and must belong to the group that you pass.",
+    "Tensors must be contiguous": "Collectives need contiguous memory: call .contiguous() on the tensor first.",
+    "Expected to have finished reduction in the prior iteration": (
+        "Some parameters got no gradient on this rank. Use them all, or pass find_unused_parameters=True."
+    ),
+    "a leaf Variable that requires grad is being used in an in-place operation": (
+        "A collective writes into its tensor. Wrap the call in torch.no_grad(), or pass tensor.data or tensor.grad."
+    ),
+}
+"""What to do next, for errors of torch whose text does not tell; by a part of the text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    """An exception of one rank, as text: a kept traceback would keep the rank's groups and tensors alive.
+
+    Attributes:
+        type: name of the exception's class.
+        message: its text.
+        site: the innermost line of the learner's.
+        traceback: the whole of it, library frames included.
+    """
+
+    type: str
+    message: str
+    site: Site | None
+    traceback: str
+
+    @staticmethod
+    def of(error: BaseException) -> Raised:
+        """The record of `error`, which can be dropped afterwards."""
+        return Raised(
+            type=type(error).__name__,
+            message=str(error).strip(),
+            site=_innermost(error.__traceback__),
+            traceback="".join(traceback.format_exception(error)),
+        )
+
+    def __str__(self) -> str:
+        first, *rest = self.message.splitlines() or [""]
+        text = f"{self.type}: {first}" if first else self.type
+        return "\n".join([text, *(f"    {line}" for line in rest[:6])])
+
+
+def _innermost(trace: TracebackType | None) -> Site | None:
+    found = None
+    while trace is not None:
+        if is_learners(trace.tb_frame.f_code):
+            code = trace.tb_frame.f_code
+            found = Site(filename=code.co_filename, line=trace.tb_lineno, function=code.co_name)
+        trace = trace.tb_next
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReport:
+    """What one rank was doing when the run ended.
+
+    Attributes:
+        rank: its number.
+        state: running, waiting, returned or raised.
+        site: the learner's line it was at, if it was in one.
+        call: the call that it waited in.
+        raised: its exception.
+        stopped: False for a rank that could not be stopped and may still be busy.
+    """
+
+    rank: int
+    state: str
+    site: Site | None = None
+    call: Call | None = None
+    raised: Raised | None = None
+    stopped: bool = True
+
+
+class RankError(CourseError):
+    """A run failed on at least one rank.
+
+    Attributes:
+        kind: raised, exited, mismatch, absent, deadlock, not_in_group, timeout or interrupted.
+        rank: the rank to look at first.
+        ranks: a `RankReport` for each rank.
+        output: what each rank had printed, by rank.
+    """
+
+    def __init__(
+        self, message: str, *, kind: str, rank: int, ranks: Sequence[RankReport], output: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.rank, self.ranks, self.output = kind, rank, tuple(ranks), tuple(output)
+
+    @property
+    def traceback(self) -> str:
+        """Every rank's traceback in full, library frames included."""
+        return "\n".join(f"rank {r.rank}\n{r.raised.traceback}" for r in self.ranks if r.raised is not None)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (str(self), self.kind, self.rank, self.ranks, self.output)
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of the frames of this library."""
+        lines = [f"{type(self).__name__}: {self}"]
+        if self.traceback:
+            lines.append("\nLibrary frames are left out; they are in the error's .traceback.")
+        return lines
+
+
+def _rebuild(message: str, kind: str, rank: int, ranks: Sequence[RankReport], output: Sequence[str]) -> RankError:
+    return RankError(message, kind=kind, rank=rank, ranks=ranks, output=output)
+
+
+def who(ranks: Sequence[int], world_size: int | None = None) -> str:
+    """`rank 2`, `ranks 0, 1, 3`, `all 4 ranks`."""
+    if world_size is not None and len(ranks) == world_size and world_size > 1:
+        return f"all {world_size} ranks"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def quoted(site: Site | None) -> str:
+    """A line of the learner's with where it stands; empty where there is none."""
+    if site is None:
+        return ""
+    return f"{site}, in {site.function.strip('<>')}:  {site.source}" if site.source else f"{site}, in {site.function}"
+
+
+def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:
+    """Ranks that have the same text, together; in the order of their first rank."""
+    by_text: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        by_text.setdefault(text, []).append(rank)
+    return [(tuple(ranks), text) for text, ranks in by_text.items()]
+
+
+def advice_for(message: str) -> str:
+    """What to do next about an error whose own text does not tell; empty when nothing is known."""
+    return next((advice for part, advice in _ADVICE.items() if part in message), "")
+

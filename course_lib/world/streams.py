@@ -1,0 +1,121 @@
+"""What a process has of its own and a thread has not: random numbers, output and a sleep that can be ended.
+
+While ranks run, stand-ins look up the calling thread: a rank gets its own, every other thread what it always had.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from .standins import Replacement, StandIns
+
+TORCH_SEED = 67280421310721
+"""The seed that every fresh process's torch starts from (`c10::detail::default_rng_seed_val`)."""
+
+OUTPUT_LIMIT = 1_000_000
+"""Characters kept of what one rank prints; what comes after is counted and dropped."""
+
+_thread = threading.local()
+_sleep = time.sleep
+
+
+class Streams:
+    """The random streams and the output of one rank.
+
+    As in fresh processes, torch starts from the same seed on every rank. Python's and NumPy's streams, which real
+    processes seed from the operating system, start from the rank: they differ, and every run gives the same numbers.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.torch = torch.Generator()
+        self.torch.manual_seed(TORCH_SEED)
+        self.python = random.Random(rank)
+        self.numpy = np.random.RandomState(rank)
+        self.stopping = False
+        self._written: list[str] = []
+        self._size = 0
+        self._dropped = 0
+
+    def write(self, text: str) -> int:
+        """Keep what the rank prints."""
+        kept = text[: max(0, OUTPUT_LIMIT - self._size)]
+        self._written.append(kept)
+        self._size += len(kept)
+        self._dropped += len(text) - len(kept)
+        return len(text)
+
+    @property
+    def output(self) -> str:
+        """All that the rank printed."""
+        note = f"\n[{self._dropped} more characters were not kept]\n" if self._dropped else ""
+        return "".join(self._written) + note
+
+    def sleep(self, seconds: float) -> None:
+        """`time.sleep` in short naps: a thread can be stopped only between them. None once the rank is to stop."""
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        end = time.monotonic() + seconds
+        while not self.stopping and (left := end - time.monotonic()) > 0:
+            _sleep(min(left, 0.02))
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """Make these the streams of the calling thread."""
+        _thread.streams = self
+        try:
+            yield
+        finally:
+            del _thread.streams
+
+
+class _TextOf:
+    """Stands in for `sys.stdout` and `sys.stderr`."""
+
+    def __init__(self, process_stream: Any) -> None:
+        self._process_stream = process_stream
+
+    def write(self, text: str) -> int:
+        streams = getattr(_thread, "streams", None)
+        return self._process_stream.write(text) if streams is None else streams.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process_stream, name)
+
+
+def _function_of(process_function: Callable[..., Any], stream: str, name: str) -> Callable[..., Any]:
+    """Stands in for a function of `random`, `numpy.random` or `time`: the same method of the rank's own stream."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        streams = getattr(_thread, "streams", None)
+        if streams is None:
+            return process_function(*args, **kwargs)
+        return getattr(getattr(streams, stream) if stream else streams, name)(*args, **kwargs)
+
+    return call
+
+
+def _stand_ins() -> Iterator[Replacement]:
+    yield sys, "stdout", _TextOf(sys.stdout)
+    yield sys, "stderr", _TextOf(sys.stderr)
+    yield time, "sleep", _function_of(time.sleep, "", "sleep")
+    for module, a_method, stream in ((random, random.random, "python"), (np.random, np.random.rand, "numpy")):
+        for name, function in vars(module).items():
+            if getattr(function, "__self__", None) is a_method.__self__:
+                yield module, name, _function_of(function, stream, name)
+
+
+stand_ins = StandIns(_stand_ins)
+"""While it is in place, threads may have streams of their own."""

@@ -1,0 +1,185 @@
+"""The message of a failed run: what happened, the values, why, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .calls import Call
+from .failure import RankReport, advice_for, grouped, quoted, who
+from .rendezvous import Fault, Meeting
+
+
+def tell(fault: Fault, reports: Sequence[RankReport], diverged: Meeting | None, timeout: float) -> str:
+    """The whole message of a `RankError`."""
+    headline, advice = _TELLERS[fault.kind](fault, reports, timeout)
+    lines = [headline, *_where(fault, reports)]
+    if fault.kind in ("absent", "mismatch", "deadlock") and diverged is not None:
+        lines.append(_divergence(diverged))
+    lines.append(f"Next: {advice}")
+    busy = [report.rank for report in reports if not report.stopped]
+    if busy:
+        lines.append(
+            f"Note: {who(busy)} could not be interrupted (a long call outside Python) and will stop when that call "
+            "returns. What it does until then is ignored."
+        )
+    return "\n".join(lines)
+
+
+def _raised(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    report = next(report for report in reports if report.raised is not None)
+    assert report.raised is not None
+    same = [r.rank for r in reports if r.raised and (r.raised.type, r.raised.message) == _key(report)]
+    headline = f"{who(same, len(reports))} of {len(reports)} raised {report.raised}"
+    if len(same) == len(reports) > 1:
+        headline = f"all {len(reports)} ranks raised {report.raised}"
+    waiting = any(r.call for r in reports)
+    consequence = " The other ranks were stopped: they would have waited for it for ever." if waiting else ""
+    advice = advice_for(report.raised.message) or "mend that line, then run the cell again."
+    return headline, advice + consequence
+
+
+def _key(report: RankReport) -> tuple[str, str] | None:
+    return (report.raised.type, report.raised.message) if report.raised else None
+
+
+def _exited(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    report = reports[fault.ranks[0]]
+    status = report.raised.message if report.raised and report.raised.message else "0"
+    return (
+        f"rank {report.rank} of {len(reports)} left through sys.exit({status}), and its peers would be left without it",
+        "use `return` to end a rank's work, on every rank at the same point.",
+    )
+
+
+def _absent(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    calls = fault.calls
+    first = next(iter(calls.values()))
+    waiters = f"{who(sorted(calls))} wait{'s' if len(calls) == 1 else ''} in"
+    gone = who(fault.ranks)
+    if first.op in ("send", "recv"):
+        partner = "recv" if first.op == "send" else "send"
+        return (
+            f"{gone} returned without the {partner} that matches the {first.name} of {who(sorted(calls))}",
+            f"give every send its recv: rank {fault.ranks[0]} has to call {partner} with the other rank, or the "
+            f"{first.op} has to go.",
+        )
+    return (
+        f"{gone} returned without the {first.name} that {waiters}",
+        f"every rank of the group must call {first.op}: look for an `if` or a `return` that keeps {gone} from it.",
+    )
+
+
+def _mismatch(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    shown = grouped({rank: _property(call, fault.detail) for rank, call in fault.calls.items()})
+    sides = "; ".join(f"{who(ranks)}: {text}" for ranks, text in shown)
+    calls = list(fault.calls.values())
+    if fault.detail == "collective":
+        return (
+            f"the ranks call different collectives at the same point: {sides}",
+            "bring the calls into the same order on every rank.",
+        )
+    verb = "of the message" if calls[0].op in ("send", "recv") else f"in {calls[0].name}"
+    return f"the ranks disagree about the {fault.detail} {verb}: {sides}", _MISMATCH_ADVICE[fault.detail]
+
+
+_MISMATCH_ADVICE = {
+    "number of elements": "give tensors of the same size on every rank; pad the shorter ones if need be.",
+    "dtype": "convert the tensors to one dtype before the call, on every rank.",
+    "root": "src and dst must be the same number on every rank; only the rank with that number holds the source.",
+    "reduction": "pass the same op= on every rank.",
+    "members": "pass the same list of ranks to new_group on every rank.",
+    "split sizes": "what a rank sends to a peer must be what that peer expects from it: compare the two lists.",
+}
+
+
+def _property(call: Call, detail: str) -> str:
+    if detail == "collective":
+        return call.name
+    if detail == "root":
+        return f"root {call.root}"
+    if detail == "reduction":
+        return str(call.reduce_op)
+    if detail == "members":
+        return str(list(call.ranks))
+    if detail == "split sizes" and call.splits is not None:
+        return f"sends {list(call.splits[0])}, expects {list(call.splits[1])}"
+    return f"{call.op} {call.tensors}" if call.op in ("send", "recv") else call.tensors
+
+
+def _deadlock(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    messages = all(call.op in ("send", "recv") for call in fault.calls.values())
+    verbs = {call.op for call in fault.calls.values()}
+    advice = "find an order of calls in which each rank's next partner is ready for it."
+    if messages and len(verbs) == 1:
+        advice = (
+            f"let some ranks {'recv' if verbs == {'send'} else 'send'} first (for example the even ones), "
+            f"or use {'isend' if verbs == {'send'} else 'irecv'} and wait for it afterwards."
+        )
+    return f"deadlock: {who(fault.ranks, len(reports))} wait for each other", advice
+
+
+def _not_in_group(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    rank = fault.ranks[0]
+    op = fault.calls[rank].op
+    return (
+        f"rank {rank} of {len(reports)} called {op} on a group that it does not belong to",
+        f"call {op} only on the members: `if dist.get_rank() in ranks:`. (torch alone would skip the call without "
+        "a word of what is wrong.)",
+    )
+
+
+def _timeout(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    running = [report.rank for report in reports if report.state == "running"]
+    busy = running or [report.rank for report in reports if report.state == "waiting"]
+    return (
+        f"the run was stopped after its time limit of {timeout:g} s: {who(busy, len(reports))} had not finished",
+        f"look for a loop that never ends on {who(busy, len(reports))}; "
+        "if the work is only long, give the world more time: World(…, timeout=…).",
+    )
+
+
+def _interrupted(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    return "the run was interrupted", "run the cell again; the world is ready for it."
+
+
+_TELLERS = {
+    "raised": _raised,
+    "exited": _exited,
+    "absent": _absent,
+    "mismatch": _mismatch,
+    "deadlock": _deadlock,
+    "not_in_group": _not_in_group,
+    "timeout": _timeout,
+    "interrupted": _interrupted,
+}
+
+
+def _where(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
+    texts = {report.rank: _activity(report, fault) for report in reports}
+    shown = grouped(texts)
+    shown.sort(key=lambda item: not set(item[0]) & set(fault.ranks))
+    return [f"  {who(ranks)} {text}" for ranks, text in shown]
+
+
+def _activity(report: RankReport, fault: Fault) -> str:
+    if report.raised is not None:
+        return f"raised at {quoted(report.raised.site)}" if report.raised.site else "raised in library code"
+    call = report.call or fault.calls.get(report.rank)
+    if call is not None:
+        verb = "called" if fault.kind in ("mismatch", "not_in_group") and report.rank in fault.calls else "waited in"
+        return f"{verb} {call.name} at {quoted(call.site)}"
+    if report.state == "returned":
+        return "returned"
+    return f"at {quoted(report.site)}" if report.site else "still in library code"
+
+
+def _divergence(meeting: Meeting) -> str:
+    sides = "; ".join(
+        f"{who(ranks)} {text}"
+        for ranks, text in grouped({rank: quoted(call.site) for rank, call in meeting.calls.items()})
+    )
+    name = next(iter(meeting.calls.values())).name
+    return (
+        f"  Before that, {name} brought calls from different lines together: {sides}. "
+        "If these do not belong together, a rank skipped a call there."
+    )

@@ -1,0 +1,160 @@
+"""`World` and `Run`: the same function on every rank, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import numbers
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..errors import CourseError
+from . import simulated
+
+MAX_RANKS = 64
+"""The most ranks that a simulated world has."""
+
+BACKENDS = ("simulated",)
+
+
+class World:
+    """A number of ranks that run the same function.
+
+    Args:
+        world_size: how many ranks, 1 to 64.
+        backend: where they live. `"simulated"`: threads of this process with real gloo between them. By default
+            what `$COURSE_WORLD` says, and `"simulated"` where that is not set.
+        timeout: seconds after which a run is stopped.
+
+    Raises:
+        CourseError: an argument is not what it should be.
+
+    Example:
+        >>> World(4).run(lambda: dist.get_rank() ** 2)[3]
+        9
+    """
+
+    def __init__(self, world_size: int, *, backend: str | None = None, timeout: float = 60.0) -> None:
+        if not isinstance(world_size, numbers.Integral) or isinstance(world_size, bool):
+            raise CourseError(
+                f"World({world_size!r}): the number of ranks must be a whole number, "
+                f"not a {type(world_size).__name__}. For example World(4)."
+            )
+        if not 1 <= world_size <= MAX_RANKS:
+            raise CourseError(
+                f"World({world_size}): a simulated world has 1 to {MAX_RANKS} ranks, one thread each. "
+                f"Choose a number in that range."
+            )
+        backend = backend if backend is not None else os.environ.get("COURSE_WORLD") or "simulated"
+        if backend not in BACKENDS:
+            raise CourseError(
+                f"World(backend={backend!r}): there is no such backend here; there is {', '.join(BACKENDS)}. "
+                "Leave the argument out, and unset $COURSE_WORLD, for simulated ranks."
+            )
+        if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real) or not 0 < timeout < math.inf:
+            raise CourseError(
+                f"World(timeout={timeout!r}): the time limit is a number of seconds above 0. For example timeout=60."
+            )
+        self.world_size, self.backend, self.timeout = int(world_size), backend, float(timeout)
+
+    def __repr__(self) -> str:
+        return f"World({self.world_size}, backend={self.backend!r})"
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Run:
+        """Call `fn(*args, **kwargs)` on every rank at once, and wait for all.
+
+        Inside it, `torch.distributed` is ready: the default group holds all ranks. Every rank works on its own copy
+        of `fn`, of the arguments and of the variables that it reads, as separate processes would; what should come
+        back is returned. What ranks print is shown when the run ends, rank by rank.
+
+        Returns:
+            A `Run`: what each rank returned.
+
+        Raises:
+            RankError: a rank failed, ranks did not fit together, or the time limit passed. Every rank is stopped.
+            KeyboardInterrupt: the run was interrupted. Every rank is stopped.
+            CourseError: `fn` cannot be called like this.
+        """
+        if threading.current_thread().name.startswith("rank ") and isinstance(
+            threading.current_thread(), simulated.Rank
+        ):
+            raise CourseError(
+                f"rank {threading.current_thread().name.removeprefix('rank ')} called World.run: a rank cannot start a "
+                "world of its own. Call World.run in the notebook, and collectives inside the function."
+            )
+        check_call(fn, args, kwargs)
+        try:
+            results, output = simulated.run(self.world_size, fn, args, kwargs, self.timeout)
+        except simulated.RankError as error:
+            show(error.output)
+            raise
+        show(output)
+        return Run(results, output)
+
+
+class Run(Sequence[Any]):
+    """What a run gave: `run[2]` is what rank 2 returned, `list(run)` what each did.
+
+    Attributes:
+        output: what each rank printed, by rank.
+    """
+
+    def __init__(self, results: Sequence[Any], output: Sequence[str]) -> None:
+        self._results, self.output = tuple(results), tuple(output)
+
+    def __getitem__(self, rank: Any) -> Any:
+        return self._results[rank]
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._results)
+
+    def __repr__(self) -> str:
+        return "\n".join(["Run", *(f"  rank {rank}: {_short(result)}" for rank, result in enumerate(self))])
+
+
+def _short(value: Any, limit: int = 200) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def show(output: Sequence[str]) -> None:
+    """Print what ranks printed, in the order of ranks, each line with its rank."""
+    for rank, text in enumerate(output):
+        for line in text.splitlines():
+            print(f"[rank {rank}] {line}")
+
+
+def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse, before any rank starts, what could not be called on them.
+
+    Raises:
+        CourseError: `fn` is not a plain function, or does not take these arguments.
+    """
+    name = getattr(fn, "__name__", type(fn).__name__)
+    if not callable(fn):
+        raise CourseError(
+            f"World.run was given {_short(fn, 60)}, a {type(fn).__name__}, and needs a function to call on every rank. "
+            "Pass the function itself, without parentheses: world.run(step), not world.run(step())."
+        )
+    if asyncio.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise CourseError(
+            f"World.run was given {name}, whose body would not run when it is called (it is a coroutine or a "
+            "generator). Make it a plain function: no async, no yield."
+        )
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # some built-in functions have no signature to compare with
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise CourseError(
+            f"World.run cannot call {name}{signature} with these arguments: {error}. Give them after the function, as "
+            f"in world.run({name}, 1, 2). A rank's own number is not among them: ask dist.get_rank()."
+        ) from None
