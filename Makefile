@@ -1,0 +1,35 @@
+# Everything is installed in .venv, once: again only when the pins or pyproject.toml change.
+PYTHON ?= python3
+LAB_ARGS ?=
+VENV_PYTHON := .venv/bin/python
+INSTALLED := .venv/installed
+
+.PHONY: help lab test bench clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile
+
+lab: $(INSTALLED)  ## open the first lesson in JupyterLab (LAB_ARGS="--no-browser --port 9999" are passed on)
+	@$(VENV_PYTHON) -m course_lib.cli lab $(LAB_ARGS)
+
+test: $(INSTALLED)  ## check style and types, then run every test and every notebook
+	$(VENV_PYTHON) -m ruff check
+	$(VENV_PYTHON) -m mypy
+	$(VENV_PYTHON) -m pytest
+
+bench: $(INSTALLED)  ## measure, print and write benchmarks/RESULTS.md
+	$(VENV_PYTHON) -m benchmarks
+
+clean:  ## remove .venv and every cache
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml requirements/course.txt requirements/test.txt requirements/indirect.txt
+	@test -x .venv/bin/pip || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo 'Sharded needs Python 3.11 or newer, and "$(PYTHON)" is not.' \
+	         'Name one that is: make PYTHON=python3.12 lab' >&2; exit 1; }
+	@test -x .venv/bin/pip || $(PYTHON) -m venv .venv || { \
+	    echo 'Python could not make .venv. On Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }
+	$(VENV_PYTHON) -m pip install --disable-pip-version-check \
+	    --constraint requirements/indirect.txt --editable '.[test]'
+	@touch $@

@@ -1,0 +1,198 @@
+"""What this machine can run, and what is missing, with a remedy for each.
+
+A check is a function that looks at one thing and returns a `Finding`; `examine` calls them in the order of
+the page. torch is imported inside the checks, because a torch that does not import is one of the findings.
+"""
+
+import importlib
+import importlib.metadata
+import platform
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+
+from course_lib.errors import CourseError
+from course_lib.progress import Progress
+
+OLDEST_PYTHON = (3, 11)
+COMFORTABLE_BYTES = 4 * 2**30  # lesson 04 trains two ranks side by side, and each holds 1.7 GB at its peak
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+INSTALL_AGAIN = "run `make lab` again, or: python -m pip install --editable ."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one check saw. `warn`: lessons run, with something less. `missing`: lessons do not run."""
+
+    name: str
+    status: Literal["ok", "warn", "missing"]
+    value: str
+    remedy: str = ""
+
+
+def examine() -> list[Finding]:
+    """Every check's finding, in the order of the page; those that ask torch, where it imports."""
+    torch_finding = torch_build()
+    torch_checks = (simulated_worlds, gpus, nccl) if torch_finding.status == "ok" else ()
+    findings = [python(), packages(), torch_finding]
+    return findings + [check() for check in (*torch_checks, memory, loopback, jupyterlab, progress, chromium)]
+
+
+def lessons_can_run(findings: Sequence[Finding]) -> bool:
+    return all(finding.status != "missing" for finding in findings)
+
+
+def page(findings: Sequence[Finding]) -> str:
+    """The findings as plain text, one line each, a remedy below what needs one, and a verdict at the end."""
+    width = max(len(finding.name) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.status:<8} {finding.name:<{width}}  {finding.value}")
+        if finding.remedy:
+            lines.append(f"{'':<8} {'':<{width}}  -> {finding.remedy}")
+    if lessons_can_run(findings):
+        verdict = "The lessons can run on this machine."
+    else:
+        verdict = 'The lessons cannot run yet. Put right what is marked "missing", then run this again.'
+    return "\n".join([*lines, "", verdict])
+
+
+def python() -> Finding:
+    value = f"{platform.python_version()}, {sys.executable}"
+    if sys.version_info >= OLDEST_PYTHON:
+        return Finding(name="Python", status="ok", value=value)
+    return Finding(name="Python", status="missing", value=value, remedy="install Python 3.11 or newer")
+
+
+def packages() -> Finding:
+    """Every package that the course needs is there, at the version that it is tested with."""
+    if version_of("course_lib") is None:
+        value = "course_lib is not installed"
+        return Finding(name="packages", status="missing", value=value, remedy=INSTALL_AGAIN)
+    required = [line for line in importlib.metadata.requires("course_lib") or [] if "extra ==" not in line]
+    found = {pin: version_of(pin.split("==")[0]) for pin in required}
+    absent = [pin for pin, version in found.items() if version is None]
+    if absent:
+        value = f"absent: {', '.join(absent)}"
+        return Finding(name="packages", status="missing", value=value, remedy=INSTALL_AGAIN)
+    others = [
+        f"{version} where {pin} is pinned" for pin, version in found.items() if pin.split("==")[1] != version
+    ]
+    if others:
+        return Finding(name="packages", status="warn", value=", ".join(others), remedy=INSTALL_AGAIN)
+    return Finding(name="packages", status="ok", value=f"all {len(required)}, as pinned")
+
+
+def version_of(package: str) -> str | None:
+    """The installed version without its local part (torch calls its CPU build 2.13.0+cpu), or None."""
+    try:
+        return importlib.metadata.version(package).split("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def torch_build() -> Finding:
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a shared library that torch needs does not load
+        value = f"does not import: {error}"
+        return Finding(name="torch", status="missing", value=value, remedy=INSTALL_AGAIN)
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
+    value = f"{torch.__version__}, {build}, {torch.get_num_threads()} threads"
+    return Finding(name="torch", status="ok", value=value)
+
+
+def simulated_worlds() -> Finding:
+    """The private torch names that turn a thread into a rank."""
+    try:
+        importlib.import_module("course_lib.world.interpose")
+    except CourseError as error:
+        return Finding(name="simulated worlds", status="missing", value=str(error), remedy=INSTALL_AGAIN)
+    return Finding(name="simulated worlds", status="ok", value="torch has every name that they need")
+
+
+def gpus() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        value = ", ".join(f"{gpu.name} ({gpu.total_memory / 2**30:.0f} GiB)" for gpu in properties)
+        return Finding(name="GPUs", status="ok", value=value)
+    if shutil.which("nvidia-smi"):
+        value = "this machine has the NVIDIA driver, but torch sees no GPU"
+        remedy = "install the CUDA build of torch, and see what nvidia-smi says"
+        return Finding(name="GPUs", status="warn", value=value, remedy=remedy)
+    return Finding(name="GPUs", status="ok", value="none, and the lessons need none")
+
+
+def nccl() -> Finding:
+    import torch
+
+    if torch.distributed.is_nccl_available():
+        version = ".".join(str(part) for part in torch.cuda.nccl.version())
+        return Finding(name="NCCL", status="ok", value=version)
+    if torch.cuda.is_available():
+        remedy = "install a build of torch that has it (Linux only)"
+        return Finding(name="NCCL", status="warn", value="not in this build of torch", remedy=remedy)
+    return Finding(name="NCCL", status="ok", value="not in this build of torch, and not needed without GPUs")
+
+
+def memory() -> Finding:
+    free_bytes = psutil.virtual_memory().available
+    value = f"{free_bytes / 2**30:.1f} GiB free"
+    if free_bytes >= COMFORTABLE_BYTES:
+        return Finding(name="memory", status="ok", value=value)
+    remedy = f"close other programs: lesson 04 wants {COMFORTABLE_BYTES / 2**30:.0f} GiB"
+    return Finding(name="memory", status="warn", value=value, remedy=remedy)
+
+
+def loopback() -> Finding:
+    """JupyterLab and its kernels talk to each other through ports of 127.0.0.1."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=2),
+        ):
+            return Finding(name="loopback ports", status="ok", value="open on 127.0.0.1")
+    except OSError as error:
+        remedy = "let programs of this machine connect to 127.0.0.1 (firewall, container settings)"
+        return Finding(name="loopback ports", status="missing", value=str(error), remedy=remedy)
+
+
+def jupyterlab() -> Finding:
+    version = version_of("jupyterlab")
+    if version is None:
+        return Finding(name="JupyterLab", status="missing", value="not installed", remedy=INSTALL_AGAIN)
+    return Finding(name="JupyterLab", status="ok", value=version)
+
+
+def progress() -> Finding:
+    """Where attempts are kept. It is tried with a nameless file in the nearest folder that exists."""
+    path = Progress().path
+    folder = next(parent for parent in path.parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return Finding(name="progress", status="ok", value=str(path))
+    except OSError as error:
+        value = f"{path} cannot be written: {error.strerror}"
+        remedy = "set COURSE_HOME to a folder of yours; until then attempts are kept in memory only"
+        return Finding(name="progress", status="warn", value=value, remedy=remedy)
+
+
+def chromium() -> Finding:
+    found = find_chromium()
+    if found:
+        return Finding(name="Chromium", status="ok", value=found)
+    value = "not found; only the browser tests need it"
+    return Finding(name="Chromium", status="warn", value=value, remedy="apt-get install chromium")
+
+
+def find_chromium() -> str | None:
+    """The path of the browser that the tests drive, or None."""
+    return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)

@@ -1,0 +1,130 @@
+"""JupyterLab for the browser tests: a real server, and what a learner does in it.
+
+The functions that take a page use JupyterLab's own commands (`window.jupyterapp`), not its menus, which
+change from release to release. Every wait has a limit; when it is reached Playwright raises TimeoutError.
+"""
+
+import os
+import secrets
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from playwright.sync_api import Page
+
+FOLDERS = ("COURSE_HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
+START_SECONDS = 60
+READY_MS = 60_000  # a notebook open, its kernel idle
+NOTEBOOK = "window.jupyterapp?.shell.currentWidget"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JupyterLab:
+    """A server that answers."""
+
+    url: str
+    token: str
+    process: subprocess.Popen[bytes]
+
+
+@contextmanager
+def served(command: Sequence[str], home: Path) -> Iterator[JupyterLab]:
+    """JupyterLab on a free loopback port, with settings and progress of its own below `home`.
+
+    command: what starts it; options for the port and the token are added. Its output goes to home/log.
+    Raises RuntimeError with that output where it ends, or does not answer within START_SECONDS.
+    """
+    port, token = free_port(), secrets.token_hex(16)
+    options = ["--no-browser", f"--port={port}", f"--IdentityProvider.token={token}"]
+    environment = {**os.environ, **{name: str(home / name.lower()) for name in FOLDERS}}
+    log = home / "log"
+    with (
+        log.open("wb") as output,
+        subprocess.Popen([*command, *options], stdout=output, stderr=output, env=environment) as process,
+    ):
+        try:
+            server = JupyterLab(url=f"http://127.0.0.1:{port}", token=token, process=process)
+            wait_until_it_answers(server, log)
+            yield server
+        finally:
+            process.terminate()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def wait_until_it_answers(server: JupyterLab, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and server.process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{server.url}/api/status?token={server.token}", timeout=5):
+                return
+        except (urllib.error.URLError, TimeoutError):
+            time.sleep(0.1)
+    raise RuntimeError(f"JupyterLab did not answer within {START_SECONDS} s:\n{log.read_text()}")
+
+
+def open_lab(page: Page, server: JupyterLab, path: str = "") -> None:
+    """Open JupyterLab, and the file `path` if one is given, in a workspace of its own: no tab is restored."""
+    address = f"{server.url}/lab/workspaces/{secrets.token_hex(4)}"
+    page.goto(f"{address}/tree/{path}?token={server.token}" if path else f"{address}?token={server.token}")
+    page.wait_for_function("window.jupyterapp?.restored.then(() => true)", timeout=READY_MS)
+
+
+def open_notebook(page: Page, server: JupyterLab, name: str) -> None:
+    """Open the notebook `name` of the served folder and wait until its kernel is idle."""
+    open_lab(page, server, name)
+    page.wait_for_function(
+        f"name => {NOTEBOOK}?.context?.path === name && {NOTEBOOK}.context.isReady",
+        arg=name,
+        timeout=READY_MS,
+    )
+    wait_until_idle(page, READY_MS / 1000)
+
+
+def wait_until_idle(page: Page, seconds: float) -> None:
+    page.wait_for_function(
+        f"{NOTEBOOK}?.sessionContext?.session?.kernel?.status === 'idle'", timeout=seconds * 1000
+    )
+
+
+def choose_theme(page: Page, theme: Literal["Light", "Dark"]) -> None:
+    page.evaluate(
+        "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })",
+        f"JupyterLab {theme}",
+    )
+    page.wait_for_selector(
+        f"body[data-jp-theme-name='JupyterLab {theme}']", state="attached", timeout=READY_MS
+    )
+
+
+def run_all(page: Page, seconds: float = 120) -> None:
+    """Run every cell, and wait until the last has ended or one has raised, and the kernel is idle."""
+    page.evaluate(
+        """() => { window.cellsEnded = false;
+                   window.jupyterapp.commands.execute('notebook:run-all-cells')
+                         .finally(() => { window.cellsEnded = true; }); }"""
+    )
+    page.wait_for_function("window.cellsEnded", timeout=seconds * 1000)
+    wait_until_idle(page, seconds)
+
+
+def outputs(page: Page) -> list[dict[str, Any]]:
+    """Every output of the open notebook, from first to last, as nbformat has them."""
+    cells = page.evaluate(f"{NOTEBOOK}.content.model.sharedModel.toJSON().cells")
+    return [output for cell in cells for output in cell.get("outputs", [])]
+
+
+def errors(page: Page) -> list[str]:
+    """What was raised in the open notebook, one line for each cell: "NameError: name 'x' is not defined"."""
+    raised = [output for output in outputs(page) if output["output_type"] == "error"]
+    return [f"{error['ename']}: {error['evalue']}" for error in raised]

@@ -1,0 +1,99 @@
+import json
+import os
+import sys
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from course_lib import cli, doctor
+from course_lib.doctor import Finding
+from course_lib.errors import CourseError
+from tests.browser.jupyterlab import JupyterLab, served
+
+
+def answer(server: JupyterLab, path: str) -> tuple[str, str]:
+    """The address that `path` leads to, and the text found there."""
+    request = urllib.request.Request(server.url + path, headers={"Authorization": f"token {server.token}"})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return response.url, response.read().decode()
+
+
+@pytest.mark.slow
+def test_lab_opens_the_first_lesson_without_a_question_and_on_loopback_only(tmp_path: Path) -> None:
+    notebooks = tmp_path / "my lessons"
+    notebooks.mkdir()
+    (notebooks / "00-start-here.ipynb").write_text("{}")
+    command = [sys.executable, "-m", "course_lib.cli", "lab", "--notebooks", str(notebooks)]
+
+    with served(command, tmp_path) as server:
+        address, _ = answer(server, "/")
+        assert address == f"{server.url}/lab/tree/00-start-here.ipynb"
+
+        _, files = answer(server, "/api/contents")
+        assert [file["name"] for file in json.loads(files)["content"]] == ["00-start-here.ipynb"]
+
+        _, settings = answer(server, "/lab/api/settings/@jupyterlab/apputils-extension:notification")
+        assert json.loads(settings)["schema"]["properties"]["fetchNews"]["default"] == "false"
+
+        connections = psutil.Process(server.process.pid).net_connections("inet")
+        listening = {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+        assert listening and listening <= {"127.0.0.1", "::1"}
+
+
+def test_lab_passes_jupyterlab_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jupyterlab.labapp import LabApp
+
+    given: list[str] = []
+    monkeypatch.setattr(LabApp, "launch_instance", given.extend)
+    monkeypatch.setattr(cli, "lab_arguments", lambda notebooks, others: others)
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "mine")
+
+    assert cli.main(["lab", "--no-browser", "--port", "9999"]) == 0
+    assert given == ["--no-browser", "--port", "9999"]
+    assert os.environ["JUPYTER_CONFIG_PATH"].split(os.pathsep)[1:] == ["mine"]
+
+
+def test_lab_says_where_it_looked_for_the_lessons(tmp_path: Path) -> None:
+    with pytest.raises(CourseError, match=r"has no 00-start-here\.ipynb.* Run `make lab` there, or"):
+        cli.lab_arguments(tmp_path, [])
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_only_root_is_let_in_as_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], user: int
+) -> None:
+    (tmp_path / "00-start-here.ipynb").touch()
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+
+    is_root = user == 0
+    assert ("--allow-root" in cli.lab_arguments(tmp_path, [])) == is_root
+    assert ("usual in a container" in capsys.readouterr().out) == is_root
+
+
+@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("missing", 1)])
+def test_doctor_exits_with_1_when_lessons_cannot_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: str, code: int
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: [Finding(name="torch", status=status, value="as it is")])
+
+    assert cli.main(["doctor"]) == code
+    assert "as it is" in capsys.readouterr().out
+
+
+def test_an_error_for_the_reader_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["lab", "--notebooks", str(tmp_path)]) == 1
+
+    error = capsys.readouterr().err
+    assert error.startswith("course lab: ") and error.count("\n") == 1
+
+
+def test_an_option_that_a_subcommand_does_not_know_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["doctor", "--fast"])
+
+    assert exit.value.code == 2
+    assert "course doctor does not know --fast" in capsys.readouterr().err

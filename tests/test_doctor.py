@@ -1,0 +1,186 @@
+"""Each check finds what is wrong on a machine where it is, and says "ok" on one where it is not."""
+
+import importlib.metadata
+import shutil
+import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import psutil
+import pytest
+import torch
+
+from course_lib import doctor
+from course_lib.doctor import Finding
+
+OK = Finding(name="Python", status="ok", value="3.11")
+WARN = Finding(name="Chromium", status="warn", value="not found", remedy="apt-get install chromium")
+MISSING = Finding(name="torch", status="missing", value="does not import", remedy="install it")
+
+
+def fail(*_: Any, **__: Any) -> NoReturn:
+    raise OSError(13, "Permission denied")
+
+
+def test_the_lessons_can_run_where_the_tests_run() -> None:
+    findings = doctor.examine()
+
+    assert doctor.lessons_can_run(findings), doctor.page(findings)
+    assert all(finding.remedy for finding in findings if finding.status != "ok")
+
+
+def test_the_page_has_a_line_for_each_finding_a_remedy_below_it_and_a_verdict() -> None:
+    assert doctor.page([OK, WARN]).splitlines() == [
+        "ok       Python    3.11",
+        "warn     Chromium  not found",
+        "                   -> apt-get install chromium",
+        "",
+        "The lessons can run on this machine.",
+    ]
+    assert doctor.page([OK, MISSING]).splitlines()[-1].startswith("The lessons cannot run yet.")
+
+
+def test_only_what_is_missing_keeps_the_lessons_from_running() -> None:
+    assert doctor.lessons_can_run([OK, WARN])
+    assert not doctor.lessons_can_run([OK, WARN, MISSING])
+
+
+def test_an_old_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 12))
+
+    assert doctor.python().status == "missing"
+
+
+@pytest.mark.parametrize("package", ["cloudpickle", "torch", "course_lib"])
+def test_an_absent_package_is_told(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    installed = doctor.version_of
+    monkeypatch.setattr(doctor, "version_of", lambda name: None if name == package else installed(name))
+
+    finding = doctor.packages()
+
+    assert finding.status == "missing"
+    assert package in finding.value
+
+
+def test_another_version_is_told_but_not_another_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    required = ["torch==2.13.0", 'pytest==1; extra == "test"']
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: required)
+
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.13.0+cu130")
+    assert doctor.packages().status == "ok"
+
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.14.0")
+    assert doctor.packages().value == "2.14.0 where torch==2.13.0 is pinned"
+    assert doctor.packages().status == "warn"
+
+
+def test_a_torch_that_does_not_import_is_told_and_not_asked_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    findings = {finding.name: finding for finding in doctor.examine()}
+
+    assert findings["torch"].status == "missing"
+    assert findings.keys().isdisjoint({"simulated worlds", "GPUs", "NCCL"})
+    assert "memory" in findings
+
+
+def test_a_torch_without_a_private_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "course_lib.world.interpose", raising=False)
+    monkeypatch.delattr(torch._C._distributed_c10d, "_set_thread_isolation_mode")
+
+    finding = doctor.simulated_worlds()
+
+    assert finding.status == "missing"
+    assert "_set_thread_isolation_mode" in finding.value
+
+
+def test_gpus_are_listed_with_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = SimpleNamespace(name="H100", total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+
+    assert doctor.gpus().value == "H100 (80 GiB), H100 (80 GiB)"
+
+
+@pytest.mark.parametrize(("driver", "status"), [(None, "ok"), ("nvidia-smi", "warn")])
+def test_a_driver_without_a_gpu_in_torch_is_told(
+    monkeypatch: pytest.MonkeyPatch, driver: str | None, status: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(shutil, "which", lambda _: driver)
+
+    assert doctor.gpus().status == status
+
+
+@pytest.mark.parametrize(
+    ("has_nccl", "has_gpu", "status", "value"),
+    [
+        (True, True, "ok", "2.29.7"),
+        (False, True, "warn", "not in this build of torch"),
+        (False, False, "ok", "not needed without GPUs"),
+    ],
+)
+def test_nccl_is_missed_only_beside_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, has_nccl: bool, has_gpu: bool, status: str, value: str
+) -> None:
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: has_nccl)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 7))
+
+    finding = doctor.nccl()
+
+    assert finding.status == status
+    assert value in finding.value
+
+
+@pytest.mark.parametrize(("gib", "status"), [(3, "warn"), (5, "ok")])
+def test_little_memory_is_told(monkeypatch: pytest.MonkeyPatch, gib: int, status: str) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=gib * 2**30))
+
+    assert doctor.memory().status == status
+    assert doctor.memory().value == f"{gib}.0 GiB free"
+
+
+def test_a_closed_loopback_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.loopback().status == "ok"
+
+    monkeypatch.setattr(socket, "create_connection", fail)
+    assert doctor.loopback().status == "missing"
+
+
+def test_an_absent_jupyterlab_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version_of", lambda _: None)
+
+    assert doctor.jupyterlab().status == "missing"
+
+
+def test_progress_is_told_and_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "not" / "yet"))
+
+    finding = doctor.progress()
+
+    assert finding.status == "ok"
+    assert Path(finding.value).is_relative_to(tmp_path / "not" / "yet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_home_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "file" / "home"))
+
+    finding = doctor.progress()
+
+    assert finding.status == "warn"
+    assert "cannot be written" in finding.value
+    assert "COURSE_HOME" in finding.remedy
+
+
+def test_an_absent_chromium_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", {"google-chrome": "found"}.get)
+    assert doctor.chromium() == Finding(name="Chromium", status="ok", value="found")
+
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert doctor.chromium().status == "warn"

@@ -1,0 +1,251 @@
+"""The project as a whole: its pins agree, its imports point one way, its files are fit to publish."""
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from course_lib import doctor
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
+
+# Pins
+
+
+def pins(file: str) -> dict[str, str]:
+    """The versions in requirements/`file`, by name. Every line is an exact pin or a comment."""
+    lines = (ROOT / "requirements" / file).read_text().splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+COURSE, TEST, INDIRECT = pins("course.txt"), pins("test.txt"), pins("indirect.txt")
+PINS = COURSE | TEST | INDIRECT
+
+
+def test_each_package_is_pinned_exactly_and_once() -> None:
+    assert len(PINS) == len(COURSE) + len(TEST) + len(INDIRECT)
+    assert PINS["torch"] == "2.13.0"
+    for name, version in PINS.items():
+        assert name == canonicalize_name(name)
+        assert re.fullmatch(r"[0-9][0-9a-z.]*", version), f"{name}=={version}"
+
+
+def test_the_installed_course_requires_the_pins() -> None:
+    required = {(r.name, str(r.specifier), str(r.marker)) for r in requirements("course_lib")}
+    course = {(name, f"=={version}", "None") for name, version in COURSE.items()}
+    test = {(name, f"=={version}", 'extra == "test"') for name, version in TEST.items()}
+
+    assert required == course | test, "pyproject.toml or a pin has changed: run `make lab` to install again"
+
+
+def test_whatever_is_installed_for_the_course_is_pinned() -> None:
+    missing = {name: version for name, version in installed_closure().items() if PINS.get(name) != version}
+
+    assert not missing, "requirements/indirect.txt should say:\n" + "\n".join(
+        f"{name}=={version}" for name, version in sorted(missing.items())
+    )
+
+
+def requirements(package: str) -> list[Requirement]:
+    return [Requirement(line) for line in importlib.metadata.requires(package) or []]
+
+
+def installed_closure() -> dict[str, str]:
+    """What the course, its tests and their requirements need on this machine, with the installed versions.
+
+    Left out is what torch's CUDA build pins for itself.
+    """
+    versions: dict[str, str] = {}
+    waiting = [("course_lib", frozenset({"", "test"}))]
+    seen = set(waiting)
+    while waiting:
+        package, extras = waiting.pop()
+        for requirement in requirements(package):
+            if not any(not requirement.marker or requirement.marker.evaluate({"extra": e}) for e in extras):
+                continue
+            name = canonicalize_name(requirement.name)
+            if not (name.startswith(("nvidia-", "cuda-", "triton")) and "==" in str(requirement.specifier)):
+                versions[name] = importlib.metadata.version(name).split("+")[0]
+            needed = (name, frozenset({"", *requirement.extras}))
+            if needed not in seen:
+                seen.add(needed)
+                waiting.append(needed)
+    return versions
+
+
+def test_the_build_uses_the_pinned_setuptools() -> None:
+    assert PYPROJECT["build-system"]["requires"] == [f"setuptools=={PINS['setuptools']}"]
+
+
+def test_conda_make_and_pip_install_the_same() -> None:
+    *conda, pip = ENVIRONMENT["dependencies"]
+    makefile = (ROOT / "Makefile").read_text()
+
+    assert pip == {"pip": ["--constraint requirements/indirect.txt", "--editable .[test]"]}
+    assert "--constraint requirements/indirect.txt --editable '.[test]'" in makefile
+    assert conda == ["python=3.11", "pip"]
+
+
+def test_the_oldest_python_is_the_same_everywhere() -> None:
+    major, minor = doctor.OLDEST_PYTHON
+
+    assert PYPROJECT["project"]["requires-python"] == f">={major}.{minor}"
+    assert PYPROJECT["tool"]["mypy"]["python_version"] == f"{major}.{minor}"
+    assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{major}{minor}"
+    assert f"sys.version_info < ({major}, {minor})" in (ROOT / "Makefile").read_text()
+    assert f"Python {major}.{minor} or newer" in (ROOT / "README.md").read_text()
+
+
+# Imports
+
+# Which part of course_lib may import which. A part is a module or a folder of course_lib.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "zero": set(),
+    "planner": set(),
+    "quizzes": {"errors"},
+    "progress_store": {"errors"},
+    "progress": {"errors", "progress_store"},
+    "world": {"errors"},
+    "meter": {"errors"},
+    "plots": {"planner"},
+    "exercises": {"errors", "zero", "world", "meter", "planner"},
+    "widgets": {"errors", "exercises", "progress", "plots", "quizzes"},
+    "doctor": {"errors", "world", "progress"},
+}
+TOP = {"__init__", "cli"}  # these may import everything
+OUTSIDE_ALLOWED = {"zero": {"torch"}, "planner": set[str]()}  # besides Python's own library
+
+SOURCES = sorted((ROOT / "course_lib").rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(ROOT / "course_lib").with_suffix("").parts[0]
+
+
+def imported(source: str, path: Path) -> Iterator[str]:
+    """The full dotted name of everything that `source`, the text of `path`, imports, wherever in it."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = [*base, *(node.module or "").split(".")] if node.module else [*base]
+            yield from (".".join([*module, alias.name]) for alias in node.names)
+
+
+def forbidden(source: str, path: Path) -> list[str]:
+    """What `path` imports against the tables above."""
+    part, found = part_of(path), []
+    for name in imported(source, path):
+        first, *rest = name.split(".")
+        if first == "course_lib":
+            if part not in TOP and (not rest or rest[0] not in ALLOWED[part] | {part}):
+                found.append(name)
+        elif first not in OUTSIDE_ALLOWED.get(part, {first}) | sys.stdlib_module_names:
+            found.append(name)
+    return found
+
+
+def test_the_table_of_imports_points_one_way() -> None:
+    assert list(TopologicalSorter(ALLOWED).static_order())  # raises CycleError where it does not
+
+
+def test_every_part_is_in_the_table() -> None:
+    assert {part_of(path) for path in SOURCES} <= ALLOWED.keys() | TOP
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_one_way(path: Path) -> None:
+    assert forbidden(path.read_text(), path) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "found"),
+    [
+        ("world/run.py", "from course_lib import errors", []),
+        ("world/run.py", "from ..errors import CourseError", []),
+        ("world/run.py", "from . import calls", []),
+        ("world/run.py", "from .calls import Call", []),
+        ("world/run.py", "def late():\n    from ..meter import memory", ["course_lib.meter.memory"]),
+        ("world/run.py", "import course_lib", ["course_lib"]),
+        ("world/run.py", "from course_lib import World", ["course_lib.World"]),
+        ("progress.py", "from . import widgets", ["course_lib.widgets"]),
+        ("progress.py", "from .widgets.map import show", ["course_lib.widgets.map.show"]),
+        ("zero/stage1.py", "import math, torch.distributed", []),
+        ("zero/stage1.py", "import numpy", ["numpy"]),
+        ("planner/plan.py", "import torch", ["torch"]),
+        ("cli.py", "from course_lib.widgets import course_map", []),
+    ],
+)
+def test_a_forbidden_import_is_found(file: str, source: str, found: list[str]) -> None:
+    assert forbidden(source, ROOT / "course_lib" / file) == found
+
+
+# Files
+
+PATH_OF_A_MACHINE = re.compile(r"(?<![\w./~-])/(?:home|Users|root|work|srv|mnt|media|tmp)/\w|\b[A-Z]:\\\w")
+PACKAGE_INDEX = re.compile(r"https?://[^\s\"')]*(?:pypi|pythonhosted|registry|/simple\b|/whl\b)[^\s\"')]*")
+INDEXES_FOR_READERS = {"https://download.pytorch.org/whl/cpu"}  # README.md: the CPU build of torch
+
+
+def published_files() -> list[Path]:
+    """Every text file that git tracks, or would if it were added."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("git, which lists the project's files, does not know this folder")
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file() and path.suffix not in {".png", ".db"}]
+
+
+def private_places(text: str) -> set[str]:
+    """Folders of one machine and package indexes that `text` names."""
+    return set(PATH_OF_A_MACHINE.findall(text)) | set(PACKAGE_INDEX.findall(text)) - INDEXES_FOR_READERS
+
+
+def test_no_file_names_a_folder_of_one_machine_or_a_package_index() -> None:
+    files = published_files()
+    found = {str(path.relative_to(ROOT)): private_places(path.read_text("utf-8")) for path in files}
+
+    assert "README.md" in found
+    assert not {name: places for name, places in found.items() if places}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("open('/", "home/ann')"), ("/", "Users/ann"), ("C:", "\\Users"), ("https://py", "pi.org/simple/")],
+)
+def test_a_private_place_is_found(before: str, after: str) -> None:
+    assert private_places(before + after)  # in two pieces, so that this file does not name one
+
+
+def test_an_ordinary_path_or_address_is_not_taken_for_a_private_place() -> None:
+    assert not private_places("tests/home/x, ~/work/x, /usr/bin/env, https://example.org/home/ann")
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    targets = re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text())
+    local = [target for target in targets if not target.startswith("http")]
+
+    assert [target for target in local if not (ROOT / target).exists()] == []
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.name)
+def test_a_lesson_opens_without_asking_for_a_kernel(path: Path) -> None:
+    assert nbformat.read(path, as_version=4).metadata.kernelspec.name == "python3"
