@@ -1,0 +1,33 @@
+"""Quizzes that answer back: what a question is, how an answer is marked, and how a learner takes a quiz.
+
+    quizzes.get("ranks").questions[0].answer("b")       # mark one answer
+    quizzes.Sitting(quizzes.get("ranks"))               # take the quiz, with retries and a score
+
+Imports point one way: registry, sitting -> quiz -> choice, numeric -> quantities, feedback.
+"""
+
+from .choice import Choice, Option
+from .feedback import Feedback
+from .numeric import Mistake, Numeric
+from .quiz import Problem, Question, Quiz
+from .registry import Registry, get, names, register
+from .sitting import Answer, Score, Sitting, Turn
+
+__all__ = [
+    "Answer",
+    "Choice",
+    "Feedback",
+    "Mistake",
+    "Numeric",
+    "Option",
+    "Problem",
+    "Question",
+    "Quiz",
+    "Registry",
+    "Score",
+    "Sitting",
+    "Turn",
+    "get",
+    "names",
+    "register",
+]

@@ -1,0 +1,84 @@
+"""Questions with options: pick one, or pick several."""
+
+import random
+from dataclasses import dataclass, field, replace
+from string import ascii_lowercase
+
+from .feedback import Feedback
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option, whether it is right, and what who picks it is told; its repr shows only the text."""
+
+    text: str
+    feedback: str = field(repr=False)
+    right: bool = field(default=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Pick the one right option, or with `several` every right one. Options are answered by their letters."""
+
+    prompt: str
+    options: tuple[Option, ...]
+    several: bool = False
+
+    def __post_init__(self) -> None:
+        texts = [option.text for option in self.options]
+        if not 2 <= len(set(texts)) == len(texts) <= len(ascii_lowercase):
+            raise ValueError(f"{self.prompt!r} has the options {texts}. Give it 2 to 26, no two alike.")
+        rights = sum(option.right for option in self.options)
+        if rights == 0 or (rights > 1 and not self.several):
+            raise ValueError(f"{self.prompt!r} marks {rights} options right, not one (or more, if several).")
+
+    @property
+    def lettered(self) -> dict[str, Option]:
+        """The options by letter, in the order in which they are shown."""
+        return dict(zip(ascii_lowercase, self.options, strict=False))
+
+    @property
+    def instruction(self) -> str:
+        return "Choose every option that is right." if self.several else "Choose one."
+
+    @property
+    def solution(self) -> str:
+        """An answer that is right, such as "b" or "a, c"."""
+        return ", ".join(letter for letter, option in self.lettered.items() if option.right)
+
+    def text(self) -> str:
+        options = [f"{letter}) {option.text}" for letter, option in self.lettered.items()]
+        return "\n".join([self.prompt, *options, self.instruction])
+
+    def shuffled(self, rng: random.Random) -> "Choice":
+        return replace(self, options=tuple(rng.sample(self.options, len(self.options))))
+
+    def answer(self, given: str) -> Feedback:
+        """Mark letters: "b", or "a, c" where several may be chosen."""
+        letters = sorted(set(given.casefold()) - set(", "))
+        unknown = [letter for letter in letters if letter not in self.lettered]
+        if unknown:
+            return Feedback(
+                status="unread",
+                message=f"There is no option {', '.join(unknown)}. Choose from {', '.join(self.lettered)}.",
+            )
+        if not letters or (len(letters) > 1 and not self.several):
+            count = len(letters) or "none"
+            return Feedback(status="unread", message=f"You chose {count}. {self.instruction}")
+        return Feedback(
+            status="right" if ", ".join(letters) == self.solution else "wrong",
+            message=self._explain(letters),
+            reading="; ".join(self.lettered[letter].text for letter in letters),
+        )
+
+    def _explain(self, letters: list[str]) -> str:
+        """What belongs to each option that was picked; of the right ones that were not, only how many."""
+        if not self.several:
+            return self.lettered[letters[0]].feedback
+        found = sum(self.lettered[letter].right for letter in letters)
+        missing = sum(option.right for option in self.options) - found
+        too_many = len(letters) - found
+        counts = [f"{n} {what}" for n, what in ((too_many, "too many"), (missing, "missing")) if n]
+        summary = ", ".join(counts) if counts else "That is all of them"
+        sentences = [f"{letter}) {self.lettered[letter].feedback}" for letter in letters]
+        return "\n".join([f"{summary}.", *sentences])

@@ -1,0 +1,30 @@
+"""What a learner is told about one answer."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+HEADLINES = {"right": "Right.", "wrong": "Not yet.", "unread": "Not marked."}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feedback:
+    """The mark and the reason for it.
+
+    `status` is "unread" where the answer could not be understood, so that nothing was marked. `message` is
+    one sentence or several, a line each. `reading` is how the answer was understood, in words.
+    """
+
+    status: Literal["right", "wrong", "unread"]
+    message: str
+    reading: str = ""
+
+    @property
+    def correct(self) -> bool:
+        return self.status == "right"
+
+    @property
+    def headline(self) -> str:
+        return HEADLINES[self.status]
+
+    def __str__(self) -> str:
+        return f"{self.headline} {self.message}"

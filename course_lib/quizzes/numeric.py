@@ -1,0 +1,99 @@
+"""Questions whose answer is a number, and the wrong numbers that tell what went wrong."""
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from .feedback import Feedback
+from .quantities import Unreadable, factor, mistaken_byte_unit, read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """The wrong answers from `low` to `high`, in the base unit, and what a learner who gives one is told."""
+
+    low: float
+    high: float
+    feedback: str
+
+    @classmethod
+    def near(cls, value: float, feedback: str, *, tolerance: float = 0.01) -> "Mistake":
+        """The wrong answer `value`, give or take `tolerance` of it."""
+        low, high = sorted((value * (1 - tolerance), value * (1 + tolerance)))
+        return cls(low=low, high=high, feedback=feedback)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numeric:
+    """Give a number, with or without its unit.
+
+    `expected` is computed, never typed in, and is in the base unit: bytes where `unit` is one of memory
+    ("GB", "GiB"), a share of one where it is "%", else a count. `tolerance` is relative; 0 asks for the exact
+    number. `right` and `wrong` are what the learner is told; the first of the `mistakes` that fits replaces
+    `wrong`. Raises ValueError for a mistake that lies within the tolerance.
+    """
+
+    prompt: str
+    expected: float | Fraction = field(repr=False)
+    right: str = field(repr=False)
+    wrong: str = field(repr=False)
+    unit: str = ""
+    tolerance: float = 0.01
+    mistakes: tuple[Mistake, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.tolerance == 0 and isinstance(self.expected, float):
+            raise ValueError(f"{self.prompt!r} wants {self.expected} exactly. Compute an int or a Fraction.")
+        for mistake in self.mistakes:
+            nearest = max(mistake.low, min(mistake.high, self.expected))
+            if self._accepts(Fraction(nearest)):
+                raise ValueError(
+                    f"{self.prompt!r} accepts {nearest} as right, and the mistake {mistake.feedback!r} claims it."
+                    f" Narrow the mistake ({mistake.low} to {mistake.high}), or draw other numbers."
+                )
+
+    @property
+    def instruction(self) -> str:
+        """In which unit to answer, and how exactly."""
+        how = f"within {100 * self.tolerance:g} % of the exact value" if self.tolerance else "exactly"
+        return f"Answer in {self.unit}, {how}." if self.unit else f"Answer with a number, {how}."
+
+    @property
+    def solution(self) -> str:
+        """An answer that is right, such as "38.5 GB"."""
+        number = Fraction(self.expected) / factor(self.unit)
+        return f"{number if self.tolerance == 0 else format(float(number), '.12g')} {self.unit}".strip()
+
+    def text(self) -> str:
+        return f"{self.prompt}\n{self.instruction}"
+
+    def answer(self, given: str) -> Feedback:
+        """Mark a number as a person writes it: "38.5 GB", "7B", "2e9", "1/4", "87.5 %"."""
+        try:
+            reading = read(given, self.unit)
+        except Unreadable as problem:
+            return Feedback(status="unread", message=str(problem))
+        correct = self._accepts(reading.value)
+        message = self.right if correct else self._explain(reading.value)
+        return Feedback(
+            status="right" if correct else "wrong",
+            message=f"{message}\nYour answer was read as {reading.text}.",
+            reading=reading.text,
+        )
+
+    def _accepts(self, value: Fraction) -> bool:
+        expected = Fraction(self.expected)
+        return abs(value - expected) <= Fraction(self.tolerance) * abs(expected)
+
+    def _explain(self, value: Fraction) -> str:
+        """The likeliest reason for a wrong `value`."""
+        for mistake in self.mistakes:
+            if mistake.low <= value <= mistake.high:
+                return mistake.feedback
+        other = mistaken_byte_unit(self.unit)
+        if other and self._accepts(value * factor(other) / factor(self.unit)):
+            return f"That is the number in {other}. The question asks for {self.unit}."
+        for power in (3, 6, 9, 12):
+            for times, what in ((Fraction(10) ** -power, "many"), (Fraction(10) ** power, "few")):
+                if self._accepts(value * times):
+                    return f"The digits are right, but 10^{power} times too {what}: look at the unit."
+        return f"Too {'high' if value > self.expected else 'low'}. {self.wrong}"

@@ -1,0 +1,107 @@
+"""Numbers as people write them: `7B`, `38.5 GB`, `35.9 GiB`, `2e9`, `1/4`, `87.5 %`, `1,000`.
+
+A quantity is kept as an exact `Fraction` in its base unit: bytes for memory, a share of one for "%", and a
+plain count for everything else, where the unit is only a label ("elements", "ranks", or nothing at all).
+"""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+_SI = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BYTES = (
+    {"B": 1, "byte": 1, "bytes": 1}
+    | {f"{prefix}B": size for prefix, size in _SI.items()}
+    | {f"{prefix}iB": 1024**power for power, prefix in enumerate(_SI, start=1)}
+)
+_COUNTS = _SI | {"B": 10**9, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+
+_NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:e[+-]?\d{1,2})?"
+_QUANTITY = re.compile(rf"({_NUMBER})\s*(?:/\s*({_NUMBER})\s*)?([a-z%][a-z ]*)?", re.IGNORECASE)
+_LONGEST = 40  # characters: keeps every value far inside the range of a float
+
+
+class Unreadable(ValueError):
+    """The text is not a quantity of the kind that was asked for; the message is meant for the learner."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a learner's text was understood to mean: `value` in the base unit, and the same in words."""
+
+    value: Fraction
+    text: str
+
+
+def read(text: str, unit: str) -> Reading:
+    """Read `text` as the answer to a question asked in `unit`; a bare number is taken to be in that unit.
+
+    Raises `Unreadable` for anything else, also for a unit that cannot be converted to the one asked for.
+    """
+    text = text.strip()
+    number, is_fraction, suffix = _split(text)
+    if unit == "%" and not suffix and not is_fraction and 0 < number < 1:
+        both = f"{write(number, unit)} or {write(number / 100, unit)}"
+        raise Unreadable(f"`{text}` could be a share of one or a percentage. Write {both}.")
+    factors = _factors(unit)
+    if is_fraction and unit == "%":
+        factors[""] = Fraction(1)  # 7/8 is a share; nobody writes it for 0.875 %
+    if suffix.casefold() not in factors:
+        asked = f"the answer in {unit}" if unit else "a plain number"
+        raise Unreadable(f"`{suffix}` does not fit this question. Give {asked}.")
+    size = factors[suffix.casefold()]
+    as_typed = "" if size == factor(unit) and not is_fraction else f"{text}, which is "
+    return Reading(value=number * size, text=as_typed + write(number * size, unit))
+
+
+def write(value: Fraction | float, unit: str) -> str:
+    """`value`, in the base unit, as people write it in `unit`: `write(38.5e9, "GB") == "38.5 GB"`."""
+    number = float(value / factor(unit))
+    digits = f"{number:,.1f}".removesuffix(".0") if 1000 <= abs(number) < 1e15 else f"{number:.6g}"
+    return f"{digits} {unit}".strip()
+
+
+def factor(unit: str) -> Fraction:
+    """How many base units one `unit` is: `factor("KiB") == 1024`."""
+    return _factors(unit)[""]
+
+
+def mistaken_byte_unit(unit: str) -> str | None:
+    """The unit that `unit` is often mistaken for: GB for GiB, GiB for GB; None where there is none."""
+    other = unit.replace("iB", "B") if "iB" in unit else unit.replace("B", "iB")
+    return other if other != unit and {unit, other} <= _BYTES.keys() else None
+
+
+def _split(text: str) -> tuple[Fraction, bool, str]:
+    """The number, whether it was written as a fraction, and the unit behind it."""
+    if not text:
+        raise Unreadable("Type a number first.")
+    match = _QUANTITY.fullmatch(text)
+    try:
+        if match is None or len(text) > _LONGEST:
+            raise ValueError
+        top, bottom, suffix = match.groups()
+        number = _number(top) / (_number(bottom) if bottom is not None else 1)
+    except (ValueError, ZeroDivisionError):
+        raise Unreadable(
+            f"`{text[:_LONGEST]}` cannot be read as a number. Write it like 38.5, 7B, 2e9, 1/4 or 1,000 "
+            "(the comma separates thousands), with or without the unit."
+        ) from None
+    return number, bottom is not None, suffix or ""
+
+
+def _number(digits: str) -> Fraction:
+    return Fraction(digits.replace(",", ""))
+
+
+def _factors(unit: str) -> dict[str, Fraction]:
+    """What may follow the number, in lower case, and how many base units it stands for."""
+    if unit == "%":
+        return dict.fromkeys(("", "%", "percent"), Fraction(1, 100))
+    if unit in _BYTES:
+        sizes = _SI | _BYTES | {"": _BYTES[unit]}
+    else:
+        counts = {"": 1} | _COUNTS
+        sizes = counts | {f"{scale} {unit}".strip(): size for scale, size in counts.items()}
+    factors = {suffix.casefold(): Fraction(size) for suffix, size in sizes.items()}
+    return factors if unit else factors | {"%": Fraction(1, 100)}

@@ -1,0 +1,158 @@
+"""A quiz to click through: a card for each question, feedback for each answer, and the score.
+
+The widget shows what a `Sitting` says and passes on what the learner enters. What is right, and the feedback,
+stay in Python and out of the saved notebook until an answer has been given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ipywidgets import HTML, Button, Checkbox, HBox, Layout, RadioButtons, Text, VBox
+
+from ..quizzes import Answer, Choice, Numeric, Problem, Quiz, Sitting, Turn
+from .style import alert, display_with_text, inline, markup, plain, sheet
+
+
+def show(quiz: Quiz, *, on_answer: Callable[[Answer], object] | None = None) -> QuizWidget:
+    """The widget of a quiz. `on_answer` is called with each answer that was marked."""
+    return QuizWidget(quiz, on_answer=on_answer)
+
+
+class QuizWidget(VBox):
+    """A quiz being taken: `sitting` is its state, `cards` are the questions. Its repr is the quiz's text."""
+
+    def __init__(self, quiz: Quiz, *, on_answer: Callable[[Answer], object] | None = None) -> None:
+        self.sitting = Sitting(quiz, on_answer=on_answer)
+        of = len(self.sitting.turns)
+        self.cards = tuple(
+            Card(turn, heading=f"Question {number} of {of}", answered=self._show_score)
+            for number, turn in enumerate(self.sitting.turns, start=1)
+        )
+        self.score = HTML()
+        title = HTML(f"<h3>Quiz: {inline(quiz.title)}</h3>")
+        super().__init__([sheet(), title, *self.cards, self.score])
+        self.add_class("course-widget")
+        self._show_score()
+
+    def _show_score(self) -> None:
+        self.score.value = markup(f"Score: {self.sitting.score}.")
+
+    def _ipython_display_(self) -> None:
+        quiz = self.sitting.quiz
+        summary = f"Quiz: {quiz.title} ({len(quiz.questions)} questions). Run this cell to take it."
+        display_with_text(self, text=quiz.text(), summary=summary)
+
+    def __repr__(self) -> str:
+        return self.sitting.quiz.text()
+
+
+class Card(VBox):
+    """One question: prompt, entry, buttons and feedback. `check` and `try_again` do what the buttons do."""
+
+    def __init__(self, turn: Turn, *, heading: str, answered: Callable[[], None]) -> None:
+        self.turn = turn
+        self.prompt = HTML()
+        # In a box of its own the entry can be replaced without touching the buttons and the keyboard focus.
+        self.entry_box = VBox()
+        self.check_button = Button(description="Check", layout=Layout(width="auto"))
+        self.again_button = Button(description="Try again", layout=Layout(width="auto", display="none"))
+        self.feedback = HTML()
+        self._heading = f"<h4>{heading}</h4>"
+        self._answered = answered
+        self.check_button.on_click(lambda _: self.check())
+        self.again_button.on_click(lambda _: self.try_again())
+        buttons = HBox([self.check_button, self.again_button])
+        super().__init__([self.prompt, self.entry_box, buttons, self.feedback])
+        self.add_class("course-card")
+        self._ask()
+
+    def check(self) -> None:
+        """Mark what has been entered."""
+        feedback = self.turn.answer(self.entry.given)
+        tone = "note" if feedback.status == "unread" else feedback.status
+        self.feedback.value = alert(feedback.headline, feedback.message, tone=tone)
+        if feedback.status != "unread":
+            self.again_button.layout.display = None
+        self._answered()
+
+    def try_again(self) -> None:
+        """Ask again, with the options in another order or with other numbers."""
+        self.turn.retry()
+        self._ask()
+        self.feedback.value = alert("Asked anew.", "The order or the numbers may have changed.")
+
+    def _ask(self) -> None:
+        problem = self.turn.problem
+        self.prompt.value = self._heading + markup(problem.prompt) + markup(problem.instruction)
+        self.entry = entry_for(problem, changed=self._forget_feedback, entered=self.check)
+        self.entry_box.children = [self.entry]
+
+    def _forget_feedback(self) -> None:
+        """It spoke of the answer that was checked, not of the one being given."""
+        self.feedback.value = ""
+
+
+def entry_for(
+    problem: Problem, *, changed: Callable[[], None], entered: Callable[[], None]
+) -> OneOf | AnyOf | Number:
+    """What a learner answers `problem` with: calls `changed` at each change, `entered` at the Enter key."""
+    if isinstance(problem, Numeric):
+        return Number(problem, changed=changed, entered=entered)
+    return AnyOf(problem, changed=changed) if problem.several else OneOf(problem, changed=changed)
+
+
+class OneOf(RadioButtons):
+    """The options of a `Choice`, one of which can be picked."""
+
+    def __init__(self, problem: Choice, *, changed: Callable[[], None]) -> None:
+        super().__init__(options=_labels(problem), index=None, layout=Layout(width="auto"))
+        self.observe(lambda _: changed(), "index")
+
+    @property
+    def given(self) -> str:
+        """The letter of the option that is picked, or nothing."""
+        return self.label[0] if self.label else ""
+
+
+class AnyOf(VBox):
+    """The options of a `Choice`, each with a box to tick."""
+
+    def __init__(self, problem: Choice, *, changed: Callable[[], None]) -> None:
+        layout = Layout(width="auto")
+        self.boxes = [Checkbox(description=label, indent=False, layout=layout) for label in _labels(problem)]
+        super().__init__(self.boxes)
+        for box in self.boxes:
+            box.observe(lambda _: changed(), "value")
+
+    @property
+    def given(self) -> str:
+        """The letters of the options that are ticked."""
+        return ", ".join(box.description[0] for box in self.boxes if box.value)
+
+
+class Number(Text):
+    """A field for a number and its unit."""
+
+    def __init__(self, problem: Numeric, *, changed: Callable[[], None], entered: Callable[[], None]) -> None:
+        in_unit = f" in {problem.unit}" if problem.unit else ""
+        super().__init__(
+            description=f"Your answer{in_unit}",
+            placeholder=f"for example 12.5 {problem.unit}".strip(),
+            layout=Layout(width="100%"),
+        )
+        self.observe(lambda _: changed(), "value")
+        self.on_msg(self._receive)
+        self._entered = entered
+
+    @property
+    def given(self) -> str:
+        return str(self.value)
+
+    def _receive(self, _widget: Text, content: dict[str, object], _buffers: object) -> None:
+        if content.get("event") == "submit":  # the Enter key; ipywidgets' own on_submit is deprecated
+            self._entered()
+
+
+def _labels(problem: Choice) -> list[str]:
+    return [f"{letter}) {plain(option.text)}" for letter, option in problem.lettered.items()]

@@ -1,0 +1,139 @@
+"""The look that the course's widgets share, and the HTML that they are made of.
+
+Colours come from JupyterLab's own CSS variables, so that both themes are right; a fallback follows for where
+JupyterLab is not there. Colour only repeats what a word says. Lengths are in em and percent, for zooming.
+"""
+
+import re
+from html import escape
+
+from IPython.display import display
+from ipywidgets import HTML, Widget
+
+SHEET = """
+.course-card {
+  border: 1px solid var(--jp-border-color1, #bdbdbd);
+  border-radius: 0.25em;
+  padding: 0.75em 1em;
+  margin: 0.5em 0;
+  max-width: 60em;
+}
+.course-widget, .course-widget .widget-html-content, .course-widget label, .course-widget button {
+  color: var(--jp-content-font-color1, inherit);
+  font-family: var(--jp-content-font-family, inherit);
+  font-size: var(--jp-content-font-size1, inherit);
+  line-height: 1.5;
+}
+.course-widget .widget-html-content p { margin: 0 0 0.5em; }
+.course-widget h3, .course-widget h4 { margin: 0 0 0.5em; font-weight: 600; line-height: 1.3; }
+.course-widget h3 { font-size: 1.15em; }
+.course-widget h4 { font-size: 1em; }
+.course-widget code, .course-widget pre {
+  font-family: var(--jp-code-font-family, monospace);
+  background: var(--jp-layout-color2, rgba(128, 128, 128, 0.15));
+  color: inherit;
+}
+.course-widget code { padding: 0.1em 0.3em; border-radius: 0.2em; }
+.course-widget pre { padding: 0.6em 0.8em; margin: 0 0 0.5em; overflow-x: auto; }
+
+/* ipywidgets gives an option one line of fixed height, which cuts off a long sentence. */
+.course-widget .widget-radio-box label,
+.course-widget .widget-checkbox,
+.course-widget .widget-checkbox label {
+  display: flex;
+  align-items: baseline;
+  height: auto;
+  white-space: normal;
+  line-height: 1.5;
+  margin: 0;
+  padding: 0.15em 0;
+}
+.course-widget .widget-radio-box label { flex-direction: row-reverse; justify-content: flex-end; }
+.course-widget .widget-radio-box input, .course-widget .widget-checkbox input[type="checkbox"] {
+  flex: none;
+  height: 1em;
+  width: 1em;
+  margin: 0 0.5em 0 0.3em;
+}
+.course-widget .widget-radio-box input { align-self: flex-start; margin-top: 0.25em; }
+.course-widget .widget-radio-box { margin-bottom: 0 !important; }
+.course-widget .widget-text { flex-wrap: wrap; height: auto; max-width: 30em; }
+.course-widget .widget-text .widget-label { width: auto; text-align: left; white-space: normal; }
+.course-widget .widget-text input { min-width: 8em; }
+.course-widget input::placeholder { color: var(--jp-content-font-color2, inherit); opacity: 1; }
+
+.course-widget button {
+  height: auto;
+  padding: 0.2em 1em;
+  margin-top: 0.4em;
+  border: 1px solid var(--jp-border-color1, #bdbdbd);
+}
+.course-widget button:focus-visible,
+.course-widget input:focus-visible,
+.course-widget summary:focus-visible {
+  outline: 0.15em solid var(--jp-brand-color1, Highlight) !important;
+  outline-offset: 0.15em;
+}
+.course-feedback { border-left: 0.3em solid; padding: 0.3em 0.8em; margin-top: 0.5em; }
+.course-right { border-color: var(--jp-success-color1, #388e3c); }
+.course-wrong { border-color: var(--jp-warn-color1, #f57c00); }
+.course-note { border-color: var(--jp-border-color1, #bdbdbd); }
+
+/* The plain-text form stands in for a widget that is not alive, and only for that. */
+.jp-OutputArea:has(.course-widget) .course-text { display: none; }
+"""
+
+_WRAP = "white-space: pre-wrap; word-break: normal"  # JupyterLab would break lines inside words
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def sheet() -> HTML:
+    """The style sheet as a widget: the first child of every widget of the course."""
+    return HTML(f"<style>{SHEET}</style>")
+
+
+def markup(text: str) -> str:
+    """`text` as safe HTML: blank lines part paragraphs, backticks hold code, three of them a block of it."""
+    pieces = []
+    for i, piece in enumerate(text.split("```")):
+        if i % 2:
+            code = piece.partition("\n")[2]  # what stands behind the backticks is the language
+            pieces.append(f"<pre>{escape(code)}</pre>")
+        else:
+            paragraphs = filter(None, map(str.strip, piece.split("\n\n")))
+            pieces += [f"<p>{inline(paragraph)}</p>" for paragraph in paragraphs]
+    return "".join(pieces)
+
+
+def inline(text: str) -> str:
+    """`text` as safe HTML without paragraphs: what stands between backticks is code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text))
+
+
+def plain(text: str) -> str:
+    """`text` for labels, which hold no HTML: without its backticks."""
+    return text.replace("`", "")
+
+
+def alert(headline: str, message: str = "", *, tone: str = "note") -> str:
+    """A message that is read out as it appears; `tone` ("right", "wrong", "note") colours what it says.
+
+    A widget replaces its HTML as a whole, and screen readers keep silent about a new element that is merely a
+    live region; they do read one with the role of an alert.
+    """
+    first, *more = message.split("\n")
+    paragraphs = [f"<strong>{escape(headline)}</strong> {inline(first)}", *map(inline, more)]
+    body = "".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
+    return f'<div role="alert" class="course-feedback course-{tone}">{body}</div>'
+
+
+def display_with_text(widget: Widget, *, text: str, summary: str) -> None:
+    """Display a widget after its plain-text form, which the reader sees wherever the widget is not alive.
+
+    A notebook that is reopened without its kernel has lost its widgets, and JupyterLab would show an error in
+    place of the other forms of the same output. So `text` is an output of its own; a living widget hides it.
+    `summary`, one line, takes the widget's place where only text can be shown.
+    """
+    html = f'<pre class="course-text" style="{_WRAP}">{escape(text)}\n\n{escape(summary)}</pre>'
+    display({"text/html": html, "text/plain": text}, raw=True)
+    display(widget._repr_mimebundle_() | {"text/plain": summary}, raw=True)
