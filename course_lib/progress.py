@@ -1,0 +1,269 @@
+"""What the learner has done: attempts with their source, verdicts, hints, answers to quizzes, predictions.
+
+A verdict, a measurement or a second answer is a row of its own, beside the row that it is about, because rows
+are only ever added: see the notes in `progress_store`, which keeps them safe.
+"""
+
+import itertools
+import json
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from .errors import CourseError
+from .progress_store import MIGRATIONS, TABLES, Store, dump, merge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One check of one exercise. `status` and `findings` are None until it ends, if it ever does."""
+
+    id: str
+    exercise: str
+    source: str
+    started_ns: int
+    status: str | None = None
+    findings: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One answer to one question; `attempt` is the number that the quiz gave this try."""
+
+    quiz: str
+    question: str
+    attempt: int
+    value: Any
+    correct: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What the learner expected, and what the latest run measured (None, None before the first)."""
+
+    name: str
+    value: Any
+    measured: Any = None
+    correct: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExerciseProgress:
+    """Attempts so far, whether one of them passed, how the last one ended (None: it did not), hints taken."""
+
+    attempts: int = 0
+    passed: bool = False
+    last_status: str | None = None
+    hints: int = 0
+
+    @property
+    def state(self) -> str:
+        """In words. What has passed once stays passed."""
+        if self.passed:
+            return "passed"
+        return "not started" if self.attempts == 0 else self.last_status or "unfinished"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuizProgress:
+    """Questions answered, and questions whose latest answer is right."""
+
+    answered: int = 0
+    right: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Whatever has been begun, by name."""
+
+    exercises: Mapping[str, ExerciseProgress]
+    quizzes: Mapping[str, QuizProgress]
+
+
+class Progress:
+    """The learner's record, safe to use from several threads, notebooks and kernels at once.
+
+    path: by default `progress.sqlite3` in $COURSE_HOME, or else in the user's data folder. The first call
+    creates it. A file that cannot be used raises nothing: `notice` says what became of it.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self._store = Store(Path(path or default_path()))
+
+    @property
+    def path(self) -> Path:
+        return self._store.path
+
+    @property
+    def notice(self) -> str | None:
+        """What the learner must be told about the file, or None while all is well. A call can change it."""
+        return self._store.notice
+
+    def kept_aside(self) -> list[Path]:
+        """The files that were renamed because they could not be used. Nothing ever deletes them."""
+        return self._store.kept_aside()
+
+    def begin_attempt(self, exercise: str, source: str) -> Attempt:
+        """Store the learner's source. It is on the disk when this returns: run it only then."""
+        attempt = Attempt(id=uuid.uuid4().hex, exercise=exercise, source=source, started_ns=time.time_ns())
+        self._add(attempts=vars(attempt))
+        return attempt
+
+    def finish_attempt(self, attempt: Attempt, status: str, findings: Any) -> None:
+        """Store how it ended; `findings` is anything that JSON can hold. An attempt's first verdict stays."""
+        verdict = {"attempt": attempt.id, "status": status, "findings": json.dumps(findings)}
+        # The attempt once more, in case the file was put aside since it began.
+        self._add(attempts=vars(attempt), verdicts=verdict)
+
+    def last_attempt(self, exercise: str) -> Attempt | None:
+        query = """SELECT id, exercise, source, started_ns, status, findings
+            FROM attempts LEFT JOIN verdicts ON attempt = id
+            WHERE exercise = ? ORDER BY started_ns DESC, attempts.rowid DESC LIMIT 1"""
+        rows = self._rows(query, exercise)
+        return Attempt(**rows[0] | {"findings": json.loads(rows[0]["findings"] or "null")}) if rows else None
+
+    def hint_taken(self, exercise: str, level: int) -> None:
+        self._add(hints={"exercise": exercise, "level": level})
+
+    def hints(self, exercise: str) -> list[int]:
+        """The levels taken, lowest first."""
+        rows = self._rows("SELECT level FROM hints WHERE exercise = ? ORDER BY level", exercise)
+        return [row["level"] for row in rows]
+
+    def answer(self, quiz: str, question: str, attempt: int, value: Any, correct: bool) -> None:
+        """Store one answer. `attempt` numbers the tries; `value` is anything that JSON can hold."""
+        about = {"quiz": quiz, "question": question, "attempt": attempt}
+        given = {"value": json.dumps(value), "correct": correct, "answered_ns": time.time_ns()}
+        self._add(answers={"id": uuid.uuid4().hex, **about, **given})
+
+    def answers(self, quiz: str) -> list[Answer]:
+        """All answers, oldest first."""
+        query = """SELECT quiz, question, attempt, value, correct
+            FROM answers WHERE quiz = ? ORDER BY answered_ns, rowid"""
+        rows = self._rows(query, quiz)
+        decoded = [{"value": json.loads(row["value"]), "correct": bool(row["correct"])} for row in rows]
+        return [Answer(**row | values) for row, values in zip(rows, decoded, strict=True)]
+
+    def missed(self, quiz: str) -> list[str]:
+        """The questions whose first answer was wrong, in the order in which they were asked."""
+        first: dict[str, bool] = {}
+        for answer in self.answers(quiz):
+            first.setdefault(answer.question, answer.correct)
+        return [question for question, correct in first.items() if not correct]
+
+    def predict(self, name: str, value: Any) -> Prediction:
+        """Commit to a value that JSON can hold. The first is locked: it is what every later call returns."""
+        given = {"value": json.dumps(value), "committed_ns": time.time_ns()}
+        row = {"id": uuid.uuid4().hex, "name": name, **given}
+
+        def work(db: sqlite3.Connection) -> Prediction:
+            locked = _prediction(db, name)
+            if locked is None:
+                merge(db, {"predictions": [row]})
+            return locked or Prediction(name=name, value=value)
+
+        return self._store.use(work)
+
+    def score(self, name: str, measured: Any, correct: bool) -> None:
+        """Store what a run measured, and whether that makes the prediction right."""
+        found = {"value": json.dumps(measured), "correct": correct, "measured_ns": time.time_ns()}
+        self._add(measurements={"id": uuid.uuid4().hex, "name": name, **found})
+
+    def prediction(self, name: str) -> Prediction | None:
+        return self._store.use(lambda db: _prediction(db, name))
+
+    def summary(self) -> Summary:
+        return self._store.use(_summary)
+
+    def export_json(self) -> str:
+        """All that is stored, for `import_json` here or on another machine."""
+        return json.dumps({"format": len(MIGRATIONS), "tables": self._store.use(dump)}, indent=1)
+
+    def import_json(self, text: str) -> int:
+        """Add what is not here yet, change nothing that is, and return how many rows were new.
+
+        CourseError when this version cannot read the text; nothing is added then.
+        """
+        try:
+            export = json.loads(text)
+            if export["format"] == len(MIGRATIONS):
+                tables = {name: export["tables"][name] for name in TABLES}
+                for row in itertools.chain.from_iterable(tables.values()):
+                    for column in row.keys() & {"value", "findings"}:
+                        json.loads(row[column])
+                return self._store.use(lambda db: merge(db, tables))
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, sqlite3.Error) as error:
+            raise CourseError(
+                "Nothing was imported: this is not a whole export of the course's progress "
+                f"({error!r}). Export it again, with `course progress --export FILE`."
+            ) from error
+        raise CourseError(
+            f"Nothing was imported: the export has format {export['format']}, and this version of the course "
+            f"reads format {len(MIGRATIONS)}. Export and import with the same version of the course."
+        )
+
+    def _add(self, **rows: Mapping[str, Any]) -> None:
+        """One row for each table named."""
+        self._store.use(lambda db: merge(db, {table: [dict(row)] for table, row in rows.items()}))
+
+    def _rows(self, query: str, name: str) -> list[dict[str, Any]]:
+        return self._store.use(lambda db: [dict(row) for row in db.execute(query, (name,))])
+
+
+def default_path() -> Path:
+    home = os.environ.get("COURSE_HOME") or platformdirs.user_data_dir("sharded", appauthor=False)
+    return Path(home).expanduser() / "progress.sqlite3"
+
+
+def summary_text(summary: Summary, lessons: Mapping[str, Sequence[str]]) -> str:
+    """A plain table, and what to do next. lessons: the exercises of each lesson, by the name of its quiz."""
+    lines = [f"{'exercise':<32} {'state':<12} {'attempts':>8} {'hints':>5}"]
+    unsolved = []
+    for lesson, exercises in lessons.items():
+        for name in exercises:
+            done = summary.exercises.get(name, ExerciseProgress())
+            lines.append(f"{name:<32} {done.state:<12} {done.attempts:>8} {done.hints:>5}")
+            unsolved += [] if done.passed else [name]
+        quiz = summary.quizzes.get(lesson, QuizProgress())
+        lines.append(f"{lesson + ' quiz':<32} {quiz.right} right of {quiz.answered} answered")
+    return "\n".join([*lines, f"next: {unsolved[0]}" if unsolved else "every exercise is solved"])
+
+
+def _prediction(db: sqlite3.Connection, name: str) -> Prediction | None:
+    """The one committed first, with the latest measurement."""
+    query = """SELECT predictions.value AS value, measurements.value AS measured, correct
+        FROM predictions LEFT JOIN measurements USING (name) WHERE name = ?
+        ORDER BY committed_ns, predictions.rowid, measured_ns DESC, measurements.rowid DESC LIMIT 1"""
+    row = db.execute(query, (name,)).fetchone()
+    if row is None:
+        return None
+    prediction = Prediction(name=name, value=json.loads(row["value"]))
+    if row["measured"] is None:
+        return prediction
+    return replace(prediction, measured=json.loads(row["measured"]), correct=bool(row["correct"]))
+
+
+def _summary(db: sqlite3.Connection) -> Summary:
+    exercises: dict[str, ExerciseProgress] = {}
+    query = """SELECT exercise, status FROM attempts LEFT JOIN verdicts ON attempt = id
+        ORDER BY started_ns, attempts.rowid"""
+    for name, status in db.execute(query):
+        done = exercises.get(name, ExerciseProgress())
+        passed = done.passed or status == "passed"
+        exercises[name] = replace(done, attempts=done.attempts + 1, passed=passed, last_status=status)
+    for name, hints in db.execute("SELECT exercise, count(*) FROM hints GROUP BY exercise"):
+        exercises[name] = replace(exercises.get(name, ExerciseProgress()), hints=hints)
+
+    latest: dict[str, dict[str, bool]] = {}
+    query = "SELECT quiz, question, correct FROM answers ORDER BY answered_ns, rowid"
+    for quiz, question, correct in db.execute(query):
+        latest.setdefault(quiz, {})[question] = bool(correct)
+    quizzes = {quiz: QuizProgress(answered=len(by), right=sum(by.values())) for quiz, by in latest.items()}
+    return Summary(exercises=exercises, quizzes=quizzes)

@@ -1,0 +1,246 @@
+"""One SQLite file that several kernels share, that no kill can damage, and without which the lesson goes on.
+
+[Note: rows are only ever added]
+No row is changed or deleted, and each has a key of its own: a random id, or what it is about. So a killed
+writer leaves a whole row or none, kernels that write at once cannot overwrite each other, and merging two
+files means adding the rows that are missing.
+
+[Note: one call, one transaction]
+Each call opens the file, runs one transaction and closes it. No connection is shared between threads,
+survives a fork, or holds on to a file that another kernel has put aside. The journal is SQLite's default, the
+rollback journal: a write-ahead log needs shared memory, which a home folder on a network does not have.
+
+[Note: when the file cannot be used]
+A damaged file, or one from a newer version, is renamed, and a new one begun. When nothing can be stored (a
+full disk, a read-only folder, a lock that is never released), the rows stay in memory, beside those that
+could still be read, and each later call first tries to move them into the file. `Store.notice` tells the
+learner.
+"""
+
+import itertools
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+BUSY_SECONDS = 10.0  # how long to wait for the transactions of other kernels, which take milliseconds
+
+# Entry n takes a file from format n to n + 1 (SQLite's user_version). Entries are added and never edited.
+MIGRATIONS = (
+    (
+        """CREATE TABLE attempts (
+            id TEXT NOT NULL PRIMARY KEY, exercise TEXT NOT NULL, source TEXT NOT NULL,
+            started_ns INTEGER NOT NULL CHECK (typeof(started_ns) = 'integer'))""",
+        "CREATE INDEX attempts_of_exercise ON attempts (exercise, started_ns)",
+        """CREATE TABLE verdicts (
+            attempt TEXT NOT NULL PRIMARY KEY, status TEXT NOT NULL, findings TEXT NOT NULL)""",
+        """CREATE TABLE hints (
+            exercise TEXT NOT NULL, level INTEGER NOT NULL CHECK (typeof(level) = 'integer'),
+            PRIMARY KEY (exercise, level))""",
+        """CREATE TABLE answers (
+            id TEXT NOT NULL PRIMARY KEY, quiz TEXT NOT NULL, question TEXT NOT NULL,
+            attempt INTEGER NOT NULL CHECK (typeof(attempt) = 'integer'),
+            value TEXT NOT NULL, correct INTEGER NOT NULL CHECK (correct IN (0, 1)),
+            answered_ns INTEGER NOT NULL CHECK (typeof(answered_ns) = 'integer'))""",
+        """CREATE TABLE predictions (
+            id TEXT NOT NULL PRIMARY KEY, name TEXT NOT NULL, value TEXT NOT NULL,
+            committed_ns INTEGER NOT NULL CHECK (typeof(committed_ns) = 'integer'))""",
+        """CREATE TABLE measurements (
+            id TEXT NOT NULL PRIMARY KEY, name TEXT NOT NULL,
+            value TEXT NOT NULL, correct INTEGER NOT NULL CHECK (correct IN (0, 1)),
+            measured_ns INTEGER NOT NULL CHECK (typeof(measured_ns) = 'integer'))""",
+    ),
+)
+TABLES = ("attempts", "verdicts", "hints", "answers", "predictions", "measurements")
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+Tables = dict[str, list[dict[str, Any]]]
+
+
+class _Unusable(Exception):
+    """The file can be read, but not used by this version of the course. `suffix` is for the renamed file."""
+
+    def __init__(self, suffix: str, reason: str, advice: str) -> None:
+        super().__init__(reason)
+        self.suffix, self.reason, self.advice = suffix, reason, advice
+
+
+class Store:
+    """Transactions on the file at `path`, which the first of them creates."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._checked = False
+        self._memory: sqlite3.Connection | None = None
+        self._notices: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def notice(self) -> str | None:
+        """What the learner must be told about the file, or None while all is well."""
+        return "\n".join(self._notices.values()) or None
+
+    def kept_aside(self) -> list[Path]:
+        """The files that were renamed because they could not be used."""
+        return sorted(self.path.parent.glob(f"{self.path.name}.*[0-9]"))
+
+    def use(self, work: Work[T]) -> T:
+        """work(connection) as one transaction: on the disk when this returns, or in memory, and `notice` set.
+
+        An exception of `work` itself undoes the transaction and is raised.
+        """
+        with self._lock:
+            if self._memory is not None:
+                self._leave_memory(self._memory)
+            if self._memory is None:
+                try:
+                    return self._use_file(work, BUSY_SECONDS)
+                except (OSError, sqlite3.OperationalError, _Unusable) as error:
+                    self._memory = self._enter_memory(error)
+            return _transact(self._memory, work)
+
+    def _use_file(self, work: Work[T], busy_seconds: float) -> T:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            if not self._checked:
+                self._transact_file(_check, busy_seconds)
+                self._checked = True
+            return self._transact_file(work, busy_seconds)
+        except _Unusable:
+            self._put_aside()
+        return self._transact_file(work, busy_seconds)
+
+    def _transact_file(self, work: Work[T], busy_seconds: float) -> T:
+        with closing(_connect(self.path, busy_seconds)) as db:
+            return _transact(db, work)
+
+    def _put_aside(self) -> None:
+        """Rename the file, unless another kernel has just done so: then this would move its new file."""
+        with closing(_connect(self.path.with_name(f"{self.path.name}.lock"), BUSY_SECONDS)) as lock:
+            lock.execute("BEGIN EXCLUSIVE")
+            try:
+                self._transact_file(_check, BUSY_SECONDS)
+            except _Unusable as error:
+                names = (f"{self.path}.{error.suffix}-{n}" for n in itertools.count(1))
+                aside = next(name for name in names if not Path(name).exists())
+                for part in ("-journal", "-wal", ""):  # the journals first: they must never meet the new file
+                    with suppress(FileNotFoundError):
+                        Path(f"{self.path}{part}").rename(f"{aside}{part}")
+                self._notices["aside"] = (
+                    f"The progress file {self.path} {error.reason}. It is kept, unchanged, as {aside}, and a "
+                    f"new one was begun, so earlier work shows as not started. {error.advice}"
+                )
+
+    def _enter_memory(self, error: Exception) -> sqlite3.Connection:
+        """A connection that holds what can still be read from the file."""
+        memory = _connect(":memory:", busy_seconds=0)
+        with suppress(sqlite3.Error), closing(_connect(self.path, busy_seconds=0)) as db:
+            rows = dump(db)
+            _transact(memory, lambda memory: merge(memory, rows))
+        self._notices["memory"] = (
+            f"Progress cannot be stored in {self.path} ({error}). It is kept in memory until the file can be "
+            "written, and lost if this kernel stops before. Free some space, make the folder writable, or "
+            "start JupyterLab with COURSE_HOME set to a folder that is."
+        )
+        return memory
+
+    def _leave_memory(self, memory: sqlite3.Connection) -> None:
+        """Move the rows into the file, if it can be written by now."""
+        rows = _transact(memory, dump)
+        with suppress(OSError, sqlite3.OperationalError, _Unusable):
+            self._use_file(lambda db: merge(db, rows), busy_seconds=0)
+            memory.close()
+            self._memory = None
+            del self._notices["memory"]
+
+
+def dump(db: sqlite3.Connection) -> Tables:
+    """Every row of every table, oldest first."""
+    queries = {name: f"SELECT * FROM {name} ORDER BY rowid" for name in TABLES}
+    return {name: [dict(row) for row in db.execute(query)] for name, query in queries.items()}
+
+
+def merge(db: sqlite3.Connection, tables: Tables) -> int:
+    """Add the rows whose key is not there yet, and return how many those were.
+
+    KeyError when a row lacks a column, sqlite3.Error when a value breaks a rule of its table.
+    """
+    before = db.total_changes
+    for name, rows in tables.items():
+        columns = [column["name"] for column in db.execute(f"PRAGMA table_info({name})")]
+        places = ", ".join("?" * len(columns))
+        # Not INSERT OR IGNORE, which would also drop a row that breaks a rule, without a word.
+        insert = f"INSERT INTO {name} VALUES ({places}) ON CONFLICT DO NOTHING"
+        db.executemany(insert, [[row[column] for column in columns] for row in rows])
+    return db.total_changes - before
+
+
+def _connect(path: str | Path, busy_seconds: float) -> sqlite3.Connection:
+    # It is the store's lock, and not sqlite3's check, that keeps threads from using one connection at once.
+    db = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+    db.row_factory = sqlite3.Row
+    return db
+
+
+def _transact(db: sqlite3.Connection, work: Work[T]) -> T:
+    try:
+        # EXTRA is FULL, and the removal of the journal, which is what commits, is on the disk too.
+        db.execute("PRAGMA synchronous = EXTRA")
+        # IMMEDIATE takes the write lock first. Two kernels that both read and then both want to write would
+        # deadlock, and SQLite would refuse one of them without waiting.
+        db.execute("BEGIN IMMEDIATE")
+        with db:
+            _prepare(db)
+            return work(db)
+    except sqlite3.DatabaseError as error:
+        # Exactly this class means damage. A full disk, a lock or a broken rule raise its subclasses.
+        if type(error) is sqlite3.DatabaseError:
+            raise _damaged(str(error)) from error
+        raise
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    """Refuse a newer file; bring an older one, or an empty one, to today's format."""
+    newest = len(MIGRATIONS)
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > newest:
+        raise _newer(version, newest)
+    for statement in itertools.chain.from_iterable(MIGRATIONS[version:]):
+        db.execute(statement)
+    if version < newest:
+        db.execute(f"PRAGMA user_version = {newest}")
+
+
+def _check(db: sqlite3.Connection) -> None:
+    """Read every page: a millisecond or two for each megabyte, so once in a kernel and not with each call."""
+    report = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if report != "ok":
+        raise _damaged(report)
+    with closing(_connect(":memory:", busy_seconds=0)) as model:
+        _prepare(model)
+        if _schema(db) != _schema(model):
+            raise _damaged("its tables are not those of the course")
+
+
+def _schema(db: sqlite3.Connection) -> set[str]:
+    """How each table, index, view and trigger was made, except for SQLite's own."""
+    return {row["sql"] for row in db.execute("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")}
+
+
+def _newer(version: int, newest: int) -> _Unusable:
+    return _Unusable(
+        "newer",
+        f"was written by a newer version of the course (format {version}, this one reads up to {newest})",
+        "Update the course, then rename the file back.",
+    )
+
+
+def _damaged(reason: str) -> _Unusable:
+    return _Unusable(
+        "damaged",
+        f"is damaged ({reason})",
+        "If you have an export, read it in with `course progress --import FILE`.",
+    )

@@ -1,0 +1,551 @@
+"""What the learner has done is stored, and survives kills, other kernels, full disks and damaged files."""
+
+import json
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from course_lib import progress_store
+from course_lib.errors import CourseError
+from course_lib.progress import (
+    Attempt,
+    ExerciseProgress,
+    Prediction,
+    Progress,
+    QuizProgress,
+    summary_text,
+)
+
+KILLER = Path(__file__).with_name("progress_killer.py")
+NOBODY = 65534
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "home" / "progress.sqlite3"
+
+
+def solve(progress: Progress, exercise: str, source: str = "def f(): ...", status: str = "passed") -> Attempt:
+    attempt = progress.begin_attempt(exercise, source)
+    progress.finish_attempt(attempt, status, [])
+    return attempt
+
+
+# What is stored
+
+
+def test_an_attempt_is_on_the_disk_before_its_check_runs(path: Path) -> None:
+    begun = Progress(path).begin_attempt("zero1.step", "def step(): crash()")
+    assert Progress(path).last_attempt("zero1.step") == begun
+    assert (begun.source, begun.status, begun.findings) == ("def step(): crash()", None, None)
+
+
+def test_the_first_verdict_of_an_attempt_stays(path: Path) -> None:
+    progress = Progress(path)
+    attempt = progress.begin_attempt("zero1.step", "def step(): ...")
+    progress.finish_attempt(attempt, "failed", [{"rank": 2}])
+    progress.finish_attempt(attempt, "passed", [])
+    last = Progress(path).last_attempt("zero1.step")
+    assert last is not None
+    assert (last.status, last.findings) == ("failed", [{"rank": 2}])
+
+
+def test_the_last_attempt_is_the_newest_of_its_exercise(path: Path) -> None:
+    progress = Progress(path)
+    assert progress.last_attempt("zero1.step") is None
+    for exercise, source in [("zero1.step", "old"), ("zero1.step", "new"), ("zero1.hook", "other")]:
+        progress.begin_attempt(exercise, source)
+    last = progress.last_attempt("zero1.step")
+    assert last is not None and last.source == "new"
+
+
+def test_hints_taken_are_remembered_once(path: Path) -> None:
+    for level in (1, 0, 1):
+        Progress(path).hint_taken("zero1.step", level)
+    assert Progress(path).hints("zero1.step") == [0, 1]
+    assert Progress(path).hints("zero1.hook") == []
+
+
+def test_a_question_is_missed_when_its_first_answer_was_wrong(path: Path) -> None:
+    progress = Progress(path)
+    progress.answer("zero1", "bytes", 1, "38.5 GB", correct=False)
+    progress.answer("zero1", "volume", 1, ["a", "c"], correct=True)
+    progress.answer("zero1", "bytes", 2, 35.9, correct=True)
+    answers = progress.answers("zero1")
+    assert [(given.question, given.attempt, given.value, given.correct) for given in answers] == [
+        ("bytes", 1, "38.5 GB", False),
+        ("volume", 1, ["a", "c"], True),
+        ("bytes", 2, 35.9, True),
+    ]
+    assert progress.missed("zero1") == ["bytes"]
+    assert progress.missed("zero2") == []
+
+
+def test_a_prediction_is_locked_and_scored(path: Path) -> None:
+    progress = Progress(path)
+    assert progress.prediction("zero1.peak") is None
+    assert progress.predict("zero1.peak", 992) == Prediction(name="zero1.peak", value=992)
+    assert progress.predict("zero1.peak", 1361) == Prediction(name="zero1.peak", value=992)
+    progress.score("zero1.peak", 1361, correct=False)
+    progress.score("zero1.peak", 992, correct=True)
+    scored = Prediction(name="zero1.peak", value=992, measured=992, correct=True)
+    assert Progress(path).prediction("zero1.peak") == scored
+
+
+def test_the_summary_tells_what_is_solved_and_what_comes_next(path: Path) -> None:
+    progress = Progress(path)
+    solve(progress, "zero1.partition")
+    solve(progress, "zero1.partition", status="failed")
+    progress.hint_taken("zero1.partition", 0)
+    progress.begin_attempt("zero1.step", "def step(): crash()")
+    progress.answer("zero1", "bytes", 1, 7, correct=True)
+    progress.answer("zero1", "volume", 1, 3, correct=False)
+
+    summary = progress.summary()
+    assert summary.exercises == {
+        "zero1.partition": ExerciseProgress(attempts=2, passed=True, last_status="failed", hints=1),
+        "zero1.step": ExerciseProgress(attempts=1),
+    }
+    assert summary.quizzes == {"zero1": QuizProgress(answered=2, right=1)}
+    lessons = {"zero1": ["zero1.partition", "zero1.step", "zero1.hook"]}
+    assert summary_text(summary, lessons).splitlines() == [
+        "exercise                         state        attempts hints",
+        "zero1.partition                  passed              2     1",
+        "zero1.step                       unfinished          1     0",
+        "zero1.hook                       not started         0     0",
+        "zero1 quiz                       1 right of 2 answered",
+        "next: zero1.step",
+    ]
+    assert summary_text(summary, {"zero1": ["zero1.partition"]}).endswith("every exercise is solved")
+
+
+# Where it is stored
+
+
+def test_the_file_is_in_course_home_and_created_by_the_first_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "it's a home with Ψ, ? and #"
+    monkeypatch.setenv("COURSE_HOME", str(home))
+    progress = Progress()
+    assert not home.exists()
+    progress.hint_taken("zero1.step", 0)
+    assert progress.path == home / "progress.sqlite3"
+    assert [file.name for file in home.iterdir()] == ["progress.sqlite3"]
+    assert progress.notice is None
+
+
+def test_the_file_is_in_the_data_folder_without_course_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COURSE_HOME", raising=False)
+    monkeypatch.setattr("platformdirs.user_data_dir", lambda name, appauthor: f"/data/{name}")
+    assert Progress().path == Path("/data/sharded/progress.sqlite3")
+
+
+def test_a_commit_waits_for_the_disk(path: Path) -> None:
+    extra = 3
+    assert Progress(path)._store.use(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) == extra
+
+
+# Export and import
+
+
+def test_two_machines_merge_into_the_same_record(tmp_path: Path) -> None:
+    laptop, server = Progress(tmp_path / "laptop.sqlite3"), Progress(tmp_path / "server.sqlite3")
+    begun = laptop.begin_attempt("zero1.step", "def step(): ...")
+    laptop.predict("zero1.peak", 992)
+    assert server.import_json(laptop.export_json()) == 2
+
+    laptop.finish_attempt(begun, "passed", [])
+    laptop.hint_taken("zero1.step", 0)
+    server.hint_taken("zero1.step", 0)
+    server.hint_taken("zero1.step", 1)
+    server.answer("zero1", "bytes", 1, 7, correct=True)
+    server.score("zero1.peak", 992, correct=True)
+    assert server.import_json(laptop.export_json()) == 1
+    assert laptop.import_json(server.export_json()) == 3
+
+    assert laptop.summary() == server.summary()
+    assert laptop.last_attempt("zero1.step") == server.last_attempt("zero1.step")
+    assert laptop.prediction("zero1.peak") == server.prediction("zero1.peak")
+    assert server.hints("zero1.step") == laptop.hints("zero1.step") == [0, 1]
+
+
+def test_of_two_machines_the_first_prediction_counts(tmp_path: Path) -> None:
+    laptop, server = Progress(tmp_path / "laptop.sqlite3"), Progress(tmp_path / "server.sqlite3")
+    laptop.predict("zero1.peak", 992)
+    server.predict("zero1.peak", 1361)
+    for name, value in [("laptop", 1), ("server", 2)]:  # locked: these add nothing
+        Progress(tmp_path / f"{name}.sqlite3").predict("zero1.peak", value)
+    assert server.import_json(laptop.export_json()) == laptop.import_json(server.export_json()) == 1
+    assert laptop.prediction("zero1.peak") == server.prediction("zero1.peak")
+    assert laptop.predict("zero1.peak", 3).value == 992
+
+
+def test_importing_again_changes_nothing(path: Path) -> None:
+    progress = Progress(path)
+    solve(progress, "zero1.step")
+    export = progress.export_json()
+    assert progress.import_json(export) == 0
+    assert progress.export_json() == export
+
+
+def change(export: str, table: str, **values: object) -> str:
+    changed = json.loads(export)
+    changed["tables"][table][0].update(values)
+    return json.dumps(changed)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda text: text[:-5], "not a whole export .*JSONDecodeError"),
+        (lambda text: "[]", "not a whole export .*TypeError"),
+        (lambda text: text.replace('"hints"', '"tips"'), "not a whole export .*KeyError.'hints'"),
+        (lambda text: text.replace('"source"', '"code"'), "not a whole export .*KeyError.'source'"),
+        (lambda text: change(text, "attempts", started_ns="noon"), "not a whole export .*CHECK constraint"),
+        (lambda text: change(text, "attempts", started_ns=2**64), "not a whole export .*OverflowError"),
+        (lambda text: change(text, "verdicts", status=None), "not a whole export .*NOT NULL constraint"),
+        (lambda text: change(text, "verdicts", status=["x"]), "not a whole export .*'list' is not supported"),
+        (lambda text: change(text, "verdicts", findings="wrong"), "not a whole export .*JSONDecodeError"),
+        (lambda text: text.replace('"format": 1', '"format": 7'), "has format 7, and this .* reads format 1"),
+    ],
+)
+def test_a_spoilt_export_is_refused_whole(path: Path, spoil: Callable[[str], str], message: str) -> None:
+    other = Progress(path.with_name("other.sqlite3"))
+    solve(other, "zero1.step")
+    progress = Progress(path)
+    before = progress.export_json()
+    with pytest.raises(CourseError, match=f"Nothing was imported: .*{message}"):
+        progress.import_json(spoil(other.export_json()))
+    assert progress.export_json() == before
+    assert progress.notice is None
+
+
+# Several at once, and killed
+
+
+@pytest.mark.parametrize("file", ["progress.sqlite3", "file/progress.sqlite3"], ids=["on disk", "in memory"])
+def test_threads_may_share_one_progress(tmp_path: Path, file: str) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    progress = Progress(tmp_path / file)
+    threads = [threading.Thread(target=solve, args=(progress, f"e{n}")) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert progress.summary().exercises.keys() == {f"e{n}" for n in range(16)}
+    assert (progress.notice is None) == (file == "progress.sqlite3")
+
+
+def run_killer(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, KILLER, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+
+
+def test_kernels_may_write_at_once(path: Path) -> None:
+    kernels = [run_killer("write", path, 25) for _ in range(4)]
+    for kernel in kernels:
+        said, _ = kernel.communicate(timeout=60)
+        assert json.loads(said) == {"notice": None}
+    assert {done.attempts for done in Progress(path).summary().exercises.values()} == {4}
+    assert len(Progress(path).summary().exercises) == 25
+
+
+@pytest.mark.slow
+def test_a_kill_loses_nothing(tmp_path: Path) -> None:
+    kills = int(os.environ.get("ENDURANCE", "50"))
+    killer = run_killer("kill", tmp_path, kills, 0)
+    said, _ = killer.communicate(timeout=280)
+    report = json.loads(said)
+    assert report["lost"] == 0
+    assert report["said"] > kills
+
+
+def test_a_kill_inside_a_transaction_undoes_it(path: Path) -> None:
+    solve(Progress(path), "zero1.step")
+    before = path.read_bytes()
+    killer = run_killer("stall", path)
+    assert killer.stdout is not None and killer.stdout.readline() == "changed\n"
+    killer.kill()
+    killer.communicate()
+    assert path.read_bytes() != before
+    assert Path(f"{path}-journal").stat().st_size > 0
+
+    progress = Progress(path)
+    assert progress.summary().exercises.keys() == {"zero1.step"}
+    assert progress.notice is None
+    assert path.read_bytes() == before
+
+
+# A disk that cannot be written
+
+
+@contextmanager
+def small_disk(file: Path) -> Iterator[None]:
+    """SQLite itself says that the disk is full: the file may not grow."""
+    pages = file.stat().st_size // 4096
+    connect = sqlite3.connect
+
+    def connect_small(*args: object, **options: object) -> sqlite3.Connection:
+        db: sqlite3.Connection = connect(*args, **options)  # type: ignore[call-overload]
+        if args[0] == file:
+            db.execute(f"PRAGMA max_page_count = {pages}")
+        return db
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite3, "connect", connect_small)
+        yield
+
+
+@contextmanager
+def small_files(file: Path) -> Iterator[None]:
+    """The system refuses to write beyond the file's size, to anyone."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@contextmanager
+def read_only_folder(file: Path) -> Iterator[None]:
+    """Root may write anywhere, so a root works as nobody meanwhile."""
+    user = os.geteuid()
+    file.chmod(0o444)
+    file.parent.chmod(0o555)
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        file.parent.chmod(0o755)
+        file.chmod(0o644)
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """A process that was stopped in the middle of its transaction."""
+    with closing(sqlite3.connect(file)) as other, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress_store, "BUSY_SECONDS", 0.05)
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A path that other users reach too, which pytest's own folders are not for."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder) / "progress.sqlite3"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (small_disk, "database or disk is full"),
+        (small_files, "disk I/O error"),
+        (read_only_folder, "attempt to write a readonly database"),
+        (locked, "database is locked"),
+    ],
+)
+def test_what_cannot_be_stored_waits_in_memory(
+    open_path: Path, trouble: Callable[[Path], AbstractContextManager[None]], reason: str
+) -> None:
+    progress = Progress(open_path)
+    solve(progress, "zero1.partition")
+    before = open_path.read_bytes()
+    with trouble(open_path):
+        attempt = progress.begin_attempt("zero1.step", "x" * 100_000)
+        assert progress.notice is not None
+        assert progress.notice.startswith(f"Progress cannot be stored in {open_path} ({reason}).")
+        progress.finish_attempt(attempt, "passed", [])
+        assert {name: done.passed for name, done in progress.summary().exercises.items()} == {
+            "zero1.partition": True,
+            "zero1.step": True,
+        }
+    assert open_path.read_bytes() == before
+
+    progress.hint_taken("zero1.step", 0)  # the trouble is over: all of it moves into the file
+    assert progress.notice is None
+    assert Progress(open_path).summary() == progress.summary()
+    assert Progress(open_path).summary().exercises["zero1.step"] == ExerciseProgress(
+        attempts=1, passed=True, last_status="passed", hints=1
+    )
+
+
+def test_a_folder_that_cannot_exist_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    progress = Progress(tmp_path / "file" / "progress.sqlite3")
+    attempt = solve(progress, "zero1.step")
+    last = progress.last_attempt("zero1.step")
+    assert last is not None and last.id == attempt.id
+    assert progress.notice is not None
+    assert "COURSE_HOME" in progress.notice
+
+
+# A file that cannot be used
+
+
+def garbage(data: bytes) -> bytes:
+    return b"not a database at all\n" * 1000
+
+
+def half(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def lost_page(data: bytes) -> bytes:
+    return data[:8192] + bytes(4096) + data[12288:]
+
+
+def lost_schema(data: bytes) -> bytes:
+    return data[:100] + b"\xff" * 300 + data[400:]
+
+
+@pytest.mark.parametrize("damage", [garbage, half, lost_page, lost_schema])
+def test_a_damaged_file_is_kept_aside(path: Path, damage: Callable[[bytes], bytes]) -> None:
+    for n in range(20):
+        solve(Progress(path), f"e{n}", source="x" * 2000)
+    damaged = damage(path.read_bytes())
+    path.write_bytes(damaged)
+
+    progress = Progress(path)
+    solve(progress, "zero1.step")
+    aside = path.with_name("progress.sqlite3.damaged-1")
+    assert progress.notice is not None
+    assert progress.notice.startswith(f"The progress file {path} is damaged (")
+    assert f"kept, unchanged, as {aside}" in progress.notice
+    assert progress.kept_aside() == [aside]
+    assert aside.read_bytes() == damaged
+    assert Progress(path).summary().exercises.keys() == {"zero1.step"}
+    assert Progress(path).notice is None
+
+
+def test_an_attempt_survives_the_damage_of_its_file(path: Path) -> None:
+    progress = Progress(path)
+    attempt = progress.begin_attempt("zero1.step", "def step(): ...")
+    path.write_bytes(b"not a database at all\n" * 1000)
+    progress.finish_attempt(attempt, "passed", [])
+    last = Progress(path).last_attempt("zero1.step")
+    assert last is not None and (last.id, last.status) == (attempt.id, "passed")
+    assert len(progress.kept_aside()) == 1
+
+
+def test_each_damaged_file_is_kept(path: Path) -> None:
+    progress = Progress(path)
+    for text in (b"first" * 1000, b"second" * 1000):
+        progress.hint_taken("zero1.step", 0)
+        path.write_bytes(text)
+    assert progress.hints("zero1.step") == []
+    assert [file.read_bytes()[:5] for file in progress.kept_aside()] == [b"first", b"secon"]
+
+
+def test_kernels_that_meet_a_damaged_file_at_once_share_the_new_one(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"not a database at all\n" * 1000)
+    kernels = [run_killer("write", path, 5) for _ in range(4)]
+    for kernel in kernels:
+        kernel.communicate(timeout=60)
+        assert kernel.returncode == 0
+    assert len(Progress(path).kept_aside()) == 1
+    assert {done.attempts for done in Progress(path).summary().exercises.values()} == {4}
+
+
+def test_a_kernel_that_meets_damage_late_leaves_the_new_file_alone(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"not a database at all\n" * 1000)
+    aside = path.with_name("progress.sqlite3.damaged-1")
+    late = threading.Thread(target=solve, args=(Progress(path), "zero1.step"))
+    with closing(sqlite3.connect(f"{path}.lock", isolation_level=None)) as first:
+        first.execute("BEGIN EXCLUSIVE")  # another kernel is about to put the file aside
+        late.start()
+        late.join(timeout=0.2)
+        assert late.is_alive() and not aside.exists()
+        path.rename(aside)
+        Progress(path).hint_taken("zero1.step", 0)
+    late.join()
+    assert Progress(path).kept_aside() == [aside]
+    assert Progress(path).hints("zero1.step") == [0]
+    assert Progress(path).last_attempt("zero1.step") is not None
+
+
+def test_a_damaged_file_in_a_read_only_folder_stays_where_it_is(open_path: Path) -> None:
+    open_path.write_bytes(b"not a database at all\n" * 1000)
+    with read_only_folder(open_path):
+        progress = Progress(open_path)
+        solve(progress, "zero1.step")
+        assert progress.summary().exercises["zero1.step"].passed
+        assert progress.notice is not None and "kept in memory" in progress.notice
+    assert open_path.read_bytes() == b"not a database at all\n" * 1000
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE attempts ADD COLUMN extra TEXT NOT NULL DEFAULT ''",
+        "DROP TABLE hints",
+        "CREATE TRIGGER forget AFTER INSERT ON hints BEGIN DELETE FROM attempts; END",
+    ],
+)
+def test_a_file_with_other_tables_is_kept_aside(path: Path, statement: str) -> None:
+    solve(Progress(path), "zero1.partition")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(statement)
+    progress = Progress(path)
+    progress.hint_taken("zero1.step", 0)
+    assert progress.notice is not None
+    assert "is damaged (its tables are not those of the course)" in progress.notice
+    with closing(sqlite3.connect(progress.kept_aside()[0])) as db:
+        assert db.execute("SELECT exercise FROM attempts").fetchall() == [("zero1.partition",)]
+
+
+ADD_NOTES = ("CREATE TABLE notes (text TEXT)", "INSERT INTO notes VALUES ('from the next version')")
+
+
+def test_a_file_from_a_newer_version_is_kept_aside(path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress_store, "MIGRATIONS", (*progress_store.MIGRATIONS, ADD_NOTES))
+        solve(Progress(path), "zero3.gather")
+    newer = path.read_bytes()
+
+    progress = Progress(path)
+    solve(progress, "zero1.step")
+    aside = path.with_name("progress.sqlite3.newer-1")
+    assert progress.notice is not None
+    assert "by a newer version of the course (format 2, this one reads up to 1)" in progress.notice
+    assert progress.notice.endswith("Update the course, then rename the file back.")
+    assert aside.read_bytes() == newer
+    assert Progress(path).summary().exercises.keys() == {"zero1.step"}
+
+
+def test_an_older_file_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    solve(Progress(path), "zero1.step")
+    monkeypatch.setattr(progress_store, "MIGRATIONS", (*progress_store.MIGRATIONS, ADD_NOTES))
+    for _ in range(2):
+        progress = Progress(path)
+        assert progress.summary().exercises["zero1.step"].passed
+        assert progress.notice is None
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("SELECT text FROM notes").fetchall() == [("from the next version",)]
+
+
+def test_half_a_migration_is_undone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    solve(Progress(path), "zero1.step")
+    before = path.read_bytes()
+    steps = (*progress_store.MIGRATIONS, (*ADD_NOTES, "this is not SQL"))
+    monkeypatch.setattr(progress_store, "MIGRATIONS", steps)
+    progress = Progress(path)
+    with pytest.raises(sqlite3.OperationalError, match="syntax error"):
+        progress.summary()
+    assert path.read_bytes() == before
