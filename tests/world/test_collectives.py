@@ -1,0 +1,250 @@
+"""Every collective that gloo offers, on ranks that are threads."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import World
+
+N = 3
+
+
+def values(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float32)
+
+
+def mine() -> torch.Tensor:
+    return values(dist.get_rank(), 10 * dist.get_rank())
+
+
+def all_reduce():
+    x = mine()
+    dist.all_reduce(x)
+    return x
+
+
+def all_reduce_max():
+    x = mine()
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x
+
+
+def all_reduce_later():
+    x = mine()
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    assert work.is_completed()
+    return x
+
+
+def broadcast():
+    x = mine()
+    dist.broadcast(x, src=2)
+    return x
+
+
+def reduce():
+    x = mine()
+    dist.reduce(x, dst=1)
+    return x if dist.get_rank() == 1 else values(3, 30)  # elsewhere the result is undefined
+
+
+def all_gather():
+    parts = [torch.empty(2) for _ in range(N)]
+    dist.all_gather(parts, mine())
+    return torch.cat(parts)
+
+
+def all_gather_single():
+    whole = torch.empty(2 * N)
+    dist.all_gather_single(whole, mine())
+    return whole
+
+
+def reduce_scatter():
+    part = torch.empty(2)
+    dist.reduce_scatter(part, [mine() + index for index in range(N)])
+    return part - 3 * dist.get_rank()
+
+
+def reduce_scatter_single():
+    part = torch.empty(2)
+    dist.reduce_scatter_single(part, mine().repeat(N))
+    return part
+
+
+def gather_then_broadcast():
+    parts = [torch.empty(2) for _ in range(N)] if dist.get_rank() == 0 else None
+    dist.gather(mine(), parts, dst=0)
+    whole = torch.cat(parts) if parts else torch.empty(2 * N)
+    dist.broadcast(whole, src=0)
+    return whole
+
+
+def scatter():
+    part = torch.empty(2)
+    dist.scatter(part, [values(i, i) for i in range(N)] if dist.get_rank() == 1 else None, src=1)
+    return part - dist.get_rank()
+
+
+def all_to_all():
+    rank = dist.get_rank()
+    received = [torch.empty(1) for _ in range(N)]
+    dist.all_to_all(received, [values(10 * rank + peer) for peer in range(N)])
+    return torch.cat(received) - rank
+
+
+def all_to_all_uneven():
+    rank = dist.get_rank()
+    received = torch.empty(N * (rank + 1))
+    sizes = [peer + 1 for peer in range(N)]
+    dist.all_to_all_single(received, torch.ones(sum(sizes)), [rank + 1] * N, sizes)
+    return received.sum() / (rank + 1)
+
+
+def barrier():
+    dist.barrier()
+    dist.monitored_barrier()
+    return values(1)
+
+
+def objects():
+    things = [None] * N
+    dist.all_gather_object(things, {"rank": dist.get_rank()})
+    box = [things] if dist.get_rank() == 0 else [None]
+    dist.broadcast_object_list(box, src=0)
+    return values(*(thing["rank"] for thing in box[0]))
+
+
+def several_at_once():
+    x, y = mine(), mine()
+    with dist._coalescing_manager():
+        dist.all_reduce(x)
+        dist.all_reduce(y)
+    return x + y
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (all_reduce, [3, 30]),
+        (all_reduce_max, [2, 20]),
+        (all_reduce_later, [3, 30]),
+        (broadcast, [2, 20]),
+        (reduce, [3, 30]),
+        (all_gather, [0, 0, 1, 10, 2, 20]),
+        (all_gather_single, [0, 0, 1, 10, 2, 20]),
+        (reduce_scatter, [3, 30]),
+        (reduce_scatter_single, [3, 30]),
+        (gather_then_broadcast, [0, 0, 1, 10, 2, 20]),
+        (scatter, [0, 0]),
+        (all_to_all, [0, 10, 20]),
+        (all_to_all_uneven, 3),
+        (barrier, [1]),
+        (objects, [0, 1, 2]),
+        (several_at_once, [6, 60]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_every_rank_gets_the_same_right_result(program, expected):
+    for result in World(N).run(program):
+        torch.testing.assert_close(result, torch.tensor(expected, dtype=torch.float32))
+
+
+def test_messages_arrive_in_the_order_in_which_they_were_sent():
+    def relay():
+        if dist.get_rank() == 0:
+            for number in range(5):
+                dist.send(values(number), 1)
+            return None
+        box = torch.empty(1)
+        return [(dist.recv(box, 0), box.item()) for _ in range(5)]
+
+    assert World(2).run(relay)[1] == [(0, float(number)) for number in range(5)]
+
+
+def test_a_recv_from_anyone_tells_who_sent():
+    def collect():
+        if dist.get_rank() > 0:
+            dist.send(values(10 * dist.get_rank()), 0, tag=5)
+            return None
+        box = torch.empty(1)
+        return sorted((dist.recv(box, tag=5), box.item()) for _ in range(2))
+
+    assert World(3).run(collect)[0] == [(1, 10.0), (2, 20.0)]
+
+
+def test_tags_keep_messages_apart():
+    def tagged():
+        if dist.get_rank() == 0:
+            works = [dist.isend(values(tag), 1, tag=tag) for tag in (1, 2)]
+            for work in works:
+                work.wait()
+            return None
+        second, first = torch.empty(1), torch.empty(1)
+        dist.recv(second, 0, tag=2)
+        dist.recv(first, 0, tag=1)
+        return first.item(), second.item()
+
+    assert World(2).run(tagged)[1] == (1.0, 2.0)
+
+
+def test_batched_messages_go_round_a_ring():
+    def ring():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        box = torch.empty(1)
+        works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, values(rank), (rank + 1) % n),
+                dist.P2POp(dist.irecv, box, (rank - 1) % n),
+            ]
+        )
+        for work in works:
+            work.wait()
+        return box.item()
+
+    assert list(World(4).run(ring)) == [3.0, 0.0, 1.0, 2.0]
+
+
+def test_subgroups_work_side_by_side():
+    def halves():
+        groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        x = values(dist.get_rank())
+        dist.all_reduce(x, group=groups[dist.get_rank() // 2])
+        return x.item()
+
+    assert list(World(4).run(halves)) == [1.0, 1.0, 5.0, 5.0]
+
+
+def test_many_collectives_may_be_under_way_at_once():
+    def overlapped():
+        tensors = [values(dist.get_rank() + index) for index in range(50)]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        for work in reversed(works):
+            work.wait()
+        return torch.cat(tensors)
+
+    for result in World(4).run(overlapped):
+        torch.testing.assert_close(result, torch.tensor([6.0 + 4 * index for index in range(50)]))
+
+
+def test_a_future_can_be_chained():
+    def chained():
+        x = mine()
+        future = dist.all_reduce(x, async_op=True).get_future()
+        return future.then(lambda done: done.value()[0] / N).wait()
+
+    for result in World(N).run(chained):
+        torch.testing.assert_close(result, values(1, 10))
+
+
+def test_functional_collectives_and_device_meshes():
+    def functional():
+        import torch.distributed._functional_collectives as funcol
+        from torch.distributed.device_mesh import init_device_mesh
+
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        summed = funcol.all_reduce(values(dist.get_rank()), "sum", mesh["shard"].get_group())
+        return summed.item(), mesh.get_coordinate()
+
+    assert list(World(4).run(functional)) == [(1.0, (0, 0)), (1.0, (0, 1)), (5.0, (1, 0)), (5.0, (1, 1))]

@@ -1,0 +1,385 @@
+"""Whatever goes wrong on a rank is told in one message, at once, and the next run works."""
+
+import _thread
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import RankError, World
+
+
+def rank() -> int:
+    return dist.get_rank()
+
+
+def works(world: World) -> bool:
+    def total():
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        return x.item()
+
+    return list(world.run(total)) == [float(world.world_size)] * world.world_size
+
+
+def failure(fn, world_size: int = 4, timeout: float = 20.0) -> RankError:
+    """The error of a run that must fail within a second, and leave the world usable."""
+    world = World(world_size, timeout=timeout)
+    started = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        world.run(fn)
+    took = time.monotonic() - started
+    assert took < (timeout if caught.value.kind == "timeout" else 0) + 1.5, f"took {took:.1f} s"
+    assert works(world)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
+    return caught.value
+
+
+def lines(error: RankError) -> list[str]:
+    return str(error).splitlines()
+
+
+def test_a_rank_that_raises():
+    def program():
+        if rank() == 2:
+            raise ValueError("two is odd")
+        dist.all_reduce(torch.ones(2))
+
+    error = failure(program)
+    assert (error.kind, error.rank) == ("raised", 2)
+    assert lines(error)[0] == "rank 2 of 4 raised ValueError: two is odd"
+    assert 'raise ValueError("two is odd")' in lines(error)[1]
+    assert lines(error)[2].startswith("  ranks 0, 1, 3 waited in all_reduce #1 at test_failure.py line ")
+    assert "ValueError: two is odd" in error.traceback and "in program" in error.traceback
+
+
+def test_all_ranks_raise_the_same():
+    error = failure(lambda: 1 / 0)
+    assert lines(error)[0] == "all 4 ranks raised ZeroDivisionError: division by zero"
+
+
+def test_a_rank_that_returns_too_early():
+    def program():
+        dist.all_reduce(torch.ones(2))
+        if rank() == 3:
+            return
+        dist.all_reduce(torch.ones(2))
+
+    error = failure(program)
+    assert lines(error)[0] == "rank 3 returned without the all_reduce #2 that ranks 0, 1, 2 wait in"
+    assert (error.kind, error.rank) == ("absent", 3)
+    assert "look for an `if` or a `return` that keeps rank 3 from it" in str(error)
+
+
+def test_a_skipped_call_is_seen_even_when_the_next_one_fits():
+    def program():
+        x = torch.ones(2)
+        if rank() != 1:
+            dist.all_reduce(x)
+        dist.all_reduce(x)
+
+    error = failure(program, world_size=3)
+    assert lines(error)[0] == "rank 1 returned without the all_reduce #2 that ranks 0, 2 wait in"
+    assert "all_reduce #1 brought calls from different lines together" in str(error)
+
+
+def test_different_collectives():
+    def program():
+        x = torch.ones(2)
+        if rank() == 3:
+            dist.broadcast(x, 0)
+        else:
+            dist.all_reduce(x)
+
+    error = failure(program)
+    assert error.kind == "mismatch"
+    assert lines(error)[0] == (
+        "the ranks call different collectives at the same point: ranks 0, 1, 2: all_reduce #1; rank 3: broadcast #1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        (
+            lambda: dist.all_reduce(torch.ones(4 + rank() % 2)),
+            "number of elements in all_reduce #1: ranks 0, 2: float32 [4]; ranks 1, 3: float32 [5]",
+        ),
+        (
+            lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32 if rank() == 1 else torch.float32)),
+            "dtype in all_reduce #1: ranks 0, 2, 3: float32 [2]; rank 1: int32 [2]",
+        ),
+        (
+            lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if rank() == 0 else dist.ReduceOp.SUM),
+            "reduction in all_reduce #1: rank 0: max; ranks 1, 2, 3: sum",
+        ),
+        (
+            lambda: dist.broadcast(torch.ones(2), src=rank() // 2),
+            "root in broadcast #1: ranks 0, 1: root 0; ranks 2, 3: root 1",
+        ),
+        (
+            lambda: dist.reduce_scatter_single(torch.empty(1 + rank() // 3), torch.ones(4 * (1 + rank() // 3))),
+            "number of elements in reduce_scatter_single #1: ranks 0, 1, 2: float32 [4]; rank 3: float32 [8]",
+        ),
+        (
+            lambda: dist.all_gather_single(torch.empty(4 * (1 + rank() // 3)), torch.ones(1 + rank() // 3)),
+            "number of elements in all_gather_single #1: ranks 0, 1, 2: float32 [1]; rank 3: float32 [2]",
+        ),
+        (
+            lambda: dist.all_to_all_single(torch.empty(4), torch.ones(4), [1] * 4, [2, 0, 1, 1] if rank() == 0 else None),
+            "split sizes in all_to_all_single #1",
+        ),
+        (
+            lambda: dist.send(torch.ones(2), 1) if rank() == 0 else rank() == 1 and dist.recv(torch.empty(3), 0),
+            "number of elements of the message: rank 0: send float32 [2]; rank 1: recv float32 [3]",
+        ),
+    ],
+)
+def test_calls_that_do_not_fit(program, told):
+    error = failure(program)
+    assert error.kind == "mismatch"
+    assert told in lines(error)[0], lines(error)[0]
+
+
+def test_the_same_elements_in_another_shape_are_no_mismatch():
+    def program():
+        x = torch.ones(2, 3) if rank() else torch.ones(6)
+        dist.all_reduce(x)
+        return x.sum().item()
+
+    assert list(World(2).run(program)) == [12.0, 12.0]
+
+
+def test_a_source_that_is_no_rank():
+    error = failure(lambda: dist.broadcast(torch.ones(2), src=7))
+    assert lines(error)[0].startswith(
+        "all 4 ranks raised ValueError: broadcast: there is no rank 7 in this group of 4. src and dst are global ranks"
+    )
+
+
+def test_a_source_outside_the_subgroup():
+    def program():
+        group = dist.new_group([2, 3])
+        if rank() >= 2:
+            dist.broadcast(torch.ones(1), src=0, group=group)
+
+    assert "src and dst are global ranks, and must belong to the group that you pass" in str(failure(program))
+
+
+def test_a_collective_of_a_group_that_the_rank_is_not_in():
+    def program():
+        group = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(2), group=group)
+
+    error = failure(program)
+    assert error.kind == "not_in_group" and error.rank in (2, 3)
+    assert "called all_reduce on a group that it does not belong to" in lines(error)[0]
+
+
+def test_a_group_that_a_member_does_not_make():
+    def program():
+        if rank() != 2:
+            dist.new_group([0, 1, 2])
+
+    assert lines(failure(program))[0] == "rank 2 returned without the new_group([0, 1, 2]) that ranks 0, 1 wait in"
+
+
+def test_an_exception_in_a_backward_hook():
+    def program():
+        x = torch.ones(2, requires_grad=True)
+
+        def hook(gradient):
+            if rank() == 1:
+                raise RuntimeError("in the hook")
+            dist.all_reduce(gradient)
+            return gradient
+
+        y = x * 2
+        y.register_hook(hook)
+        y.sum().backward()
+
+    error = failure(program)
+    assert lines(error)[0] == "rank 1 of 4 raised RuntimeError: in the hook"
+    assert "in hook:" in lines(error)[1] and "ranks 0, 2, 3 waited in all_reduce #1" in lines(error)[2]
+
+
+def test_an_exception_on_one_rank_while_ddp_reduces_on_the_others():
+    def program():
+        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        loss = net(torch.ones(2, 4)).sum()
+        if rank() == 0:
+            raise ValueError("before backward")
+        loss.backward()
+
+    error = failure(program)
+    assert lines(error)[0] == "rank 0 of 4 raised ValueError: before backward"
+
+
+def test_all_send_first():
+    def program():
+        n = dist.get_world_size()
+        dist.send(torch.ones(2), (rank() + 1) % n)
+        dist.recv(torch.empty(2), (rank() - 1) % n)
+
+    error = failure(program)
+    assert error.kind == "deadlock" and lines(error)[0] == "deadlock: all 4 ranks wait for each other"
+    assert "rank 3 waited in send to rank 0" in str(error)
+    assert "let some ranks recv first (for example the even ones), or use isend" in str(error)
+
+
+def test_all_receive_first():
+    error = failure(lambda: dist.recv(torch.empty(2), 1 - rank()), world_size=2)
+    assert error.kind == "deadlock" and "let some ranks send first" in str(error)
+
+
+def test_everyone_receives_from_anyone():
+    assert failure(lambda: dist.recv(torch.empty(2)), world_size=2).kind == "deadlock"
+
+
+def test_two_ranks_wait_for_each_other_while_a_third_computes():
+    def program():
+        if rank() < 2:
+            dist.recv(torch.empty(1), 1 - rank())
+        else:
+            while True:
+                torch.ones(100).sum()
+
+    error = failure(program, world_size=3)
+    assert lines(error)[0] == "deadlock: ranks 0, 1 wait for each other"
+
+
+def test_groups_in_another_order():
+    def program():
+        pair, everyone = dist.new_group([0, 1]), dist.new_group([0, 1, 2])
+        if rank() == 0:
+            dist.barrier(pair)
+        dist.barrier(everyone)
+        if rank() == 1:
+            dist.barrier(pair)
+
+    error = failure(program, world_size=3)
+    assert error.kind == "deadlock" and "rank 0 waited in barrier #1 in group [0, 1]" in str(error)
+
+
+def test_a_message_that_nobody_receives():
+    error = failure(lambda: rank() == 0 and dist.send(torch.ones(1), 1), world_size=2)
+    assert lines(error)[0] == "rank 1 returned without the recv that matches the send to rank 1 of rank 0"
+
+
+def test_an_asynchronous_collective_that_a_rank_never_joins():
+    def program():
+        if rank() < 2:
+            dist.all_reduce(torch.ones(1), async_op=True).wait()
+
+    error = failure(program, world_size=3)
+    assert lines(error)[0] == "rank 2 returned without the all_reduce #1 that ranks 0, 1 wait in"
+
+
+@pytest.mark.slow
+def test_a_loop_without_end():
+    def program():
+        while rank() == 1:
+            pass
+        dist.barrier()
+
+    error = failure(program, timeout=0.5)
+    assert error.kind == "timeout" and error.rank == 1
+    assert lines(error)[0] == "the run was stopped after its time limit of 0.5 s: rank 1 had not finished"
+    assert "ranks 0, 2, 3 waited in barrier #1" in str(error)
+
+
+@pytest.mark.slow
+def test_a_loop_that_catches_everything():
+    def program():
+        while True:
+            try:
+                time.sleep(0.01)
+            except BaseException:
+                continue
+
+    assert failure(program, world_size=2, timeout=0.5).kind == "timeout"
+
+
+@pytest.mark.slow
+def test_a_rank_that_sleeps_too_long():
+    error = failure(lambda: time.sleep(1000 if rank() == 1 else 0), world_size=2, timeout=0.5)
+    assert lines(error)[0] == "the run was stopped after its time limit of 0.5 s: rank 1 had not finished"
+
+
+@pytest.mark.parametrize(("leave", "status"), [(lambda: sys.exit(3), "3"), (lambda: sys.exit(), "0")])
+def test_a_rank_that_exits(leave, status):
+    def program():
+        if rank() == 1:
+            leave()
+        dist.barrier()
+
+    error = failure(program)
+    assert (error.kind, error.rank) == ("exited", 1)
+    assert lines(error)[0].startswith(f"rank 1 of 4 left through sys.exit({status})")
+
+
+def test_making_the_default_group_again():
+    def program():
+        dist.init_process_group("gloo", rank=0, world_size=1, timeout=timedelta(seconds=1))
+
+    assert "World.run has made the default group before your function starts" in str(failure(program))
+
+
+def test_a_parameter_that_gets_no_gradient_under_ddp():
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    def program():
+        net = torch.nn.parallel.DistributedDataParallel(Half())
+        for _ in range(2):
+            net(torch.ones(1, 2)).sum().backward()
+
+    assert "Some parameters got no gradient on this rank" in str(failure(program, world_size=2))
+
+
+def test_interrupting_stops_every_rank():
+    def program():
+        while rank() == 0:
+            pass
+        dist.barrier()
+
+    world = World(3, timeout=20)
+    threading.Timer(0.3, _thread.interrupt_main).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt, match="the run was interrupted") as caught:
+        world.run(program)
+    assert time.monotonic() - started < 1.5
+    assert "ranks 1, 2 waited in barrier #1" in str(caught.value)
+    assert works(world)
+
+
+def test_what_ranks_printed_before_the_failure_is_shown(capsys):
+    def program():
+        print("so far")
+        raise ValueError
+
+    error = failure(program, world_size=2)
+    assert error.output == ("so far\n", "so far\n")
+    assert "[rank 1] so far" in capsys.readouterr().out
+
+
+def test_the_error_can_be_pickled():
+    import pickle
+
+    error = pickle.loads(pickle.dumps(failure(lambda: 1 / 0, world_size=2)))
+    assert error.kind == "raised" and len(error.ranks) == 2 and "ZeroDivisionError" in error.traceback
+
+
+def test_ipython_shows_the_message_and_no_frames_of_ours():
+    rendered = "\n".join(failure(lambda: 1 / 0, world_size=2)._render_traceback_())
+    assert rendered.startswith("RankError: all 2 ranks raised ZeroDivisionError")
+    assert "simulated.py" not in rendered and ".traceback" in rendered

@@ -1,0 +1,61 @@
+"""Nothing stays behind: no thread, no socket, no group."""
+
+import gc
+import os
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import RankError, World
+
+
+def reduce_in_a_subgroup():
+    group = dist.new_group([0, 1])
+    if dist.get_rank() < 2:
+        dist.all_reduce(torch.ones(2), group=group)
+
+
+def train_with_ddp():
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    net(torch.ones(1, 2)).sum().backward()
+
+
+def raise_on_one_rank():
+    work = dist.all_reduce(torch.ones(2), async_op=True)
+    if dist.get_rank() == 1:
+        raise ValueError
+    work.wait()
+    dist.barrier()
+
+
+def disagree():
+    dist.all_reduce(torch.ones(1 + dist.get_rank()))
+
+
+def open_things() -> tuple[int, int, int]:
+    gc.collect()
+    groups = sum(issubclass(type(thing), dist.ProcessGroup) for thing in gc.get_objects())
+    return threading.active_count(), len(os.listdir("/proc/self/fd")), groups
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc, which this system lacks")
+def test_two_hundred_runs_leave_nothing_behind():
+    world = World(3)
+    programs = [reduce_in_a_subgroup, train_with_ddp, raise_on_one_rank, disagree]
+    for program in programs:  # what torch opens once and keeps
+        run(world, program)
+    before = open_things()
+    for index in range(200):
+        run(world, programs[index % len(programs)])
+    assert open_things() == before
+
+
+def run(world: World, program) -> None:
+    if program in (raise_on_one_rank, disagree):
+        with pytest.raises(RankError):
+            world.run(program)
+    else:
+        world.run(program)

@@ -1,0 +1,108 @@
+"""Random streams of a rank's own."""
+
+import random
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.functional import dropout
+
+from course_lib import World
+
+
+def draw(seed: int):
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    return sample()
+
+
+def sample():
+    return (
+        torch.rand(2).tolist(),
+        torch.randn(3).tolist(),
+        dropout(torch.ones(8)).tolist(),
+        torch.randperm(5).tolist(),
+        torch.randint(100, (3,)).tolist(),
+        torch.nn.init.uniform_(torch.empty(2)).tolist(),
+        torch.multinomial(torch.ones(6), 3).tolist(),
+        random.random(),
+        random.sample(range(9), 3),
+        np.random.rand(2).tolist(),
+        np.random.sample(),
+        np.random.permutation(4).tolist(),
+    )
+
+
+def test_a_seeded_rank_draws_what_a_seeded_process_draws():
+    def seeded():
+        dist.barrier()
+        return draw(100 + dist.get_rank())
+
+    assert list(World(4).run(seeded)) == [draw(100 + rank) for rank in range(4)]
+
+
+def test_ranks_that_take_turns_do_not_touch_each_others_streams():
+    def by_turns():
+        torch.manual_seed(0)
+        numbers = []
+        for turn in range(20):
+            if dist.get_rank() == turn % 2:
+                numbers.append(torch.rand(1).item())
+            dist.barrier()
+        return numbers
+
+    torch.manual_seed(0)
+    expected = [torch.rand(1).item() for _ in range(10)]
+    assert list(World(2).run(by_turns)) == [expected, expected]
+
+
+def test_two_runs_give_the_same_bits_without_any_seed():
+    assert list(World(3).run(sample)) == list(World(3).run(sample))
+
+
+def test_the_process_keeps_its_own_stream():
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    expected = sample()
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    World(2).run(draw, 5)
+    assert sample() == expected
+
+
+def test_the_state_of_the_stream_can_be_kept_and_restored():
+    def twice():
+        torch.manual_seed(3)
+        state = torch.get_rng_state()
+        first = torch.rand(1).item()
+        torch.set_rng_state(state)
+        with torch.random.fork_rng(devices=[]):
+            torch.rand(5)
+        return first == torch.rand(1).item(), torch.initial_seed()
+
+    assert list(World(2).run(twice)) == [(True, 3), (True, 3)]
+
+
+def test_an_explicit_generator_is_left_alone():
+    def explicit():
+        mine = torch.Generator().manual_seed(7)
+        torch.manual_seed(0)
+        return torch.rand(1, generator=mine).item(), torch.rand(1, generator=torch.default_generator).item()
+
+    first = torch.rand(1, generator=torch.Generator().manual_seed(7)).item()
+    second = torch.rand(1, generator=torch.Generator().manual_seed(0)).item()
+    assert World(1).run(explicit)[0] == (first, second)
+
+
+def test_checkpointed_dropout_is_recomputed_with_the_same_mask():
+    def gradient():
+        torch.manual_seed(dist.get_rank())
+        x = torch.ones(64, requires_grad=True)
+        y = torch.utils.checkpoint.checkpoint(dropout, x, use_reentrant=False)
+        y.sum().backward()
+        return torch.equal(x.grad, y.detach())
+
+    assert list(World(2).run(gradient)) == [True, True]
