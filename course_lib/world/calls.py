@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import linecache
-import os
-import sys
-import sysconfig
-from dataclasses import dataclass
-from types import CodeType, FrameType
+import time
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import torch
+
+from .sites import Site, learner_site
 
 # The op that a learner knows, for each c10d operator.
 OPS = {
@@ -60,22 +59,41 @@ _AGREED = {
     "recv": "tensors",
 }
 
+# The argument that holds the whole of what the members share or make, where that is another one.
+_WHOLE = _AGREED | {
+    "all_gather": "output_tensors",
+    "all_gather_coalesced": "output_lists",
+    "all_gather_single": "output_tensor",
+    "all_gather_single_coalesced": "outputs",
+    "all_to_all": "input_tensors",
+    "all_to_all_single": "input",
+}
 
-@dataclass(frozen=True, kw_only=True)
-class Site:
-    """A line of the learner's code."""
 
-    filename: str
-    line: int
-    function: str
+@dataclass(slots=True, kw_only=True)
+class Times:
+    """When a call happened, in seconds of `time.perf_counter`; inf for what has not happened.
 
-    @property
-    def source(self) -> str:
-        """The line's text, without its indentation; empty where the source is not known."""
-        return linecache.getline(self.filename, self.line).strip()
+    Attributes:
+        issued: its rank made it.
+        matched: every member had made theirs, and the bytes began to move.
+        done: they had arrived.
+        waited_from: its rank did nothing from here to `done` but wait for it.
+    """
 
-    def __str__(self) -> str:
-        return f"{_file_label(self.filename)}line {self.line}"
+    issued: float = field(default_factory=time.perf_counter)
+    matched: float = inf
+    done: float = inf
+    waited_from: float = inf
+
+    def wait_begins(self) -> None:
+        if self.done == inf:
+            self.waited_from = time.perf_counter()
+
+    def wait_ends(self) -> None:
+        """It was waited for if it is done by now; if not, the rank went on without it."""
+        if self.done == inf:
+            self.waited_from = inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +108,14 @@ class Call:
         reduce_op: `sum`, `max`, ... where the op has one.
         shapes: shapes of the tensors that the ranks must agree on.
         dtype: their dtype; None for a barrier.
+        layout: `torch.strided`, or that of sparse tensors.
         splits: for all-to-all, how many elements go to, and come from, each group rank.
+        total_bytes: bytes of the whole that the members share or make, such as what an all-gather gives; of an
+            all-to-all, what this rank brings.
+        padding_bytes: how many of them are padding, as far as the tensors tell: by an attribute `padding_numel`.
         number: this rank's count of the op in the group, from 1.
         site: the learner's line.
+        times: when it happened.
     """
 
     op: str
@@ -103,8 +126,12 @@ class Call:
     reduce_op: str | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
     dtype: torch.dtype | None = None
+    layout: torch.layout = torch.strided
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    total_bytes: int = 0
+    padding_bytes: int = 0
     number: int = 1
+    times: Times = field(default_factory=Times, compare=False, repr=False)
 
     @property
     def numels(self) -> tuple[int, ...]:
@@ -133,7 +160,9 @@ class Call:
         return f"{str(self.dtype).removeprefix('torch.')} {shapes}{more}"
 
 
-def describe(op: str, group_name: str, ranks: tuple[int, ...], arguments: dict[str, Any], reduce_op: str | None) -> Call:
+def describe(
+    op: str, group_name: str, ranks: tuple[int, ...], arguments: dict[str, Any], reduce_op: str | None
+) -> Call:
     """The `Call` behind the arguments of a `c10d` operator, by their names in its schema."""
     tensors = list(_flatten(arguments.get(_AGREED.get(op, ""), ())))
     root = next((arguments[name] for name in ("root_rank", "src", "dst") if name in arguments), None)
@@ -143,6 +172,8 @@ def describe(op: str, group_name: str, ranks: tuple[int, ...], arguments: dict[s
             f"src and dst are global ranks, here one of {list(ranks)}."
         )
     agreed = op not in ("all_to_all", "all_to_all_single")
+    whole = list(_flatten(arguments.get(_WHOLE.get(op, ""), ())))
+    parts = len(ranks) if op in ("gather", "scatter") else 1  # of these, only the root sees the whole
     return Call(
         op=op,
         group_name=group_name,
@@ -152,14 +183,18 @@ def describe(op: str, group_name: str, ranks: tuple[int, ...], arguments: dict[s
         reduce_op=reduce_op,
         shapes=tuple(tuple(tensor.shape) for tensor in tensors),
         dtype=tensors[0].dtype if tensors else None,
+        layout=tensors[0].layout if tensors else torch.strided,
         splits=None if agreed else _splits(op, arguments, len(ranks)),
+        total_bytes=parts * sum(tensor.numel() * tensor.element_size() for tensor in whole),
+        padding_bytes=parts * sum(getattr(t, "padding_numel", 0) * t.element_size() for t in whole),
     )
 
 
 def _splits(op: str, arguments: dict[str, Any], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if op == "all_to_all":
         sent, received = (
-            tuple(tensor.numel() for tensor in _flatten(arguments[name])) for name in ("input_tensors", "output_tensors")
+            tuple(tensor.numel() for tensor in _flatten(arguments[name]))
+            for name in ("input_tensors", "output_tensors")
         )
         return sent, received
 
@@ -181,57 +216,3 @@ def _flatten(value: Any) -> Any:
     else:
         for item in value:
             yield from _flatten(item)
-
-
-# -- the learner's line ------------------------------------------------------------------------------------------
-
-_LIBRARY = tuple(
-    os.path.join(path, "")
-    for path in {
-        os.path.dirname(torch.__file__),
-        os.path.dirname(os.path.dirname(__file__)),
-        sysconfig.get_path("stdlib"),
-        sysconfig.get_path("platstdlib"),
-        sysconfig.get_path("purelib"),
-        sysconfig.get_path("platlib"),
-    }
-)
-
-
-def is_learners(code: CodeType) -> bool:
-    """Whether `code` was written by the learner: not by torch, by this course or by another library."""
-    return not code.co_filename.startswith(_LIBRARY) and not code.co_filename.startswith("<frozen")
-
-
-def learner_site(frame: FrameType | None = None) -> Site:
-    """The innermost line of the learner's on the stack of `frame`, or of the caller.
-
-    Code of a library that calls itself (a reference solution, say) has none; then it is the outermost line.
-    """
-    start = outermost = frame or sys._getframe(1)
-    walker: FrameType | None = start
-    while walker is not None:
-        if is_learners(walker.f_code):
-            return _site(walker)
-        if not walker.f_code.co_filename.startswith(_INTERNAL):
-            outermost = walker
-        walker = walker.f_back
-    return _site(outermost)
-
-
-_INTERNAL = (os.path.join(os.path.dirname(__file__), ""), sysconfig.get_path("stdlib"))
-
-
-def _site(frame: FrameType) -> Site:
-    return Site(filename=frame.f_code.co_filename, line=frame.f_lineno, function=frame.f_code.co_name)
-
-
-def _file_label(filename: str) -> str:
-    """`cell [5], ` for a notebook's cell, `train.py ` for a file."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if shell is not None:
-        label = shell.compile.format_code_name(filename)
-        if label is not None:
-            return f"cell {label[1]}, "
-    return f"{os.path.basename(filename)} "

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from ..errors import CourseError
-from .calls import Call, Site, is_learners
+from .calls import Call
+from .sites import Site, is_learners
 
 _ADVICE = {
     "trying to initialize the default process group twice": (
@@ -16,12 +17,8 @@ _ADVICE = {
         "Leave out init_process_group (and destroy_process_group)."
     ),
     "is not part of group": "src and dst are global ranks, and must belong to the group that you pass.",
-    "Tensors must be contiguous": "Collectives need contiguous memory: call .contiguous() on the tensor first.",
     "Expected to have finished reduction in the prior iteration": (
         "Some parameters got no gradient on this rank. Use them all, or pass find_unused_parameters=True."
-    ),
-    "a leaf Variable that requires grad is being used in an in-place operation": (
-        "A collective writes into its tensor. Wrap the call in torch.no_grad(), or pass tensor.data or tensor.grad."
     ),
 }
 """What to do next, for errors of torch whose text does not tell; by a part of the text."""
@@ -120,6 +117,14 @@ class RankError(CourseError):
         if self.traceback:
             lines.append("\nLibrary frames are left out; they are in the error's .traceback.")
         return lines
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted; the text tells where each rank was."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of the frames of this library."""
+        return [f"KeyboardInterrupt: {self}"]
 
 
 def _rebuild(message: str, kind: str, rank: int, ranks: Sequence[RankReport], output: Sequence[str]) -> RankError:

@@ -16,6 +16,7 @@ Nothing outside this module touches a private torch name.
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,13 +29,18 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ..errors import CourseError
-from .standins import Replacement, StandIns
+from .standins import Replacement, Shared, replaced
 
+_c10d: Any = torch._C._distributed_c10d
 _KEY = "TESTING_ONLY_GenericMode"
 _NEEDED = {
-    "torch._C": (torch._C, ["_dispatch_tls_set_dispatch_key_included", "_dispatch_keyset_full_after"]),
+    "torch._C": (
+        torch._C,
+        ["_dispatch_tls_set_dispatch_key_included", "_dispatch_keyset_full_after", "_current_graph_task_id"],
+    ),
+    "torch.autograd.Variable": (torch.autograd.Variable, ["_execution_engine"]),
     "torch._C._distributed_c10d": (
-        torch._C._distributed_c10d,
+        _c10d,
         ["_set_thread_isolation_mode", "_create_work_from_future"],
     ),
     "torch.distributed.distributed_c10d": (
@@ -61,7 +67,9 @@ if missing_names():
 class Interposer(Protocol):
     """What a thread does with the calls that torch makes on it."""
 
-    generator: torch.Generator
+    @property
+    def generator(self) -> torch.Generator:
+        """The stream of random numbers of the thread's own."""
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
         """Run a `c10d` operator; `execute()` hands it to the real backend and returns what the operator returns."""
@@ -99,7 +107,7 @@ def interposed(interposer: Interposer) -> Iterator[None]:
 
 # -- operators ---------------------------------------------------------------------------------------------------
 
-_BELOW = torch._C._dispatch_keyset_full_after(torch._C._parse_dispatch_key(_KEY))
+_BELOW = torch._C._dispatch_keyset_full_after(_KEY)
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _libraries: list[torch.library.Library] = []  # a Library takes its kernels with it when it is collected
 
@@ -121,11 +129,11 @@ def _collective_kernel(operator: Any) -> Callable[..., Any]:
 
 
 def _random_kernel(operator: Any) -> Callable[..., Any]:
-    def kernel(keyset: Any, *args: Any, generator: torch.Generator | None = None, **kwargs: Any) -> Any:
+    def kernel(keyset: Any, *args: Any, generator: Any = None, **kwargs: Any) -> Any:
         interposer = current()
         # A subclass (DTensor) comes back here with its local tensors; those get the generator.
         plain = not any(isinstance(a, torch.Tensor) and type(a).__torch_dispatch__ is not _no_dispatch for a in args)
-        if interposer is not None and plain and (generator is None or generator is _process_generator):
+        if interposer is not None and plain and (generator is None or generator._cdata == _process_generator._cdata):
             generator = interposer.generator
         return operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs)
 
@@ -133,7 +141,7 @@ def _random_kernel(operator: Any) -> Callable[..., Any]:
 
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
-_process_generator = torch.random.default_generator
+_process_generator: Any = torch.random.default_generator
 
 
 def _overloads(namespace: Any, names: list[str]) -> Iterator[Any]:
@@ -195,12 +203,30 @@ def work_of(result: Any) -> Any:
     return dist.Work.unbox(result[1] if isinstance(result, tuple) else result)
 
 
+def at_end_of_backward(arrived: Callable[[], None], passed: Callable[[], None]) -> bool:
+    """Call `arrived` when the backward pass that this thread is in has computed every gradient, and `passed` after
+    what others had queued for its end: there, in C++, DDP waits for its buckets.
+
+    Returns False, and calls nothing, outside of a backward pass.
+    """
+    if torch._C._current_graph_task_id() == -1:
+        return False
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+
+    def end() -> None:
+        arrived()
+        queue(passed)
+
+    queue(end)
+    return True
+
+
 def pending_result(operator: Any, arguments: dict[str, Any], future: Any) -> tuple[Any, Any]:
     """What an asynchronous `operator` returns while `future` is open, and its Work.
 
     Keep the Work: as long as it lives, torch hands this very object to the caller.
     """
-    work = torch._C._distributed_c10d._create_work_from_future(future)
+    work = _c10d._create_work_from_future(future)
     outputs = next(iter(arguments.values()))
     return ((outputs, work.boxed()) if len(operator._schema.returns) == 2 else work.boxed()), work
 
@@ -290,6 +316,11 @@ class _Loopback:
                 for thread in threads:
                     thread.join()
 
+    def close(self) -> None:
+        """Let go of the device while Python is still there: C++ would end the process over its running thread."""
+        with self._closing, self._lock:
+            self._pulse, self._device = [], None
+
 
 def _in_threads(fn: Callable[[int], Any], count: int) -> list[Any]:
     results: list[Any] = [None] * count
@@ -309,8 +340,9 @@ def _start_threads(fn: Callable[[int], None], count: int) -> list[threading.Thre
     return threads
 
 
-_Gloo = c10d.ProcessGroupGloo
+_Gloo: Any = c10d.ProcessGroupGloo
 loopback = _Loopback()
+atexit.register(loopback.close)
 
 
 class _LoopbackGloo(_Gloo):
@@ -362,15 +394,15 @@ def _stand_ins() -> Iterator[Replacement]:
     yield torch.random, "default_generator", _GeneratorOfThread()
 
 
-stand_ins = StandIns(_stand_ins)
-"""While they are in place, threads may be `interposed`."""
-
-
 @contextmanager
-def group_names_by_thread() -> Iterator[None]:
-    """Give each thread its own registry of group names, in torch's C++ part."""
-    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+def _rank_threads() -> Iterator[None]:
+    _c10d._set_thread_isolation_mode(True)  # a registry of group names for each thread, in torch's C++ part
     try:
-        yield
+        with replaced(_stand_ins()):
+            yield
     finally:
-        torch._C._distributed_c10d._set_thread_isolation_mode(False)
+        _c10d._set_thread_isolation_mode(False)
+
+
+rank_threads = Shared(_rank_threads)
+"""While it is in use, threads may be `interposed`."""

@@ -14,17 +14,21 @@ and what is wrong is known when it happens: a call that differs, a peer that has
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
 
 from . import interpose
-from .calls import OPS, Call, describe, learner_site
+from .arguments import check
+from .calls import OPS, Call, Times, describe
+from .sites import called_from_python, learner_site
 
 
 class Stopped(BaseException):
@@ -67,6 +71,7 @@ class Meeting:
     calls: dict[int, Call] = field(default_factory=dict)
     execute: dict[int, Callable[[], Any]] = field(default_factory=dict)
     results: dict[int, Any] = field(default_factory=dict)
+    errors: dict[int, RuntimeError] = field(default_factory=dict)
     futures: dict[int, torch.futures.Future[Any]] = field(default_factory=dict)
 
     @property
@@ -88,6 +93,9 @@ class Rendezvous:
         self.states = [State.RUNNING] * world_size
         self.waits: dict[int, Meeting] = {}
         self.diverged: Meeting | None = None
+        self.log: list[list[Call]] = [[] for _ in range(world_size)]
+        self.started = time.perf_counter()
+        self.spans = [(inf, inf)] * world_size  # when each rank entered the learner's function, and when it left
         self.changed = threading.Condition()
         self._open: dict[Hashable, Meeting] = {}
         self._ordinals: Counter[tuple[int, Hashable]] = Counter()
@@ -101,12 +109,15 @@ class Rendezvous:
         name = operator._schema.name.split("::")[1]
         group = interpose.group_of(arguments["process_group"])
         reduce_op = interpose.reduce_op_name(arguments["reduce_op"]) if "reduce_op" in arguments else None
-        call = describe(OPS.get(name, name), group.group_name, interpose.group_ranks(group), arguments, reduce_op)
+        op, ranks = OPS.get(name, name), interpose.group_ranks(group)
+        call = describe(op, group.group_name, ranks, arguments, reduce_op)
+        check(op, len(ranks), call.root == rank, arguments)
         with self.changed:
             call = self._numbered(rank, call)
+            self.log[rank].append(call)
+            if call.op == "recv" and call.root is None:
+                return self._receive_from_any(rank, call, arguments["tag"], execute)
             if call.op in ("send", "recv"):
-                if call.op == "recv" and call.root is None:
-                    return self._receive_from_any(rank, call, arguments["tag"], execute)
                 meeting = self._message(rank, call, arguments["tag"])
                 waits = False
             else:
@@ -115,17 +126,39 @@ class Rendezvous:
                 waits = name == "monitored_barrier_" or not arguments.get("async_op", True)
                 if meeting.missing == {rank}:
                     del self._open[key]
-            if waits:
-                self._join(rank, meeting, call, execute)
-                self._wait(rank, meeting)
-                return meeting.results.pop(rank)
-            future: torch.futures.Future[Any] = torch.futures.Future()
-            meeting.futures[rank] = future
-            result, work = interpose.pending_result(operator, arguments, future)
-            self._works[rank][id(work)] = (work, meeting)
-            future.add_done_callback(partial(self._forget, rank, id(work)))
+            if not waits:
+                return self._take_part_later(rank, meeting, call, operator, arguments, execute)
+            call.times.waited_from = call.times.issued
             self._join(rank, meeting, call, execute)
-            return result
+            self._wait(rank, meeting)
+            if rank in meeting.errors:
+                raise meeting.errors[rank]
+            result = meeting.results.pop(rank)
+        if result is not None:
+            interpose.work_of(result).wait()  # the caller would do so next; here the end is seen
+        call.times.done = time.perf_counter()
+        return result
+
+    def _take_part_later(
+        self,
+        rank: int,
+        meeting: Meeting,
+        call: Call,
+        operator: Any,
+        arguments: dict[str, Any],
+        execute: Callable[[], Any],
+    ) -> Any:
+        """Join the meeting and go on: the result holds a Work, to wait for what comes of it."""
+        in_backward = interpose.at_end_of_backward(call.times.wait_begins, call.times.wait_ends)
+        if not in_backward and not called_from_python():
+            call.times.waited_from = call.times.issued
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        meeting.futures[rank] = future
+        result, work = interpose.pending_result(operator, arguments, future.then(_delivered))
+        self._works[rank][id(work)] = (work, meeting)
+        future.add_done_callback(partial(self._forget, rank, id(work)))
+        self._join(rank, meeting, call, execute)
+        return result
 
     def new_group(self, rank: int, group_name: str, ranks: list[int]) -> None:
         """Wait until every member creates the group: gloo's own wait for a missing one could not be stopped."""
@@ -135,14 +168,22 @@ class Rendezvous:
             meeting = self._open.setdefault(key, Meeting(members=frozenset(ranks)))
             if meeting.missing == {rank}:
                 del self._open[key]
+            self.log[rank].append(call)
+            call.times.waited_from = call.times.issued
             self._join(rank, meeting, call, lambda: None)
             self._wait(rank, meeting)
+        call.times.done = time.perf_counter()
+
+    def entered(self, rank: int) -> None:
+        """`rank` is about to run the learner's function."""
+        self.spans[rank] = (time.perf_counter(), inf)
 
     def waiting(self, rank: int, work: Any) -> None:
         """Wait until the meeting behind `work` has everyone; the work itself then finishes soon."""
         with self.changed:
             _, meeting = self._works[rank].get(id(work), (None, None))
             if meeting is not None:
+                meeting.calls[rank].times.wait_begins()
                 self._wait(rank, meeting)
 
     def _forget(self, rank: int, work_id: int, _: Any) -> None:
@@ -157,6 +198,7 @@ class Rendezvous:
 
     def left(self, rank: int, state: State, fault: Fault | None = None) -> None:
         """`rank` is done: it returned, or it raised and brings the fault."""
+        self.spans[rank] = (self.spans[rank][0], time.perf_counter())
         with self.changed:
             self.states[rank] = state
             if fault is not None:
@@ -179,7 +221,7 @@ class Rendezvous:
             self.stopping = True
             for meeting in self._open.values():
                 for future in meeting.futures.values():
-                    future.set_exception(RuntimeError("the run was stopped; the message tells which rank failed"))
+                    future.set_result(RuntimeError("the run was stopped; the message tells which rank failed"))
             self.changed.notify_all()
 
     def busy(self, *states: State) -> bool:
@@ -203,7 +245,7 @@ class Rendezvous:
         return replace(call, number=self._numbers[counter])
 
     def _message(self, rank: int, call: Call, tag: int) -> Meeting:
-        """The meeting of a send and its recv: the k-th of each on one line of (sender, receiver, tag) belong together."""
+        """The meeting of a send and its recv: the k-th of each for one (sender, receiver, tag)."""
         assert call.root is not None
         pair = (rank, call.root) if call.op == "send" else (call.root, rank)
         line = (call.group_name, *pair, tag)
@@ -233,8 +275,10 @@ class Rendezvous:
         else:
             meeting = Meeting(members=frozenset(call.ranks), any_member=True)
             self._open["any", call.group_name, rank, tag] = meeting
+        call.times.waited_from = call.times.issued
         self._join(rank, meeting, call, execute)
         self._wait(rank, meeting)
+        call.times.done = time.perf_counter()  # nearly: the message is on its way, and its Work can be waited for once
         return meeting.results.pop(rank)
 
     def _join(self, rank: int, meeting: Meeting, call: Call, execute: Callable[[], Any]) -> None:
@@ -260,16 +304,30 @@ class Rendezvous:
             return
         if self.diverged is None and len({call.site for call in meeting.calls.values()}) > 1:
             self.diverged = meeting
+        matched = time.perf_counter()
+        for call in meeting.calls.values():
+            call.times.matched = matched
         for rank, execute in meeting.execute.items():
-            meeting.results[rank] = execute()
+            # A monitored barrier is over when all have come; gloo's own would block here, one rank after the other.
+            try:
+                meeting.results[rank] = execute() if meeting.calls[rank].op != "monitored_barrier" else None
+            except RuntimeError as error:  # the backend refuses this rank's call; its peers wait until it has left
+                meeting.errors[rank] = error
         for rank, future in meeting.futures.items():
-            work = interpose.work_of(meeting.results.pop(rank))
-            if meeting.calls[rank].op in ("send", "recv"):
+            if rank in meeting.errors:
+                future.set_result(meeting.errors[rank])
+                continue
+            work, call = interpose.work_of(meeting.results.pop(rank)), meeting.calls[rank]
+            if call.op in ("send", "recv"):
                 work.wait()  # gloo's messages have no future to chain; both sides are here, so this is short
+                call.times.done = time.perf_counter()
                 future.set_result([])
             else:
-                _chain(work, future)
+                _chain(work, future, call.times)
         meeting.execute.clear()
+        for rank in [rank for rank, waited in self.waits.items() if waited is meeting]:
+            self.states[rank] = State.RUNNING  # from now on, though its thread may wake later
+            del self.waits[rank]
         self.changed.notify_all()
 
     def _wait(self, rank: int, meeting: Meeting) -> None:
@@ -281,9 +339,6 @@ class Rendezvous:
                 self.changed.wait()
         if self.stopping:
             raise Stopped
-        if rank in self.waits:
-            self.states[rank] = State.RUNNING
-            del self.waits[rank]
 
     # -- faults --------------------------------------------------------------------------------------------------
 
@@ -317,19 +372,28 @@ def _hopeless(meeting: Meeting, without: set[int]) -> bool:
     return bool(missing) and (missing <= without if meeting.any_member else not missing.isdisjoint(without))
 
 
-def _chain(work: Any, future: torch.futures.Future[Any]) -> None:
-    """Let `future` end as the backend's `work` does."""
+def _chain(work: Any, future: torch.futures.Future[Any], times: Times) -> None:
+    """Let `future` end as the backend's `work` does: with its value, or with the error as its value."""
+
     def finish(done: torch.futures.Future[Any]) -> None:
-        try:
-            value = done.value()
-        except RuntimeError as error:
-            future.set_exception(error)
-        else:
-            future.set_result(value)
         held.clear()
+        times.done = time.perf_counter()
+        try:
+            future.set_result(done.value())
+        except RuntimeError as error:
+            future.set_result(error)
 
     held = [work]  # the backend forgets a work whose last reference goes, finished or not
     work.get_future().add_done_callback(finish)
+
+
+def _delivered(done: torch.futures.Future[Any]) -> Any:
+    """What a rank's future gives. Raised here, an error is one for torch's C++ too: DDP's reducer would take an
+    exception that is kept as a value (as `Future.set_exception` does) for its tensors, and end the process."""
+    value = done.value()
+    if isinstance(value, BaseException):
+        raise value
+    return value
 
 
 def difference(one: Call, other: Call) -> str:
@@ -347,9 +411,10 @@ def difference(one: Call, other: Call) -> str:
             ("root", one.root, other.root),
             ("reduction", one.reduce_op, other.reduce_op),
             ("dtype", one.dtype, other.dtype),
+            ("layout", one.layout, other.layout),
         )
         if one.splits is None:
-            checks += (("number of elements", one.numels, other.numels),)
+            checks += (("number of elements", one.numels, other.numels), ("shape", one.shapes, other.shapes))
     return next((name for name, mine, theirs in checks if mine != theirs), "")
 
 

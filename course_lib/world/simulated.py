@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import signal
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -23,17 +25,19 @@ import torch
 import torch.distributed as dist
 
 from . import interpose, streams
-from .calls import Site, learner_site
+from .calls import Call
 from .copies import Copies
-from .failure import Raised, RankError, RankReport
+from .failure import Interrupted, Raised, RankError, RankReport
 from .rendezvous import Fault, Rendezvous, State, Stopped
+from .sites import Site, learner_site
+from .standins import Shared
 from .streams import Streams
 from .telling import tell
 
 SETTLE = 0.15
 """Seconds that the other ranks have, after a fault, to come to where they would wait."""
 
-GRACE = 0.6
+GRACE = 0.4
 """Seconds in which ranks must stop after that, before they are left behind."""
 
 
@@ -116,6 +120,7 @@ class Rank(threading.Thread):
             fn, args, kwargs = self._copies.unpack()
             try:
                 self._stoppable = True
+                self.rendezvous.entered(self.rank)
                 self.result = fn(*args, **kwargs)
             finally:
                 self._stoppable = False
@@ -157,10 +162,29 @@ def _raise_in(thread: threading.Thread, exception: type[BaseException] | None) -
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), value)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run gave, by rank.
+
+    Attributes:
+        results: what was returned.
+        output: what was printed.
+        calls: the calls on other ranks, in their order.
+        started: when the run began, in seconds of `time.perf_counter`.
+        spans: when the rank entered the function and when it left, likewise.
+    """
+
+    results: list[Any]
+    output: list[str]
+    calls: list[list[Call]]
+    started: float
+    spans: list[tuple[float, float]]
+
+
 def run(
     world_size: int, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float
-) -> tuple[list[Any], list[str]]:
-    """Call `fn(*args, **kwargs)` on every rank at once; what each returned and what each printed.
+) -> Outcome:
+    """Call `fn(*args, **kwargs)` on every rank at once.
 
     Raises:
         RankError: a rank failed, or the time limit of `timeout` seconds passed.
@@ -171,10 +195,8 @@ def run(
     ranks = [Rank(rank, rendezvous, copies, store) for rank in range(world_size)]
     interrupt: KeyboardInterrupt | None = None
     with ExitStack() as stack:
-        stack.enter_context(_process_settings_kept())
-        stack.enter_context(streams.stand_ins.in_place())
-        stack.enter_context(interpose.stand_ins.in_place())
-        stack.enter_context(interpose.group_names_by_thread())
+        for context in (_process_settings, streams.streams_by_thread, interpose.rank_threads):
+            stack.enter_context(context.in_use())
         try:
             for rank in ranks:
                 rank.start()
@@ -182,21 +204,28 @@ def run(
         except KeyboardInterrupt as error:
             interrupt = error
             rendezvous.fail("interrupted")
-        if rendezvous.fault is not None:
-            _settle(rendezvous)
-            reports = _reports(rendezvous, ranks)
-            _stop(rendezvous, ranks)
-        _close(rendezvous, ranks)
+        with _not_interrupted():
+            if rendezvous.fault is not None:
+                _settle(rendezvous)
+                reports = _reports(rendezvous, ranks)
+                _stop(rendezvous, ranks)
+            _close(rendezvous, ranks)
     outputs = [rank.streams.output for rank in ranks]
     if rendezvous.fault is not None:
         reports = [_completed(report, ranks[report.rank]) for report in reports]
         message = tell(rendezvous.fault, reports, rendezvous.diverged, timeout)
         if interrupt is not None:
-            raise KeyboardInterrupt(message) from None
+            raise Interrupted(message) from None
         raise RankError(
             message, kind=rendezvous.fault.kind, rank=rendezvous.fault.ranks[0], ranks=reports, output=outputs
         )
-    return [rank.result for rank in ranks], outputs
+    return Outcome(
+        results=[rank.result for rank in ranks],
+        output=outputs,
+        calls=rendezvous.log,
+        started=rendezvous.started,
+        spans=rendezvous.spans,
+    )
 
 
 @contextmanager
@@ -208,6 +237,25 @@ def _process_settings_kept() -> Iterator[None]:
     finally:
         torch.set_default_dtype(dtype)
         sys.excepthook = excepthook
+
+
+_process_settings = Shared(_process_settings_kept)
+
+
+@contextmanager
+def _not_interrupted() -> Iterator[None]:
+    """Put an interrupt off to the end of the block, where ranks are stopped and sockets closed."""
+    if threading.current_thread() is not threading.main_thread():  # where Python delivers no interrupts
+        yield
+        return
+    late: list[Any] = []
+    handler = signal.signal(signal.SIGINT, lambda *signal_and_frame: late.append(signal_and_frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if late and callable(handler):
+            handler(*late[0])
 
 
 def _supervise(rendezvous: Rendezvous, timeout: float) -> None:
@@ -279,7 +327,7 @@ def _close(rendezvous: Rendezvous, ranks: list[Rank]) -> None:
         for rank in ranks:
             rank.finish.set()
         for rank, state in zip(ranks, rendezvous.states, strict=True):
-            if state in (State.RETURNED, State.RAISED):
-                rank.join(timeout=5)
+            # One that has not left may still: inside gloo, it is freed when a peer closes its end.
+            rank.join(timeout=5 if state in (State.RETURNED, State.RAISED) else 0.2)
         if any(group() is not None for rank in ranks for group in rank.groups):
             gc.collect()  # models and frames that hold groups refer to themselves in cycles

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .standins import Replacement, StandIns
+from .standins import Replacement, Shared, replaced
 
 TORCH_SEED = 67280421310721
 """The seed that every fresh process's torch starts from (`c10::detail::default_rng_seed_val`)."""
@@ -84,8 +84,8 @@ class _TextOf:
         self._process_stream = process_stream
 
     def write(self, text: str) -> int:
-        streams = getattr(_thread, "streams", None)
-        return self._process_stream.write(text) if streams is None else streams.write(text)
+        streams: Streams | None = getattr(_thread, "streams", None)
+        return int((self._process_stream if streams is None else streams).write(text))
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
@@ -111,11 +111,14 @@ def _stand_ins() -> Iterator[Replacement]:
     yield sys, "stdout", _TextOf(sys.stdout)
     yield sys, "stderr", _TextOf(sys.stderr)
     yield time, "sleep", _function_of(time.sleep, "", "sleep")
-    for module, a_method, stream in ((random, random.random, "python"), (np.random, np.random.rand, "numpy")):
+    for module, a_function, stream in ((random, random.random, "python"), (np.random, np.random.rand, "numpy")):
+        shared = getattr(a_function, "__self__")  # noqa: B009 (the hidden generator whose methods these modules export)
         for name, function in vars(module).items():
-            if getattr(function, "__self__", None) is a_method.__self__:
+            if getattr(function, "__self__", None) is shared:
                 yield module, name, _function_of(function, stream, name)
+    for name, method in {"seed": "seed", "ranf": "random_sample", "sample": "random_sample"}.items():
+        yield np.random, name, _function_of(getattr(np.random, name), "numpy", method)  # plain functions in NumPy 2
 
 
-stand_ins = StandIns(_stand_ins)
-"""While it is in place, threads may have streams of their own."""
+streams_by_thread = Shared(lambda: replaced(_stand_ins()))
+"""While it is in use, threads may have streams of their own."""

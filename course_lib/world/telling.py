@@ -84,7 +84,9 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tu
 
 _MISMATCH_ADVICE = {
     "number of elements": "give tensors of the same size on every rank; pad the shorter ones if need be.",
+    "shape": "give tensors of the same shape: the elements are matched in the order of memory, without a look at it.",
     "dtype": "convert the tensors to one dtype before the call, on every rank.",
+    "layout": "pass dense tensors on every rank (tensor.to_dense()), or sparse ones on every rank.",
     "root": "src and dst must be the same number on every rank; only the rank with that number holds the source.",
     "reduction": "pass the same op= on every rank.",
     "members": "pass the same list of ranks to new_group on every rank.",
@@ -99,6 +101,8 @@ def _property(call: Call, detail: str) -> str:
         return f"root {call.root}"
     if detail == "reduction":
         return str(call.reduce_op)
+    if detail == "layout":
+        return str(call.layout).removeprefix("torch.")
     if detail == "members":
         return str(list(call.ranks))
     if detail == "split sizes" and call.splits is not None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-import numbers
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from ..errors import CourseError
-from . import simulated
+from ..meter.comm import Communication, matrix
+from ..meter.timeline import Timeline, save_trace
+from . import metered, simulated
+from .calls import Call
+from .failure import RankError
 
 MAX_RANKS = 64
 """The most ranks that a simulated world has."""
@@ -38,7 +42,7 @@ class World:
     """
 
     def __init__(self, world_size: int, *, backend: str | None = None, timeout: float = 60.0) -> None:
-        if not isinstance(world_size, numbers.Integral) or isinstance(world_size, bool):
+        if isinstance(world_size, bool) or not hasattr(world_size, "__index__"):
             raise CourseError(
                 f"World({world_size!r}): the number of ranks must be a whole number, "
                 f"not a {type(world_size).__name__}. For example World(4)."
@@ -54,11 +58,13 @@ class World:
                 f"World(backend={backend!r}): there is no such backend here; there is {', '.join(BACKENDS)}. "
                 "Leave the argument out, and unset $COURSE_WORLD, for simulated ranks."
             )
-        if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real) or not 0 < timeout < math.inf:
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
             raise CourseError(
                 f"World(timeout={timeout!r}): the time limit is a number of seconds above 0. For example timeout=60."
             )
-        self.world_size, self.backend, self.timeout = int(world_size), backend, float(timeout)
+        self.world_size = int(world_size)
+        self.backend = backend
+        self.timeout = float(timeout)
 
     def __repr__(self) -> str:
         return f"World({self.world_size}, backend={self.backend!r})"
@@ -78,21 +84,20 @@ class World:
             KeyboardInterrupt: the run was interrupted. Every rank is stopped.
             CourseError: `fn` cannot be called like this.
         """
-        if threading.current_thread().name.startswith("rank ") and isinstance(
-            threading.current_thread(), simulated.Rank
-        ):
+        caller = threading.current_thread()
+        if isinstance(caller, simulated.Rank):
             raise CourseError(
-                f"rank {threading.current_thread().name.removeprefix('rank ')} called World.run: a rank cannot start a "
-                "world of its own. Call World.run in the notebook, and collectives inside the function."
+                f"rank {caller.rank} called World.run: a rank cannot start a world of its own. "
+                "Call World.run in the notebook, and collectives inside the function."
             )
         check_call(fn, args, kwargs)
         try:
-            results, output = simulated.run(self.world_size, fn, args, kwargs, self.timeout)
-        except simulated.RankError as error:
+            outcome = simulated.run(self.world_size, fn, args, kwargs, self.timeout)
+        except RankError as error:
             show(error.output)
             raise
-        show(output)
-        return Run(results, output)
+        show(outcome.output)
+        return Run(outcome)
 
 
 class Run(Sequence[Any]):
@@ -100,10 +105,35 @@ class Run(Sequence[Any]):
 
     Attributes:
         output: what each rank printed, by rank.
+        calls: the collectives, messages and new groups that each rank took part in, by rank, in their order.
     """
 
-    def __init__(self, results: Sequence[Any], output: Sequence[str]) -> None:
-        self._results, self.output = tuple(results), tuple(output)
+    def __init__(self, outcome: simulated.Outcome) -> None:
+        self._results, self.output = tuple(outcome.results), tuple(outcome.output)
+        self.calls: tuple[tuple[Call, ...], ...] = tuple(map(tuple, outcome.calls))
+        self._started, self._spans = outcome.started, outcome.spans
+
+    @cached_property
+    def comm(self) -> tuple[Communication, ...]:
+        """What each rank sent, by rank: bytes by meaning, and every call."""
+        return tuple(metered.communication(rank, calls, self._started) for rank, calls in enumerate(self.calls))
+
+    @property
+    def comm_matrix(self) -> tuple[tuple[int, ...], ...]:
+        """Who sent how much to whom: `comm_matrix[a][b]` is how many bytes rank a sent to rank b."""
+        return matrix(self.comm)
+
+    @cached_property
+    def timeline(self) -> tuple[Timeline, ...]:
+        """What each rank did and when, by rank: computed, waited, and what was in flight."""
+        return tuple(
+            metered.timeline(comm, entered, left, self._started)
+            for comm, (entered, left) in zip(self.comm, self._spans, strict=True)
+        )
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the timelines to a file that ui.perfetto.dev opens, one process for each rank."""
+        save_trace(path, self.timeline)
 
     def __getitem__(self, rank: Any) -> Any:
         return self._results[rank]

@@ -110,6 +110,10 @@ def test_different_collectives():
             "number of elements in all_reduce #1: ranks 0, 2: float32 [4]; ranks 1, 3: float32 [5]",
         ),
         (
+            lambda: dist.all_reduce(torch.ones(2, 3) if rank() else torch.ones(3, 2)),
+            "shape in all_reduce #1: rank 0: float32 [3, 2]; ranks 1, 2, 3: float32 [2, 3]",
+        ),
+        (
             lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32 if rank() == 1 else torch.float32)),
             "dtype in all_reduce #1: ranks 0, 2, 3: float32 [2]; rank 1: int32 [2]",
         ),
@@ -130,7 +134,7 @@ def test_different_collectives():
             "number of elements in all_gather_single #1: ranks 0, 1, 2: float32 [1]; rank 3: float32 [2]",
         ),
         (
-            lambda: dist.all_to_all_single(torch.empty(4), torch.ones(4), [1] * 4, [2, 0, 1, 1] if rank() == 0 else None),
+            lambda: dist.all_to_all_single(torch.empty(4), torch.ones(4), None, [2, 0, 1, 1] if rank() == 0 else None),
             "split sizes in all_to_all_single #1",
         ),
         (
@@ -145,13 +149,51 @@ def test_calls_that_do_not_fit(program, told):
     assert told in lines(error)[0], lines(error)[0]
 
 
-def test_the_same_elements_in_another_shape_are_no_mismatch():
-    def program():
-        x = torch.ones(2, 3) if rank() else torch.ones(6)
-        dist.all_reduce(x)
-        return x.sum().item()
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        (
+            lambda: dist.reduce_scatter_single(torch.empty(3), torch.ones(10)),
+            "reduce_scatter_single: the input needs a length divisible by the 4 ranks, got 10 elements. Pad it to 12",
+        ),
+        (
+            lambda: dist.all_gather_single(torch.empty(9), torch.ones(2)),
+            "all_gather_single: float32 [9] is not 4 times float32 [2]",
+        ),
+        (
+            lambda: dist.all_gather([torch.empty(3)] * 4, torch.ones(2)),
+            "all_gather: tensor 0 of the list is float32 [3], and the single tensor is float32 [2]",
+        ),
+        (
+            lambda: dist.scatter(torch.empty(2), [torch.ones(2)] * 3 if rank() == 0 else None, 0),
+            "scatter: the list needs one tensor for each of the 4 ranks, got 3",
+        ),
+        (
+            lambda: dist.all_to_all_single(torch.empty(4), torch.ones(5)),
+            "all_to_all_single: the 5 rows of the input do not divide by 4 ranks",
+        ),
+        (
+            lambda: dist.all_to_all_single(torch.empty(4), torch.ones(4), None, [1, 1, 1, 2]),
+            "must hold one number for each of the 4 ranks, and add up to the 4 rows of the input",
+        ),
+        (lambda: dist.all_reduce(torch.ones(4, device="meta")), "all_reduce: the tensor is on device meta"),
+    ],
+)
+def test_arguments_that_cannot_be_right(program, told):
+    assert told in lines(failure(program))[0]
 
-    assert list(World(2).run(program)) == [12.0, 12.0]
+
+def test_dense_on_one_rank_and_sparse_on_another():
+    error = failure(lambda: dist.all_reduce(torch.ones(2, 2) if rank() else torch.ones(2, 2).to_sparse()))
+    assert "layout in all_reduce #1: rank 0: sparse_coo; ranks 1, 2, 3: strided" in lines(error)[0]
+
+
+def test_a_call_that_the_backend_itself_refuses():
+    def program():
+        dtype = torch.complex128
+        dist.all_reduce(torch.ones(2, dtype=dtype), op=dist.ReduceOp.BAND)
+
+    assert failure(program).kind == "raised"
 
 
 def test_a_source_that_is_no_rank():
@@ -359,6 +401,7 @@ def test_interrupting_stops_every_rank():
         world.run(program)
     assert time.monotonic() - started < 1.5
     assert "ranks 1, 2 waited in barrier #1" in str(caught.value)
+    assert "\n".join(caught.value._render_traceback_()).startswith("KeyboardInterrupt: the run was interrupted")
     assert works(world)
 
 

@@ -55,7 +55,8 @@ def test_each_rank_has_its_own_copy_of_what_the_function_uses():
 
 
 def test_what_cannot_be_copied_is_named(tmp_path):
-    with (tmp_path / "log").open("w") as log, pytest.raises(CourseError, match=r"variable 'log', a TextIOWrapper, cannot"):
+    told = r"variable 'log', a TextIOWrapper, cannot be copied"
+    with (tmp_path / "log").open("w") as log, pytest.raises(CourseError, match=told):
         World(2).run(lambda: log.write("x"))
 
 

@@ -1,0 +1,64 @@
+"""Run every benchmark, print one table and write it to RESULTS.md."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from . import worlds
+from .measure import Row
+
+BENCHMARKS = {"worlds": worlds.rows}
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def table(rows: Iterable[Row]) -> str:
+    """The rows as Markdown."""
+    lines = ["| what | took | beside it | ratio | goal | met |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        beside = "" if row.peer is None else f"{row.peer:.3g} {row.unit} ({row.peer_name})"
+        ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
+        met = {True: "yes", False: "**no**", None: ""}[row.met]
+        lines.append(f"| {row.what} | {row.ours:.3g} {row.unit} | {beside} | {ratio} | {row.goal} | {met} |")
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    """Where and when, for the record."""
+    gpus = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())) or "no GPU"
+    return (
+        f"{datetime.date.today()}: {os.cpu_count()} cores ({platform.machine()}), {gpus}, {platform.system()}, "
+        f"Python {platform.python_version()}, torch {torch.__version__}"
+    )
+
+
+def main() -> int:
+    """Run the benchmarks named on the command line, or all; 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}; all by default")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    unknown = sorted(set(names) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    rows: list[Row] = []
+    sections = [f"# Results\n\n{machine()}\n\nWritten by `make bench`. The ratio is the other way's time over ours."]
+    for name in names:
+        measured = list(BENCHMARKS[name]())
+        rows += measured
+        sections.append(f"## {name}\n\n{table(measured)}")
+    text = "\n\n".join(sections) + "\n"
+    print(text)
+    if set(names) == set(BENCHMARKS):
+        RESULTS.write_text(text, encoding="utf-8")
+    return 0 if all(row.met is not False for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

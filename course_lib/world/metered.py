@@ -1,0 +1,41 @@
+"""What the meter gets to see of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..meter.comm import CommCall, Communication, meaning
+from ..meter.timeline import Timeline
+from .calls import Call
+
+
+def communication(rank: int, calls: Iterable[Call], started: float) -> Communication:
+    """What `rank` sent; times count from `started`."""
+    return Communication(rank=rank, calls=tuple(_metered(rank, call, started) for call in calls))
+
+
+def timeline(communication: Communication, entered: float, left: float, started: float) -> Timeline:
+    """What the rank did between when it `entered` the function and when it `left`."""
+    return Timeline(rank=communication.rank, start=entered - started, end=left - started, calls=communication.calls)
+
+
+def _metered(rank: int, call: Call, started: float) -> CommCall:
+    times, pieces = call.times, call.splits[0] if call.splits is not None else ()
+    return CommCall(
+        op=meaning(call.op),
+        variant=call.op,
+        rank=rank,
+        ranks=call.ranks,
+        group_name=call.group_name,
+        root=call.root,
+        dtype=call.dtype,
+        total_bytes=call.total_bytes,
+        padding_bytes=call.padding_bytes,
+        piece_bytes=tuple(numel * call.dtype.itemsize for numel in pieces if call.dtype is not None),
+        number=call.number,
+        line=call.site,
+        issued=times.issued - started,
+        matched=times.matched - started,
+        done=times.done - started,
+        waited_from=times.waited_from - started,
+    )

@@ -1,0 +1,90 @@
+"""Which line of the learner's code a rank is at."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from types import CodeType, FrameType
+
+import torch
+from torch.distributed import distributed_c10d
+
+_LIBRARY = tuple(
+    os.path.join(path, "")
+    for path in {
+        os.path.dirname(torch.__file__),
+        os.path.dirname(os.path.dirname(__file__)),
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("platstdlib"),
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+    }
+)
+_INTERNAL = (os.path.join(os.path.dirname(__file__), ""), sysconfig.get_path("stdlib"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A line of the learner's code."""
+
+    filename: str
+    line: int
+    function: str
+
+    @property
+    def source(self) -> str:
+        """The line's text, without its indentation; empty where the source is not known."""
+        return linecache.getline(self.filename, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{_file_label(self.filename)}line {self.line}"
+
+
+def is_learners(code: CodeType) -> bool:
+    """Whether `code` was written by the learner: not by torch, by this course or by another library."""
+    return not code.co_filename.startswith(_LIBRARY) and not code.co_filename.startswith("<frozen")
+
+
+def learner_site(frame: FrameType | None = None) -> Site:
+    """The innermost line of the learner's on the stack of `frame`, or of the caller.
+
+    Code of a library that calls itself (a reference solution, say) has none; then it is the outermost line.
+    """
+    start = outermost = frame or sys._getframe(1)
+    walker: FrameType | None = start
+    while walker is not None:
+        if is_learners(walker.f_code):
+            return _site(walker)
+        if not walker.f_code.co_filename.startswith(_INTERNAL):
+            outermost = walker
+        walker = walker.f_back
+    return _site(outermost)
+
+
+def called_from_python() -> bool:
+    """Whether the collective that is being made came through a function of `torch.distributed`.
+
+    If so, the caller gets its Work. If not, torch's C++ made it and waits for it by itself, unseen.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_INTERNAL[0]):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == distributed_c10d.__file__
+
+
+def _site(frame: FrameType) -> Site:
+    return Site(filename=frame.f_code.co_filename, line=frame.f_lineno, function=frame.f_code.co_name)
+
+
+def _file_label(filename: str) -> str:
+    """`cell [5], ` for a notebook's cell, `train.py ` for a file."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None:
+        label = shell.compile.format_code_name(filename)
+        if label is not None:
+            return f"cell {label[1]}, "
+    return f"{os.path.basename(filename)} "
