@@ -111,7 +111,7 @@ def torch_build() -> Finding:
 def simulated_worlds() -> Finding:
     """The private torch names that turn a thread into a rank."""
     try:
-        importlib.import_module("course_lib.world.interpose")
+        importlib.import_module("course_lib.world.torch_internals")
     except CourseError as error:
         return Finding(name="simulated worlds", status="missing", value=str(error), remedy=INSTALL_AGAIN)
     return Finding(name="simulated worlds", status="ok", value="torch has every name that they need")

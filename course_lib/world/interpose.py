@@ -1,4 +1,4 @@
-"""The private torch names that make a thread a rank, in one place.
+"""What makes a thread a rank: its collectives, groups and random numbers go through an `Interposer` of its own.
 
 Two mechanisms, both of which torch's own test-suite uses in some form:
 
@@ -10,17 +10,13 @@ a switch for the same purpose (`_set_thread_isolation_mode`).
 nothing else. It falls through, at no cost, for every operator but two families that we register: the `c10d`
 collectives, which are handed to the thread's `Interposer` (this sees DDP's C++ reducer, FSDP and functional
 collectives too), and the operators that draw random numbers, which get the rank's own generator.
-
-Nothing outside this module touches a private torch name.
 """
 
 from __future__ import annotations
 
-import atexit
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -28,40 +24,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from ..errors import CourseError
+from . import torch_internals  # first: it says clearly when this torch lacks a name
+from .gloo import LoopbackGloo
 from .standins import Replacement, Shared, replaced
 
-_c10d: Any = torch._C._distributed_c10d
 _KEY = "TESTING_ONLY_GenericMode"
-_NEEDED = {
-    "torch._C": (
-        torch._C,
-        ["_dispatch_tls_set_dispatch_key_included", "_dispatch_keyset_full_after", "_current_graph_task_id"],
-    ),
-    "torch.autograd.Variable": (torch.autograd.Variable, ["_execution_engine"]),
-    "torch._C._distributed_c10d": (
-        _c10d,
-        ["_set_thread_isolation_mode", "_create_work_from_future"],
-    ),
-    "torch.distributed.distributed_c10d": (
-        c10d,
-        ["_world", "ProcessGroupGloo", "_new_process_group_helper", "_warn_not_in_group"],
-    ),
-    "torch.random": (torch.random, ["default_generator"]),
-}
-
-
-def missing_names() -> list[str]:
-    """The private torch names that this module needs and this torch lacks; empty when all is well."""
-    return [f"{path}.{name}" for path, (owner, names) in _NEEDED.items() for name in names if not hasattr(owner, name)]
-
-
-if missing_names():
-    raise CourseError(
-        f"torch {torch.__version__} lacks {', '.join(missing_names())}, which simulated worlds are built on. "
-        "These are private names, which another torch may rename. Install the torch that this course pins: "
-        "run `make lab` again, or `pip install torch==2.13.0`."
-    )
 
 
 class Interposer(Protocol):
@@ -177,60 +144,6 @@ def _register() -> None:
 _register()
 
 
-def group_of(boxed: Any) -> dist.ProcessGroup:
-    """The process group behind the boxed argument of a `c10d` operator."""
-    return dist.ProcessGroup.unbox(boxed)
-
-
-def groups() -> list[dist.ProcessGroup]:
-    """Every group that the calling rank is in."""
-    return list(c10d._world.pg_names)
-
-
-def group_ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
-    """The global ranks of `group`'s members, in the order of their group ranks."""
-    by_global = c10d._world.pg_group_ranks[group]
-    return tuple(sorted(by_global, key=by_global.__getitem__))
-
-
-def reduce_op_name(boxed: Any) -> str:
-    """`"sum"`, `"max"`, ... of the boxed argument of a `c10d` operator."""
-    return dist.ReduceOp.RedOpType(boxed.op()).name.lower()
-
-
-def work_of(result: Any) -> Any:
-    """The Work in what a `c10d` operator returned: alone, or after its tensors."""
-    return dist.Work.unbox(result[1] if isinstance(result, tuple) else result)
-
-
-def at_end_of_backward(arrived: Callable[[], None], passed: Callable[[], None]) -> bool:
-    """Call `arrived` when the backward pass that this thread is in has computed every gradient, and `passed` after
-    what others had queued for its end: there, in C++, DDP waits for its buckets.
-
-    Returns False, and calls nothing, outside of a backward pass.
-    """
-    if torch._C._current_graph_task_id() == -1:
-        return False
-    queue = torch.autograd.Variable._execution_engine.queue_callback
-
-    def end() -> None:
-        arrived()
-        queue(passed)
-
-    queue(end)
-    return True
-
-
-def pending_result(operator: Any, arguments: dict[str, Any], future: Any) -> tuple[Any, Any]:
-    """What an asynchronous `operator` returns while `future` is open, and its Work.
-
-    Keep the Work: as long as it lives, torch hands this very object to the caller.
-    """
-    work = _c10d._create_work_from_future(future)
-    outputs = next(iter(arguments.values()))
-    return ((outputs, work.boxed()) if len(operator._schema.returns) == 2 else work.boxed()), work
-
-
 # -- process groups ----------------------------------------------------------------------------------------------
 
 
@@ -271,87 +184,6 @@ class _GeneratorOfThread:
         return getattr(_process_generator if interposer is None else interposer.generator, name)
 
 
-class _Loopback:
-    """gloo's network device, made once and shared by all ranks.
-
-    A device owns one thread that serves sockets. Closing a connection waits for that thread's next turn, which
-    comes every 10 ms when nothing happens; with a device for each rank, a run of four ranks takes 60 ms to leave.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._closing = threading.Lock()
-        self._device: Any = None
-        self._pulse: list[Any] = []
-
-    def options(self, timeout: timedelta, threads: int = 2) -> Any:
-        with self._lock:
-            if self._device is None:
-                self._device = _Gloo.create_device(hostname="127.0.0.1", lazy_init=False)
-        options = _Gloo._Options()
-        options._devices, options._threads, options._timeout = [self._device], threads, timeout
-        return options
-
-    @contextmanager
-    def hurried(self) -> Iterator[None]:
-        """Keep the device's thread turning while groups are closed inside the block: 1 ms in place of 20."""
-        with self._closing:
-            if not self._pulse:
-                store = dist.HashStore()
-                options = self.options(timedelta(seconds=10), threads=1)
-                self._pulse = _in_threads(lambda rank: _Gloo(store, rank, 2, options), count=2)
-            stop = torch.zeros(1)  # summed by the beat itself: both sides see it in the same one
-
-            def beat(rank: int) -> None:
-                message = torch.zeros(1)
-                while not message.item():
-                    message = stop.clone()
-                    self._pulse[rank].allreduce([message]).wait()
-
-            threads = _start_threads(beat, count=2)
-            try:
-                yield
-            finally:
-                stop.fill_(1)
-                for thread in threads:
-                    thread.join()
-
-    def close(self) -> None:
-        """Let go of the device while Python is still there: C++ would end the process over its running thread."""
-        with self._closing, self._lock:
-            self._pulse, self._device = [], None
-
-
-def _in_threads(fn: Callable[[int], Any], count: int) -> list[Any]:
-    results: list[Any] = [None] * count
-
-    def call(index: int) -> None:
-        results[index] = fn(index)
-
-    for thread in _start_threads(call, count):
-        thread.join()
-    return results
-
-
-def _start_threads(fn: Callable[[int], None], count: int) -> list[threading.Thread]:
-    threads = [threading.Thread(target=fn, args=(index,), daemon=True) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    return threads
-
-
-_Gloo: Any = c10d.ProcessGroupGloo
-loopback = _Loopback()
-atexit.register(loopback.close)
-
-
-class _LoopbackGloo(_Gloo):
-    """`ProcessGroupGloo` on the shared device; made by `init_process_group` and `new_group` while ranks run."""
-
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(store, rank, size, loopback.options(timeout))
-
-
 def _gated_group_helper(helper: Callable[..., Any]) -> Callable[..., Any]:
     def new_group(
         size: int, rank: int, ranks: list[int], backend: Any, store: Any, group_name: str, *args: Any, **kwargs: Any
@@ -387,7 +219,7 @@ def _announced_wait(wait: Callable[..., Any]) -> Callable[..., Any]:
 
 def _stand_ins() -> Iterator[Replacement]:
     yield c10d, "_world", _WorldOfThread(c10d._world)
-    yield c10d, "ProcessGroupGloo", _LoopbackGloo
+    yield c10d, "ProcessGroupGloo", LoopbackGloo
     yield c10d, "_new_process_group_helper", _gated_group_helper(c10d._new_process_group_helper)
     yield c10d, "_warn_not_in_group", _told_not_in_group(c10d._warn_not_in_group)
     yield dist.Work, "wait", _announced_wait(dist.Work.wait)
@@ -396,12 +228,12 @@ def _stand_ins() -> Iterator[Replacement]:
 
 @contextmanager
 def _rank_threads() -> Iterator[None]:
-    _c10d._set_thread_isolation_mode(True)  # a registry of group names for each thread, in torch's C++ part
+    torch_internals.native._set_thread_isolation_mode(True)  # each thread its own registry of group names, in C++
     try:
         with replaced(_stand_ins()):
             yield
     finally:
-        _c10d._set_thread_isolation_mode(False)
+        torch_internals.native._set_thread_isolation_mode(False)
 
 
 rank_threads = Shared(_rank_threads)

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from . import interpose
+from . import torch_internals
 from .arguments import check
 from .calls import OPS, Call, Times, describe
 from .sites import called_from_python, learner_site
@@ -107,9 +107,9 @@ class Rendezvous:
     def collective(self, rank: int, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
         """Take `rank`'s part in a `c10d` operator; see `interpose.Interposer`."""
         name = operator._schema.name.split("::")[1]
-        group = interpose.group_of(arguments["process_group"])
-        reduce_op = interpose.reduce_op_name(arguments["reduce_op"]) if "reduce_op" in arguments else None
-        op, ranks = OPS.get(name, name), interpose.group_ranks(group)
+        group = torch_internals.group_of(arguments["process_group"])
+        reduce_op = torch_internals.reduce_op_name(arguments["reduce_op"]) if "reduce_op" in arguments else None
+        op, ranks = OPS.get(name, name), torch_internals.group_ranks(group)
         call = describe(op, group.group_name, ranks, arguments, reduce_op)
         check(op, len(ranks), call.root == rank, arguments)
         with self.changed:
@@ -135,7 +135,7 @@ class Rendezvous:
                 raise meeting.errors[rank]
             result = meeting.results.pop(rank)
         if result is not None:
-            interpose.work_of(result).wait()  # the caller would do so next; here the end is seen
+            torch_internals.work_of(result).wait()  # the caller would do so next; here the end is seen
         call.times.done = time.perf_counter()
         return result
 
@@ -149,12 +149,12 @@ class Rendezvous:
         execute: Callable[[], Any],
     ) -> Any:
         """Join the meeting and go on: the result holds a Work, to wait for what comes of it."""
-        in_backward = interpose.at_end_of_backward(call.times.wait_begins, call.times.wait_ends)
+        in_backward = torch_internals.at_end_of_backward(call.times.wait_begins, call.times.wait_ends)
         if not in_backward and not called_from_python():
             call.times.waited_from = call.times.issued
         future: torch.futures.Future[Any] = torch.futures.Future()
         meeting.futures[rank] = future
-        result, work = interpose.pending_result(operator, arguments, future.then(_delivered))
+        result, work = torch_internals.pending_result(operator, arguments, future.then(_delivered))
         self._works[rank][id(work)] = (work, meeting)
         future.add_done_callback(partial(self._forget, rank, id(work)))
         self._join(rank, meeting, call, execute)
@@ -317,7 +317,7 @@ class Rendezvous:
             if rank in meeting.errors:
                 future.set_result(meeting.errors[rank])
                 continue
-            work, call = interpose.work_of(meeting.results.pop(rank)), meeting.calls[rank]
+            work, call = torch_internals.work_of(meeting.results.pop(rank)), meeting.calls[rank]
             if call.op in ("send", "recv"):
                 work.wait()  # gloo's messages have no future to chain; both sides are here, so this is short
                 call.times.done = time.perf_counter()

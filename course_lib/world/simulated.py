@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import interpose, streams
+from . import gloo, interpose, streams, torch_internals
 from .calls import Call
 from .copies import Copies
 from .failure import Interrupted, Raised, RankError, RankReport
@@ -93,7 +93,7 @@ class Rank(threading.Thread):
 
     def _leave_groups(self) -> None:
         if dist.is_initialized():
-            self.groups = [weakref.ref(group) for group in interpose.groups()]
+            self.groups = [weakref.ref(group) for group in torch_internals.groups()]
             dist.destroy_process_group()
 
     def _work(self) -> None:
@@ -323,7 +323,7 @@ def _send_stopped(rendezvous: Rendezvous, ranks: list[Rank], *, every: float, se
 
 def _close(rendezvous: Rendezvous, ranks: list[Rank]) -> None:
     """Let all ranks that have left close their groups, together."""
-    with interpose.loopback.hurried():
+    with gloo.loopback.hurried():
         for rank in ranks:
             rank.finish.set()
         for rank, state in zip(ranks, rendezvous.states, strict=True):

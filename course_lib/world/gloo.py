@@ -1,0 +1,96 @@
+"""gloo for ranks that share a process: one network device for all, and groups that close at once."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+_Gloo: Any = c10d.ProcessGroupGloo
+
+
+class Loopback:
+    """gloo's network device, made once and shared by all ranks.
+
+    A device owns one thread that serves sockets. Closing a connection waits for that thread's next turn, which
+    comes every 10 ms when nothing happens; with a device for each rank, a run of four ranks takes 60 ms to leave.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closing = threading.Lock()
+        self._device: Any = None
+        self._pulse: list[Any] = []
+
+    def options(self, timeout: timedelta, threads: int = 2) -> Any:
+        with self._lock:
+            if self._device is None:
+                self._device = _Gloo.create_device(hostname="127.0.0.1", lazy_init=False)
+        options = _Gloo._Options()
+        options._devices, options._threads, options._timeout = [self._device], threads, timeout
+        return options
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Keep the device's thread turning while groups are closed inside the block: 1 ms in place of 20."""
+        with self._closing:
+            if not self._pulse:
+                store = dist.HashStore()
+                options = self.options(timedelta(seconds=10), threads=1)
+                self._pulse = _in_threads(lambda rank: _Gloo(store, rank, 2, options), count=2)
+            stop = torch.zeros(1)  # summed by the beat itself: both sides see it in the same one
+
+            def beat(rank: int) -> None:
+                message = torch.zeros(1)
+                while not message.item():
+                    message = stop.clone()
+                    self._pulse[rank].allreduce([message]).wait()
+
+            threads = _start_threads(beat, count=2)
+            try:
+                yield
+            finally:
+                stop.fill_(1)
+                for thread in threads:
+                    thread.join()
+
+    def close(self) -> None:
+        """Let go of the device while Python is still there: C++ would end the process over its running thread."""
+        with self._closing, self._lock:
+            self._pulse, self._device = [], None
+
+
+def _in_threads(fn: Callable[[int], Any], count: int) -> list[Any]:
+    results: list[Any] = [None] * count
+
+    def call(index: int) -> None:
+        results[index] = fn(index)
+
+    for thread in _start_threads(call, count):
+        thread.join()
+    return results
+
+
+def _start_threads(fn: Callable[[int], None], count: int) -> list[threading.Thread]:
+    threads = [threading.Thread(target=fn, args=(index,), daemon=True) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+loopback = Loopback()
+atexit.register(loopback.close)
+
+
+class LoopbackGloo(_Gloo):
+    """`ProcessGroupGloo` on the shared device; made by `init_process_group` and `new_group` while ranks run."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(store, rank, size, loopback.options(timeout))

@@ -1,0 +1,97 @@
+"""The private torch names that worlds are built on: a check that they are there, and what is read with them.
+
+Only this module, `gloo` and `interpose` touch private names of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from ..errors import CourseError
+
+native: Any = torch._C._distributed_c10d
+_NEEDED = {
+    "torch._C": (
+        torch._C,
+        ["_dispatch_tls_set_dispatch_key_included", "_dispatch_keyset_full_after", "_current_graph_task_id"],
+    ),
+    "torch.autograd.Variable": (torch.autograd.Variable, ["_execution_engine"]),
+    "torch._C._distributed_c10d": (native, ["_set_thread_isolation_mode", "_create_work_from_future"]),
+    "torch.distributed.distributed_c10d": (
+        c10d,
+        ["_world", "ProcessGroupGloo", "_new_process_group_helper", "_warn_not_in_group"],
+    ),
+    "torch.random": (torch.random, ["default_generator"]),
+}
+
+
+def missing_names() -> list[str]:
+    """The names that worlds need and this torch lacks; empty when all is well."""
+    return [f"{path}.{name}" for path, (owner, names) in _NEEDED.items() for name in names if not hasattr(owner, name)]
+
+
+if missing_names():
+    raise CourseError(
+        f"torch {torch.__version__} lacks {', '.join(missing_names())}, which simulated worlds are built on. "
+        "These are private names, which another torch may rename. Install the torch that this course pins: "
+        "run `make lab` again, or `pip install torch==2.13.0`."
+    )
+
+
+def group_of(boxed: Any) -> dist.ProcessGroup:
+    """The process group behind the boxed argument of a `c10d` operator."""
+    return dist.ProcessGroup.unbox(boxed)
+
+
+def groups() -> list[dist.ProcessGroup]:
+    """Every group that the calling rank is in."""
+    return list(c10d._world.pg_names)
+
+
+def group_ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
+    """The global ranks of `group`'s members, in the order of their group ranks."""
+    by_global = c10d._world.pg_group_ranks[group]
+    return tuple(sorted(by_global, key=by_global.__getitem__))
+
+
+def reduce_op_name(boxed: Any) -> str:
+    """`"sum"`, `"max"`, ... of the boxed argument of a `c10d` operator."""
+    return dist.ReduceOp.RedOpType(boxed.op()).name.lower()
+
+
+def work_of(result: Any) -> Any:
+    """The Work in what a `c10d` operator returned: alone, or after its tensors."""
+    return dist.Work.unbox(result[1] if isinstance(result, tuple) else result)
+
+
+def at_end_of_backward(arrived: Callable[[], None], passed: Callable[[], None]) -> bool:
+    """Call `arrived` when the backward pass that this thread is in has computed every gradient, and `passed` after
+    what others had queued for its end: there, in C++, DDP waits for its buckets.
+
+    Returns False, and calls nothing, outside of a backward pass.
+    """
+    if torch._C._current_graph_task_id() == -1:
+        return False
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+
+    def end() -> None:
+        arrived()
+        queue(passed)
+
+    queue(end)
+    return True
+
+
+def pending_result(operator: Any, arguments: dict[str, Any], future: Any) -> tuple[Any, Any]:
+    """What an asynchronous `operator` returns while `future` is open, and its Work.
+
+    Keep the Work: as long as it lives, torch hands this very object to the caller.
+    """
+    work = native._create_work_from_future(future)
+    outputs = next(iter(arguments.values()))
+    return ((outputs, work.boxed()) if len(operator._schema.returns) == 2 else work.boxed()), work
