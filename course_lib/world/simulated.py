@@ -48,7 +48,7 @@ class Rank(threading.Thread):
         super().__init__(name=f"rank {rank}", daemon=True)
         self.rank = rank
         self.rendezvous = rendezvous
-        self.streams = Streams(rank)
+        self.streams = Streams(rank, rendezvous.world_size)
         self.result: Any = None
         self.raised: Raised | None = None
         self.last_site: Site | None = None

@@ -1,15 +1,16 @@
-"""What a process has of its own and a thread has not: random numbers, output and a sleep that can be ended.
+"""What a process has of its own and a thread has not: random numbers, output, an environment, a sleep that can end.
 
 While ranks run, stand-ins look up the calling thread: a rank gets its own, every other thread what it always had.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,13 +30,15 @@ _sleep = time.sleep
 
 
 class Streams:
-    """The random streams and the output of one rank.
+    """The random streams, the output and the environment variables of one rank.
 
     As in fresh processes, torch starts from the same seed on every rank. Python's and NumPy's streams, which real
     processes seed from the operating system, start from the rank: they differ, and every run gives the same numbers.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, world_size: int) -> None:
+        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+        self.environ = dict(os.environ) | {name: str(number) for name, number in ranks.items()}
         self.torch = torch.Generator()
         self.torch.manual_seed(TORCH_SEED)
         self.python = random.Random(rank)
@@ -77,6 +80,38 @@ class Streams:
             del _thread.streams
 
 
+class _EnvironOfThread(MutableMapping[str, str]):
+    """Stands in for `os.environ`: each rank has a copy, with the variables that torchrun would set."""
+
+    def __init__(self, process_environ: MutableMapping[str, str]) -> None:
+        self._process_environ = process_environ
+
+    def _mine(self) -> MutableMapping[str, str]:
+        streams: Streams | None = getattr(_thread, "streams", None)
+        return self._process_environ if streams is None else streams.environ
+
+    def __getitem__(self, name: str) -> str:
+        return self._mine()[name]
+
+    def __setitem__(self, name: str, value: str) -> None:
+        self._mine()[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._mine()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mine())
+
+    def __len__(self) -> int:
+        return len(self._mine())
+
+    def copy(self) -> dict[str, str]:
+        return dict(self._mine())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process_environ, name)  # encodekey and its kin, which subprocess asks for
+
+
 class _TextOf:
     """Stands in for `sys.stdout` and `sys.stderr`."""
 
@@ -110,6 +145,7 @@ def _function_of(process_function: Callable[..., Any], stream: str, name: str) -
 def _stand_ins() -> Iterator[Replacement]:
     yield sys, "stdout", _TextOf(sys.stdout)
     yield sys, "stderr", _TextOf(sys.stderr)
+    yield os, "environ", _EnvironOfThread(os.environ)
     yield time, "sleep", _function_of(time.sleep, "", "sleep")
     for module, a_function, stream in ((random, random.random, "python"), (np.random, np.random.rand, "numpy")):
         shared = getattr(a_function, "__self__")  # noqa: B009 (the hidden generator whose methods these modules export)

@@ -1,6 +1,9 @@
 """Random streams of a rank's own."""
 
+import os
 import random
+import subprocess
+import sys
 
 import numpy as np
 import torch
@@ -106,3 +109,29 @@ def test_checkpointed_dropout_is_recomputed_with_the_same_mask():
         return torch.equal(x.grad, y.detach())
 
     assert list(World(2).run(gradient)) == [True, True]
+
+
+def test_a_rank_has_the_variables_that_torchrun_sets():
+    def variables():
+        return tuple(int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")), os.getenv("HOME")
+
+    assert list(World(2).run(variables)) == [((rank, rank, 2), os.environ.get("HOME")) for rank in range(2)]
+    assert "LOCAL_RANK" not in os.environ
+
+
+def test_what_a_rank_sets_in_its_environment_is_its_own(monkeypatch):
+    monkeypatch.setenv("SHARDED_TEST", "process")
+
+    def change():
+        before = os.environ["SHARDED_TEST"]
+        os.environ["SHARDED_TEST"] = f"rank {dist.get_rank()}"
+        dist.barrier()
+        return before, os.environ["SHARDED_TEST"], os.environ.copy()["SHARDED_TEST"]
+
+    assert list(World(2).run(change)) == [("process", f"rank {rank}", f"rank {rank}") for rank in range(2)]
+    assert os.environ["SHARDED_TEST"] == "process"
+
+
+def test_a_rank_may_start_a_program():
+    program = [sys.executable, "-c", "print(6 * 7)"]
+    assert World(1).run(lambda: subprocess.run(program, capture_output=True, text=True).stdout)[0] == "42\n"
