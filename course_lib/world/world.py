@@ -17,6 +17,7 @@ from ..meter.timeline import Timeline, save_trace
 from . import metered, simulated
 from .calls import Call
 from .failure import RankError
+from .rank import Rank
 
 MAX_RANKS = 64
 """The most ranks that a simulated world has."""
@@ -85,7 +86,7 @@ class World:
             CourseError: `fn` cannot be called like this.
         """
         caller = threading.current_thread()
-        if isinstance(caller, simulated.Rank):
+        if isinstance(caller, Rank):
             raise CourseError(
                 f"rank {caller.rank} called World.run: a rank cannot start a world of its own. "
                 "Call World.run in the notebook, and collectives inside the function."

@@ -1,0 +1,143 @@
+"""One simulated rank: a thread that behaves like a process, and that can be stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import interpose, torch_internals
+from .copies import Copies
+from .failure import Raised
+from .rendezvous import Fault, Rendezvous, State, Stopped
+from .sites import Site, learner_site
+from .streams import Streams
+
+
+class Rank(threading.Thread):
+    """One rank: its thread, its streams and, afterwards, what it returned or raised."""
+
+    def __init__(self, rank: int, rendezvous: Rendezvous, copies: Copies, store: dist.Store) -> None:
+        super().__init__(name=f"rank {rank}", daemon=True)
+        self.rank = rank
+        self.rendezvous = rendezvous
+        self.streams = Streams(rank, rendezvous.world_size)
+        self.result: Any = None
+        self.raised: Raised | None = None
+        self.last_site: Site | None = None
+        self.finish = threading.Event()
+        self.groups: list[weakref.ref[dist.ProcessGroup]] = []
+        self._copies = copies
+        self._store = store
+        self._guard = threading.Lock()
+        self._stoppable = False  # whether the thread is in the learner's code, and nowhere that holds a lock of ours
+
+    # -- the interposer of this thread: see interpose.Interposer ---------------------------------------------------
+
+    @property
+    def generator(self) -> torch.Generator:
+        return self.streams.torch
+
+    def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
+        with self._shielded():
+            return self.rendezvous.collective(self.rank, operator, arguments, execute)
+
+    def new_group(self, group_name: str, ranks: list[int]) -> None:
+        with self._shielded():
+            self.rendezvous.new_group(self.rank, group_name, ranks)
+
+    def not_in_group(self, op: str) -> None:
+        with self._shielded():
+            self.rendezvous.not_in_group(self.rank, op)
+
+    def waiting(self, work: Any) -> None:
+        with self._shielded():
+            self.rendezvous.waiting(self.rank, work)
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        with interpose.interposed(self), self.streams.own():
+            try:
+                self._work()
+            finally:
+                self.finish.wait()
+                self._leave_groups()
+
+    def _leave_groups(self) -> None:
+        if dist.is_initialized():
+            self.groups = [weakref.ref(group) for group in torch_internals.groups()]
+            dist.destroy_process_group()
+
+    def _work(self) -> None:
+        error = self._call()
+        if error is None:
+            self.rendezvous.left(self.rank, State.RETURNED)
+        elif isinstance(error, Stopped) or self.rendezvous.stopping:  # an error now is what being stopped looks like
+            self.rendezvous.left(self.rank, State.RAISED)
+        else:
+            self.raised = Raised.of(error)
+            kind = "exited" if isinstance(error, SystemExit) else "raised"
+            self.rendezvous.left(self.rank, State.RAISED, Fault(kind=kind, ranks=(self.rank,)))
+
+    def _call(self) -> BaseException | None:
+        """Run the learner's function; what it raised."""
+        try:
+            dist.init_process_group(
+                "gloo",
+                store=self._store,
+                rank=self.rank,
+                world_size=self.rendezvous.world_size,
+                timeout=timedelta(hours=1),  # nothing waits inside gloo for a peer: see rendezvous.py
+            )
+            fn, args, kwargs = self._copies.unpack()
+            try:
+                self._stoppable = True
+                self.rendezvous.entered(self.rank)
+                self.result = fn(*args, **kwargs)
+            finally:
+                self._stoppable = False
+                self._outlive_stop()
+        except BaseException as error:
+            return error
+        return None
+
+    def _outlive_stop(self) -> None:
+        """Let a `Stopped` that was sent and has not arrived come now, and none after it."""
+        with contextlib.suppress(Stopped), self._guard:
+            _raise_in(self, None)
+
+    @contextlib.contextmanager
+    def _shielded(self) -> Iterator[None]:
+        """No `Stopped` is sent while the thread is in here: it could leave a lock held that all ranks need."""
+        with self._guard:
+            self._stoppable = False
+        try:
+            yield
+        finally:
+            self._stoppable = True
+
+    def stop(self) -> None:
+        """Raise `Stopped` in the learner's code, if the thread is there."""
+        self.streams.stopping = True
+        with self._guard:
+            if self._stoppable:
+                _raise_in(self, Stopped)
+
+    def where(self) -> Site | None:
+        """The learner's line that this rank is at."""
+        frame = sys._current_frames().get(self.ident or -1)
+        return None if frame is None else learner_site(frame)
+
+
+def _raise_in(thread: threading.Thread, exception: type[BaseException] | None) -> None:
+    value = None if exception is None else ctypes.py_object(exception)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), value)
