@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from .calls import Call
 from .failure import RankReport, advice_for, grouped, quoted, who
-from .rendezvous import Fault, Meeting
+from .meeting import Meeting
+from .rendezvous import Fault
 
 
 def tell(fault: Fault, reports: Sequence[RankReport], diverged: Meeting | None, timeout: float) -> str:

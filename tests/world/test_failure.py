@@ -321,6 +321,11 @@ def test_an_asynchronous_collective_that_a_rank_never_joins():
     assert lines(error)[0] == "rank 2 returned without the all_reduce #1 that ranks 0, 1 wait in"
 
 
+def test_ranks_that_wait_in_native_code_for_calls_that_do_not_fit():
+    error = failure(lambda: dist.all_reduce(torch.ones(4 + rank()), async_op=True).get_future().wait())
+    assert error.kind == "mismatch" and all(report.stopped for report in error.ranks)
+
+
 @pytest.mark.slow
 def test_a_loop_without_end():
     def program():

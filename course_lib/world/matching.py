@@ -1,0 +1,81 @@
+"""Which calls belong together: the meetings that have not taken place, found by what a call says of itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import replace
+
+from .calls import Call
+from .meeting import Meeting
+
+
+class Matching:
+    """The open meetings of a run. Who is the last to come to one takes it out of here."""
+
+    def __init__(self) -> None:
+        self._open: dict[Hashable, Meeting] = {}
+        self._broken: list[Meeting] = []
+        self._ordinals: Counter[tuple[int, Hashable]] = Counter()
+        self._numbers: Counter[tuple[int, str, str]] = Counter()
+
+    @property
+    def open(self) -> list[Meeting]:
+        """The meetings that have not taken place, those that never will included."""
+        return [*self._open.values(), *self._broken]
+
+    def never(self, meeting: Meeting) -> None:
+        """The calls of `meeting` do not fit; keep it open, whoever comes."""
+        meeting.broken = True
+        if meeting not in self._broken:
+            self._broken.append(meeting)
+
+    def numbered(self, rank: int, call: Call) -> Call:
+        """`call` with its number among this rank's calls of that op in that group."""
+        counter = (rank, call.group_name, call.op)
+        self._numbers[counter] += 1
+        return replace(call, number=self._numbers[counter])
+
+    def group(self, group_name: str, rank: int, ranks: list[int]) -> Meeting:
+        """The meeting of those who make a group."""
+        return self._found(rank, ("new_group", group_name), frozenset(ranks))
+
+    def collective(self, rank: int, call: Call) -> Meeting:
+        """The meeting of a collective: the k-th call of each member in the group."""
+        return self._found(rank, (call.group_name, self._next(rank, call.group_name)), frozenset(call.ranks))
+
+    def message(self, rank: int, call: Call, tag: int) -> Meeting:
+        """The meeting of a send and its recv: the k-th of each for one (sender, receiver, tag)."""
+        assert call.root is not None
+        pair = (rank, call.root) if call.op == "send" else (call.root, rank)
+        line = (call.group_name, *pair, tag)
+        expected = ("any", call.group_name, pair[1], tag)
+        key = (*line, self._next(rank, (call.op, *line)))
+        if call.op == "send" and key not in self._open and expected in self._open:
+            meeting = self._open.pop(expected)
+            meeting.members, meeting.any_member = frozenset(pair), False
+            self._next(pair[1], ("recv", *line))
+            return meeting
+        return self._found(rank, key, frozenset(pair))
+
+    def message_from_any(self, rank: int, call: Call, tag: int) -> Meeting:
+        """The meeting of a recv without a source: with a send that waits for one, or with the first that comes."""
+        for sender in call.ranks:
+            line = (call.group_name, sender, rank, tag)
+            key = (*line, self._ordinals[rank, ("recv", *line)] + 1)
+            if key in self._open:
+                self._next(rank, ("recv", *line))
+                return self._open.pop(key)
+        meeting = Meeting(members=frozenset(call.ranks), any_member=True)
+        self._open["any", call.group_name, rank, tag] = meeting
+        return meeting
+
+    def _found(self, rank: int, key: Hashable, members: frozenset[int]) -> Meeting:
+        meeting = self._open.setdefault(key, Meeting(members=members))
+        if meeting.missing == {rank}:
+            del self._open[key]
+        return meeting
+
+    def _next(self, rank: int, line: Hashable) -> int:
+        self._ordinals[rank, line] += 1
+        return self._ordinals[rank, line]
