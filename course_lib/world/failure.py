@@ -132,9 +132,9 @@ def _rebuild(message: str, kind: str, rank: int, ranks: Sequence[RankReport], ou
 
 
 def who(ranks: Sequence[int], world_size: int | None = None) -> str:
-    """`rank 2`, `ranks 0, 1, 3`, `all 4 ranks`."""
-    if world_size is not None and len(ranks) == world_size and world_size > 1:
-        return f"all {world_size} ranks"
+    """`rank 2`, `ranks 0, 1, 3`, `both ranks`, `all 4 ranks`."""
+    if len(ranks) == world_size and world_size > 1:
+        return "both ranks" if world_size == 2 else f"all {world_size} ranks"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 

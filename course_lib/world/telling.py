@@ -32,7 +32,7 @@ def _raised(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tupl
     same = [r.rank for r in reports if r.raised and (r.raised.type, r.raised.message) == _key(report)]
     headline = f"{who(same, len(reports))} of {len(reports)} raised {report.raised}"
     if len(same) == len(reports) > 1:
-        headline = f"all {len(reports)} ranks raised {report.raised}"
+        headline = f"{who(same, len(reports))} raised {report.raised}"
     waiting = any(r.call for r in reports)
     consequence = " The other ranks were stopped: they would have waited for it for ever." if waiting else ""
     advice = advice_for(report.raised.message) or "mend that line, then run the cell again."

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
 from ..meter.comm import Communication, matrix
@@ -18,6 +18,9 @@ from . import metered, simulated
 from .calls import Call
 from .failure import RankError
 from .rank import Rank
+
+if TYPE_CHECKING:
+    from ..plots import Picture
 
 MAX_RANKS = 64
 """The most ranks that a simulated world has."""
@@ -135,6 +138,38 @@ class Run(Sequence[Any]):
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the timelines to a file that ui.perfetto.dev opens, one process for each rank."""
         save_trace(path, self.timeline)
+
+    def plot_comm(self) -> Picture:
+        """Who sent how much to whom, as a heat map."""
+        from ..plots import plot_comm  # here and below: matplotlib takes half a second to load, for who draws only
+
+        return plot_comm(self.comm_matrix)
+
+    def plot_timeline(self) -> Picture:
+        """What each rank did and when, as a Gantt chart."""
+        from ..plots import plot_timeline
+
+        return plot_timeline(self.timeline)
+
+    def plot_shards(self) -> Picture:
+        """Who holds which slice of which tensor, where each rank returned (name, numel, start, stop) of its slices.
+
+        Raises:
+            CourseError: a rank returned something else.
+        """
+        from ..plots import plot_shards
+
+        tensors: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        for rank, slices in enumerate(self):
+            try:
+                for name, numel, start, stop in slices:
+                    tensors.setdefault((name, numel), []).append((rank, start, stop))
+            except (TypeError, ValueError):
+                raise CourseError(
+                    f"plot_shards draws slices, and rank {rank} returned {_short(slices, 60)}. Let every rank return a "
+                    "list with (name, numel, start, stop) of each slice that it holds."
+                ) from None
+        return plot_shards([(name, numel, slices) for (name, numel), slices in tensors.items()])
 
     def __getitem__(self, rank: Any) -> Any:
         return self._results[rank]

@@ -429,5 +429,5 @@ def test_the_error_can_be_pickled():
 
 def test_ipython_shows_the_message_and_no_frames_of_ours():
     rendered = "\n".join(failure(lambda: 1 / 0, world_size=2)._render_traceback_())
-    assert rendered.startswith("RankError: all 2 ranks raised ZeroDivisionError")
+    assert rendered.startswith("RankError: both ranks raised ZeroDivisionError")
     assert "simulated.py" not in rendered and ".traceback" in rendered
