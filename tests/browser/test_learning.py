@@ -1,0 +1,115 @@
+"""What a learner does in a browser: solve an exercise wrong and right, ask for a hint, take a quiz, break a world."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, choose_theme, open_notebook, run_all
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+START = "00-start-here.ipynb"
+ALL_CELLS_DRAWN = "{ ...lab.content.notebookConfig, windowingMode: 'none' }"  # else those out of sight are not there
+
+
+@pytest.fixture
+def lesson(page: Page, jupyterlab: JupyterLab) -> Iterator[Page]:
+    """The first lesson, open, with every cell run."""
+    open_notebook(page, jupyterlab, START)
+    page.evaluate(f"() => {{ const lab = {NOTEBOOK}; lab.content.notebookConfig = {ALL_CELLS_DRAWN}; }}")
+    run_all(page)
+    yield page
+
+
+def number_of(page: Page, text: str) -> int:
+    """The cell whose source holds `text`."""
+    sources = page.evaluate(f"{NOTEBOOK}.content.model.sharedModel.toJSON().cells.map(cell => String(cell.source))")
+    (number,) = [number for number, source in enumerate(sources) if text in source]
+    return int(number)
+
+
+def run(page: Page, number: int, source: str) -> Locator:
+    """Write `source` into a cell and run it as Shift+Enter would, without waiting for its end; the cell."""
+    page.evaluate(
+        f"""([number, source]) => {{
+            const notebook = {NOTEBOOK}.content;
+            notebook.model.sharedModel.cells[number].setSource(source);
+            notebook.activeCellIndex = number;
+            window.jupyterapp.commands.execute('notebook:run-cell');
+        }}""",
+        [number, source],
+    )
+    return page.locator(".jp-Notebook .jp-Cell").nth(number)
+
+
+def solution(line: str) -> str:
+    return f'@exercise("start.first")\ndef first() -> int:\n    """The square of this rank\'s number."""\n    {line}\n'
+
+
+def test_an_exercise_is_solved_wrong_and_then_right(lesson: Page) -> None:
+    number = number_of(lesson, '@exercise("start.first")')
+
+    cell = run(lesson, number, solution("return dist.get_rank()"))
+    expect(cell.get_by_text("Not right yet.").first).to_be_visible(timeout=READY_MS)
+    expect(cell.get_by_role("table").first).to_be_visible()
+
+    cell.get_by_role("button", name="Show hint 1 of").click()
+    expect(cell.get_by_role("heading", name="Hint 1 of")).to_be_visible(timeout=READY_MS)
+
+    cell = run(lesson, number, solution("return dist.get_rank() ** 2"))
+    expect(cell.get_by_text("Passed.").first).to_be_visible(timeout=READY_MS)
+
+
+def test_a_quiz_answers_every_answer(lesson: Page) -> None:
+    quiz = lesson.locator(".jp-Notebook .jp-Cell").nth(number_of(lesson, 'quiz("start")'))
+    field = quiz.get_by_label("Your answer")
+    field.fill("7")
+    quiz.get_by_role("button", name="Check").first.click()
+    expect(quiz.get_by_role("alert").get_by_text("Not yet.").first).to_be_visible(timeout=READY_MS)
+
+    quiz.get_by_role("button", name="Try again").first.click()
+    expect(quiz.get_by_role("alert").get_by_text("Asked anew.")).to_be_visible(timeout=READY_MS)
+
+
+def test_the_stop_button_ends_a_run_and_the_next_one_works(lesson: Page) -> None:
+    number = number_of(lesson, "def one_rank_fails")
+    cell = run(lesson, number, "def spin():\n    while True:\n        pass\n\n\nworld.run(spin)")
+    lesson.wait_for_function(f"{NOTEBOOK}.sessionContext.session.kernel.status === 'busy'", timeout=READY_MS)
+    lesson.wait_for_timeout(500)
+    lesson.evaluate("window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
+    expect(cell.get_by_text("KeyboardInterrupt: the run was interrupted")).to_be_visible(timeout=READY_MS)
+
+    cell = run(lesson, number, "world.run(lambda: dist.get_rank() + 40)[2]")
+    expect(cell.get_by_text("42", exact=True)).to_be_visible(timeout=READY_MS)
+
+
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+def test_a_verdict_can_be_read_in_both_themes(lesson: Page, theme: str) -> None:
+    choose_theme(lesson, "Dark" if theme == "Dark" else "Light")
+    cell = run(lesson, number_of(lesson, '@exercise("start.first")'), solution("return dist.get_rank()"))
+    told = cell.get_by_text("Not right yet.").first
+    expect(told).to_be_visible(timeout=READY_MS)
+    assert contrast(told) >= 4.5
+
+
+def contrast(text: Locator) -> float:
+    """The contrast of a text against what is behind it, as WCAG 2.1 defines it."""
+    colors = text.evaluate(
+        """element => {
+            const solid = color => { const [r, g, b, a = 1] = color.match(/[\\d.]+/g).map(Number);
+                                     return a === 0 ? null : [r, g, b]; };
+            let behind = element;
+            while (behind && !solid(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
+            return [solid(getComputedStyle(element).color),
+                    behind ? solid(getComputedStyle(behind).backgroundColor) : [255, 255, 255]];
+        }"""
+    )
+    lighter, darker = sorted((luminance(color) for color in colors), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(color: list[float]) -> float:
+    channels = [value / 255 for value in color]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
