@@ -134,6 +134,12 @@ def display_with_text(widget: Widget, *, text: str, summary: str) -> None:
     place of the other forms of the same output. So `text` is an output of its own; a living widget hides it.
     `summary`, one line, takes the widget's place where only text can be shown.
     """
-    html = f'<pre class="course-text" style="{_WRAP}">{escape(text)}\n\n{escape(summary)}</pre>'
-    display({"text/html": html, "text/plain": text}, raw=True)
+    display_text(text, summary)
     display(widget._repr_mimebundle_() | {"text/plain": summary}, raw=True)
+
+
+def display_text(text: str, note: str = "") -> None:
+    """Display the plain-text form of a widget, which is hidden while the widget is alive. `note` closes it, in HTML."""
+    shown = escape(f"{text}\n\n{note}".strip())
+    html = f'<pre class="course-text" style="{_WRAP}">{shown}</pre>'
+    display({"text/html": html, "text/plain": text}, raw=True)

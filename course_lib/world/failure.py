@@ -23,6 +23,9 @@ _ADVICE = {
 }
 """What to do next, for errors of torch whose text does not tell; by a part of the text."""
 
+LINE_LIMIT = 500
+"""Characters shown of each line of an exception's text."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Raised:
@@ -45,15 +48,25 @@ class Raised:
         """The record of `error`, which can be dropped afterwards."""
         return Raised(
             type=type(error).__name__,
-            message=str(error).strip(),
+            message=_text(error),
             site=_innermost(error.__traceback__),
             traceback="".join(traceback.format_exception(error)),
         )
 
     def __str__(self) -> str:
-        first, *rest = self.message.splitlines() or [""]
+        lines = [line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]}…" for line in self.message.splitlines()]
+        first, *rest = lines or [""]
         text = f"{self.type}: {first}" if first else self.type
         return "\n".join([text, *(f"    {line}" for line in rest[:6])])
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return "0" if error.code is None else repr(error.code)
+    try:
+        return str(error).strip()
+    except Exception as broken:  # in a __str__ of the learner's
+        return f"<no text: its __str__ raised {type(broken).__name__}>"
 
 
 def _innermost(trace: TracebackType | None) -> Site | None:
@@ -91,7 +104,7 @@ class RankError(CourseError):
     """A run failed on at least one rank.
 
     Attributes:
-        kind: raised, exited, mismatch, absent, deadlock, not_in_group, timeout or interrupted.
+        kind: raised, exited, mismatch, refused, absent, deadlock, not_in_group, timeout or interrupted.
         rank: the rank to look at first.
         ranks: a `RankReport` for each rank.
         output: what each rank had printed, by rank.

@@ -96,7 +96,11 @@ def _collective_kernel(operator: Any) -> Callable[..., Any]:
 
 
 def _random_kernel(operator: Any) -> Callable[..., Any]:
+    names = [argument.name for argument in operator._schema.arguments]
+
     def kernel(keyset: Any, *args: Any, generator: Any = None, **kwargs: Any) -> Any:
+        if "generator" in names[: len(args)]:  # a few operators take it by position
+            args, generator = args[:-1], args[-1]
         interposer = current()
         # A subclass (DTensor) comes back here with its local tensors; those get the generator.
         plain = not any(isinstance(a, torch.Tensor) and type(a).__torch_dispatch__ is not _no_dispatch for a in args)

@@ -14,6 +14,9 @@ from .calls import Call, Times
 
 Future = torch.futures.Future[Any]
 
+_WITHOUT_FUTURE = ("send", "recv", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced")
+"""Ops whose Work of gloo's has no future to chain."""
+
 
 @dataclass(eq=False, kw_only=True)
 class Meeting:
@@ -36,7 +39,7 @@ class Meeting:
     calls: dict[int, Call] = field(default_factory=dict)
     execute: dict[int, Callable[[], Any]] = field(default_factory=dict)
     results: dict[int, Any] = field(default_factory=dict)
-    errors: dict[int, RuntimeError] = field(default_factory=dict)
+    errors: dict[int, Exception] = field(default_factory=dict)
     futures: dict[int, Future] = field(default_factory=dict)
 
     @property
@@ -65,7 +68,7 @@ class Meeting:
             try:
                 # A monitored barrier is over when all have come; gloo's own would block here, rank after rank.
                 self.results[rank] = self.execute[rank]() if call.op != "monitored_barrier" else None
-            except RuntimeError as error:  # the backend refuses this rank's call
+            except Exception as error:  # the backend refuses this rank's call
                 self.errors[rank] = error
         self.execute.clear()
         for rank, future in self.futures.items():
@@ -74,8 +77,8 @@ class Meeting:
                 future.set_result(next(iter(self.errors.values())))
                 continue
             work = torch_internals.work_of(self.results.pop(rank))
-            if call.op in ("send", "recv"):
-                work.wait()  # gloo's messages have no future to chain; both sides are here, so this is short
+            if call.op in _WITHOUT_FUTURE:
+                work.wait()  # everyone's call is under way, so this is short
                 call.times.done = time.perf_counter()
                 future.set_result([])
             else:

@@ -50,10 +50,10 @@ class Fault:
     """Why a run cannot go on.
 
     Attributes:
-        kind: raised, exited, mismatch, absent, deadlock, not_in_group, timeout or interrupted.
+        kind: raised, exited, mismatch, refused, absent, deadlock, not_in_group, timeout or interrupted.
         ranks: the ranks to blame, or to look at first.
         calls: the calls that the fault is about, by rank; ranks that come late are added.
-        detail: for a mismatch, the property that differs.
+        detail: for a mismatch, the property that differs; for a refused call, what the backend said.
     """
 
     kind: str
@@ -227,6 +227,9 @@ class Rendezvous:
         if self.diverged is None and len({call.site for call in meeting.calls.values()}) > 1:
             self.diverged = meeting
         meeting.take_place()
+        if meeting.errors and meeting.futures:  # who went on would not hear of it: C++ waits for a Work and looks away
+            refused, told = tuple(meeting.errors), str(next(iter(meeting.errors.values())))
+            self._fail(Fault(kind="refused", ranks=refused, calls=meeting.calls, detail=told))
         for rank in [rank for rank, waited in self.waits.items() if waited is meeting]:
             self.states[rank] = State.RUNNING  # from now on, though its thread may wake later
             del self.waits[rank]

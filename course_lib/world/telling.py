@@ -45,9 +45,11 @@ def _key(report: RankReport) -> tuple[str, str] | None:
 
 def _exited(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
     report = reports[fault.ranks[0]]
-    status = report.raised.message if report.raised and report.raised.message else "0"
+    same = [r.rank for r in reports if _key(r) == _key(report)]
+    leavers = who(same, len(reports)) if len(same) == len(reports) else f"{who(same)} of {len(reports)}"
+    consequence = ", and its peers would be left without it" if len(same) == 1 < len(reports) else ""
     return (
-        f"rank {report.rank} of {len(reports)} left through sys.exit({status}), and its peers would be left without it",
+        f"{leavers} left through sys.exit({report.raised.message if report.raised else ''}){consequence}",
         "use `return` to end a rank's work, on every rank at the same point.",
     )
 
@@ -111,6 +113,13 @@ def _property(call: Call, detail: str) -> str:
     return f"{call.op} {call.tensors}" if call.op in ("send", "recv") else call.tensors
 
 
+def _refused(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    return (
+        f"gloo refused the {fault.calls[fault.ranks[0]].name} of {who(fault.ranks, len(reports))}: {fault.detail}",
+        "mend the arguments of that call. gloo, the backend of this world, takes fewer shapes and dtypes than NCCL.",
+    )
+
+
 def _deadlock(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
     messages = all(call.op in ("send", "recv") for call in fault.calls.values())
     verbs = {call.op for call in fault.calls.values()}
@@ -152,6 +161,7 @@ _TELLERS = {
     "exited": _exited,
     "absent": _absent,
     "mismatch": _mismatch,
+    "refused": _refused,
     "deadlock": _deadlock,
     "not_in_group": _not_in_group,
     "timeout": _timeout,
@@ -171,7 +181,8 @@ def _activity(report: RankReport, fault: Fault) -> str:
         return f"raised at {quoted(report.raised.site)}" if report.raised.site else "raised in library code"
     call = report.call or fault.calls.get(report.rank)
     if call is not None:
-        verb = "called" if fault.kind in ("mismatch", "not_in_group") and report.rank in fault.calls else "waited in"
+        came = fault.kind in ("mismatch", "refused", "not_in_group") and report.rank in fault.calls
+        verb = "called" if came or report.call is None else "waited in"
         return f"{verb} {call.name} at {quoted(call.site)}"
     if report.state == "returned":
         return "returned"

@@ -73,6 +73,12 @@ def reduce_scatter_single():
     return part
 
 
+def reduce_scatter_later():
+    part = torch.empty(2)
+    dist.reduce_scatter_single(part, mine().repeat(N), async_op=True).wait()
+    return part
+
+
 def gather_then_broadcast():
     parts = [torch.empty(2) for _ in range(N)] if dist.get_rank() == 0 else None
     dist.gather(mine(), parts, dst=0)
@@ -136,6 +142,7 @@ def several_at_once():
         (all_gather_single, [0, 0, 1, 10, 2, 20]),
         (reduce_scatter, [3, 30]),
         (reduce_scatter_single, [3, 30]),
+        (reduce_scatter_later, [3, 30]),
         (gather_then_broadcast, [0, 0, 1, 10, 2, 20]),
         (scatter, [0, 0]),
         (all_to_all, [0, 10, 20]),

@@ -1,0 +1,34 @@
+"""Exercises that diagnose: what they are, how a solution is checked, and what the learner is told.
+
+    exercises.names()                           # of the whole course
+    exercises.get("ranks.hello").check(hello)   # -> Verdict
+
+    registry    -> declare -> check             declare: the shape of an exercise, which a lesson's file fills
+    check       -> diagnose, compare, unready, guard
+    compare     -> forms, patterns -> gap       recognise causes: a missing return, a sum for a mean, ...
+    diagnose, compare, rules -> observe         runs a solution on a case
+    observe, gap, texts -> plain                results as plain data
+"""
+
+from .declare import Case, Exercise, Mistake
+from .findings import Finding, Row, Verdict
+from .observe import Observation, Trial
+from .registry import Registry, get, names
+from .rules import at_most, only_calls, same_calls
+
+__all__ = [
+    "Case",
+    "Exercise",
+    "Finding",
+    "Mistake",
+    "Observation",
+    "Registry",
+    "Row",
+    "Trial",
+    "Verdict",
+    "at_most",
+    "get",
+    "names",
+    "only_calls",
+    "same_calls",
+]

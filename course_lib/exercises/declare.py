@@ -1,0 +1,159 @@
+"""The shape of an exercise: what a lesson file declares.
+
+A lesson file is data: functions to write, the right ones, the known wrong ones, and what to say about them. It ends
+with `EXERCISES`, a tuple of them, and is listed in `registry.LESSONS`.
+
+    Case         one draw of a check: how many ranks, and what each of them is called with
+    Exercise     a function that the learner writes, with all that is known about it
+    Mistake      a wrong solution that learners hand in, runnable, with the sentence that helps
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import CourseError
+from ..world import World
+from .check import OnCase, check, nobody_watches
+from .findings import Verdict
+from .rules import Rule
+from .unready import unattempted
+
+Solution = Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One draw of a check.
+
+    Attributes:
+        world_size: number of ranks; 0 for a solution that needs no world and is called once.
+        args: called with a rank, the positional arguments of the solution there. Drawn anew on every call, always the
+            same: whoever runs the solution may change them. It runs on the rank itself.
+        about: the case in a few words, for the learner ("3 ranks, 10 elements").
+    """
+
+    world_size: int
+    args: Callable[[int], tuple[Any, ...]]
+    about: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """A known wrong solution.
+
+    Attributes:
+        id: short and kebab-case, unique in its exercise: `sum-for-mean`.
+        solution: code that makes the mistake. It is run beside the learner's: who behaves like it, made it. So it
+            must behave the same on every run (no uninitialised memory), and end (no endless loop).
+        told: the sentence that the learner gets: what the code does, and why that is not what was asked.
+        action: one next step.
+    """
+
+    id: str
+    solution: Solution
+    told: str
+    action: str
+
+
+@dataclass(kw_only=True)
+class Latest:
+    """The solution that was checked last, so that it can be checked again."""
+
+    solution: Solution | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exercise:
+    """A function that the learner writes.
+
+    Attributes:
+        name: lesson and task, `ranks.hello`.
+        title: a heading of a few words.
+        task: what to write, in Markdown.
+        stub: what the notebook's cell starts from, under the name that the learner's function has; its body raises
+            `NotImplementedError`. The cell holds its source: see `cell`.
+        reference: a right solution, written to be read: the learner sees its source as the last hint.
+        draw: makes a `Case` from a random stream and the number of the draw (0, 1, 2, ...); draw 0 is the smallest
+            case that means anything, so that it is the one a learner sees first.
+        mistakes: at least six.
+        variants: right solutions written differently; tests only.
+        hints: from a question to nearly the code: question, concept, name of the function, nearly the code.
+        explanation: why the reference is right, in Markdown; shown with the solution, and after a pass.
+        rules: what else must hold besides equal results, such as `only_calls("send", "recv")`.
+        trial: `trial(solution, *args)` runs a solution on one rank and gives what is compared; by default what
+            `solution(*args)` returns. What is compared is plain: None, bools, numbers, strings, tensors, and lists,
+            tuples and dicts of them.
+        inputs_matter: whether the arguments must end up as the reference leaves them: untouched, or changed in place.
+            False where a solution may use them as scratch space.
+        tolerance: relative, for floating-point results.
+        case_count: how many cases a check tries.
+    """
+
+    name: str
+    title: str
+    task: str
+    stub: Solution
+    reference: Solution
+    draw: Callable[[random.Random, int], Case]
+    mistakes: Sequence[Mistake]
+    hints: Sequence[str]
+    explanation: str
+    variants: Mapping[str, Solution] = field(default_factory=dict)
+    rules: Sequence[Rule] = ()
+    trial: Callable[..., Any] | None = None
+    inputs_matter: bool = True
+    tolerance: float = 1e-5
+    case_count: int = 6
+    latest: Latest = field(default_factory=Latest, init=False, repr=False, compare=False)
+
+    def check(
+        self, solution: Any, world: World | None = None, *, seed: int = 0, on_case: OnCase = nobody_watches
+    ) -> Verdict:
+        """Try `solution` on cases drawn from `seed`, and say what is wrong with the first that fails.
+
+        Args:
+            solution: what the learner wrote. It and what it uses are copied, and stay as they are.
+            world: where to run, if not on simulated ranks; then only cases of its size are tried.
+            seed: the same seed draws the same cases.
+            on_case: called with the number of cases done and the number to do.
+        """
+        self.latest.solution = solution
+        return check(self, solution, world, seed=seed, on_case=on_case)
+
+    def is_stub(self, solution: Any) -> bool:
+        """Whether `solution` is the cell as it came, or has an empty body."""
+        return unattempted(solution, self.stub)
+
+    def rerun(self, seed: int) -> Verdict:
+        """Check the solution that was checked last on the cases of `seed`, which a verdict tells.
+
+        Raises:
+            CourseError: nothing was checked yet.
+        """
+        if self.latest.solution is None:
+            raise CourseError(
+                f"{self.name}: nothing to run again, because no solution has been checked in this kernel. "
+                "Run the cell of the exercise first."
+            )
+        return self.check(self.latest.solution, seed=seed)
+
+    @property
+    def cell(self) -> str:
+        """The text of the notebook's cell."""
+        return f'@exercise("{self.name}")\n{_source(self.stub)}'
+
+    @property
+    def solution(self) -> str:
+        """The reference's source, under the name that the learner's function has."""
+        source = _source(self.reference)
+        return source.replace(f"def {self.reference.__name__}(", f"def {self.stub.__name__}(")
+
+
+def _source(function: Solution) -> str:
+    return textwrap.dedent(inspect.getsource(function)).strip()

@@ -1,0 +1,80 @@
+"""Finds the known mistake behind a wrong solution, by running both.
+
+Known mistakes are runnable. The one that does what the solution does, on the case that failed and on every other
+case of the check, is the one that was made: the same results, or the same failure, and the same broken rules. Where
+none is, none is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CourseError
+from ..world import RankError, RankReport, World
+from .observe import Observation, Trial, observe
+from .plain import same
+
+if TYPE_CHECKING:
+    from .declare import Mistake
+
+
+def known_mistake(trials: Iterable[Trial], world: World | None = None) -> Mistake | None:
+    """The mistake that behaves like the solution.
+
+    Args:
+        trials: of the solution; first the case that failed. Taken one by one while there are candidates.
+        world: where they were run, if not on simulated ranks.
+    """
+    candidates: list[tuple[Mistake, int]] | None = None  # with the number of trials whose calls are the same too
+    for trial in trials:
+        if candidates is None:
+            candidates = [(mistake, 0) for mistake in trial.exercise.mistakes]
+        matches = []
+        for mistake, alike in candidates:
+            made = observe(trial.exercise, mistake.solution, trial.case, world)
+            if _same_behaviour(trial, made):
+                matches.append((mistake, alike + (_calls(made) == _calls(trial.yours))))
+        candidates = matches
+        if not candidates:
+            return None
+    return max(candidates, key=lambda candidate: candidate[1])[0] if candidates else None
+
+
+def _same_behaviour(trial: Trial, made: Observation) -> bool:
+    yours, exercise = trial.yours, trial.exercise
+    if yours.error is not None or made.error is not None:
+        return yours.error is not None and made.error is not None and _same_failure(yours.error, made.error)
+    if exercise.inputs_matter and not same(yours.after, made.after, exercise.tolerance):
+        return False
+    return same(yours.values, made.values, exercise.tolerance) and _broken(trial, yours) == _broken(trial, made)
+
+
+def _broken(trial: Trial, yours: Observation) -> list[str]:
+    """What the rules say."""
+    about = Trial(exercise=trial.exercise, case=trial.case, expected=trial.expected, yours=yours)
+    return [finding.observed for rule in trial.exercise.rules for finding in rule(about)]
+
+
+def _same_failure(yours: CourseError, made: CourseError) -> bool:
+    if not (isinstance(yours, RankError) and isinstance(made, RankError)):
+        return str(yours) == str(made)
+    ends = [(_end(a), _end(b)) for a, b in zip(yours.ranks, made.ranks, strict=True)]
+    known = [(a, b) for a, b in ends if a is not None and b is not None]
+    return yours.kind == made.kind and bool(known) and all(a == b for a, b in known)
+
+
+def _end(report: RankReport) -> Any:
+    """What a rank came to: what it raised, or the call that it waited in.
+
+    None where it was stopped before that. How far it came then depends on how busy the machine is.
+    """
+    if report.raised is not None:
+        return report.raised.type, report.raised.message
+    if report.call is not None:
+        return report.call.op, report.call.root, report.call.shapes
+    return report.state if report.state == "returned" else None
+
+
+def _calls(observation: Observation) -> Any:
+    return [[(call.op, call.root, call.shapes) for call in calls] for calls in observation.calls]

@@ -1,0 +1,155 @@
+"""Recognises results of a wrong form: no result, another kind of thing, another shape or dtype."""
+
+from __future__ import annotations
+
+import math
+
+from .gap import Cause, Gap, Recogniser
+from .plain import Array, Opaque, Plain, close, leaves, numbers
+from .texts import kind
+
+
+def recognise_form(gap: Gap) -> Cause | None:
+    """The cause, where the form is wrong."""
+    return next((cause for recogniser in _RECOGNISERS if (cause := recogniser(gap)) is not None), None)
+
+
+def _nothing(gap: Gap) -> Cause | None:
+    if gap.path or any(given is not None for _, given in gap.pairs):
+        return None
+    return Cause(
+        likely="The function came to its end without a result, and Python then hands back None.",
+        action="Return the result: did you forget `return`?",
+    )
+
+
+def _opaque(gap: Gap) -> Cause | None:
+    expected, given = next(gap.pairs)
+    if not isinstance(given, Opaque):
+        return None
+    if given.type_name.endswith("Work"):
+        return Cause(
+            likely="An asynchronous operation hands back a handle to wait for; its result is in the tensor.",
+            action="Call `.wait()` on the handle, then return the tensor.",
+        )
+    if given.type_name in ("function", "method", "builtin_function_or_method"):
+        return Cause(likely="A function was returned, and not called.", action="Call it: add the parentheses.")
+    return Cause(likely=f"A {given.type_name} is not what was asked for.", action=f"Return {kind(expected)}.")
+
+
+def _kind(gap: Gap) -> Cause | None:
+    expected, given = next(gap.pairs)
+    if type(expected) is type(given) or {type(expected), type(given)} <= {int, float}:
+        return None
+    if isinstance(given, tuple) and len(given) == 1 and gap.same(expected, given[0]):
+        return Cause(likely="The right result is wrapped in a list or a tuple.", action="Return the item itself.")
+    in_number = "Take the number out of the tensor with `.item()`." if isinstance(given, Array) else None
+    in_list = "Make a list of it with `.tolist()` or `list(...)`."
+    in_tensor = "Make one tensor of it, with `torch.tensor`, `torch.cat` or `torch.stack`."
+    steps = {int: in_number, float: in_number, tuple: in_list, Array: in_tensor}
+    return Cause(
+        likely=f"The result is {kind(given)}, and {kind(expected)} was asked for.",
+        action=steps.get(type(expected)) or f"Return {kind(expected)}.",
+    )
+
+
+def _length(gap: Gap) -> Cause | None:
+    expected, given = next(gap.pairs)
+    if isinstance(expected, dict) and expected.keys() != given.keys():
+        surplus, missing = given.keys() - expected.keys(), expected.keys() - given.keys()
+        found = [f"{', '.join(sorted(map(repr, keys)))} too many" for keys in (surplus,) if keys]
+        found += [f"{', '.join(sorted(map(repr, keys)))} missing" for keys in (missing,) if keys]
+        return Cause(likely=f"The keys are not those asked for: {'; '.join(found)}.", action="Mend the keys.")
+    if isinstance(expected, tuple) and len(expected) != len(given):
+        return Cause(
+            likely=f"The result has {len(given)} items, and {len(expected)} were asked for.",
+            action=f"Count what goes into it: it should be {len(expected)}.",
+        )
+    return None
+
+
+def _shape(gap: Gap) -> Cause | None:
+    expected, given = next(gap.pairs)
+    if not isinstance(expected, Array) or expected.shape == given.shape:
+        return None
+    shapes = f"Its shape is {list(given.shape)}, and should be {list(expected.shape)}"
+    whole, part = expected.numbers, given.numbers
+    if transposed(expected, given, gap.tolerance):
+        return Cause(likely=f"{shapes}: rows and columns are swapped.", action="Transpose it: `.t()`.")
+    if close(whole, part, gap.tolerance):
+        sizes = ", ".join(map(str, expected.shape))
+        return Cause(likely=f"{shapes}; the numbers are right.", action=f"Reshape it: `.view({sizes})`.")
+    if len(part) > len(whole) > 0 and _holds(part, whole, gap.tolerance):
+        return _too_much(len(part) - len(whole), len(part) % len(whole) == 0, shapes)
+    if len(whole) > len(part) > 0 and _holds(whole, part, gap.tolerance):
+        return _too_little(len(whole) - len(part), len(whole) % len(part) == 0, shapes)
+    return Cause(likely=f"{shapes}.", action="Print the shape after each line, and find where it goes wrong.")
+
+
+def _too_much(surplus: int, parts: bool, shapes: str) -> Cause:
+    if parts:
+        return Cause(
+            likely=f"{shapes}: the right part is in it, and other ranks' parts too.", action="Cut out this rank's part."
+        )
+    return Cause(
+        likely=f"{shapes}: it holds the right numbers and {surplus} more, such as padding.",
+        action="Cut off what was added: keep only as many elements as there were.",
+    )
+
+
+def _too_little(missing: int, parts: bool, shapes: str) -> Cause:
+    if parts:
+        return Cause(
+            likely=f"{shapes}: it is one part of the right result.", action="Put together the parts of all ranks."
+        )
+    return Cause(
+        likely=f"{shapes}: {missing} of the right numbers are missing.",
+        action="Look at sizes that do not divide: `length // world_size` drops the remainder.",
+    )
+
+
+def _dtype(gap: Gap) -> Cause | None:
+    expected, given = next(gap.pairs)
+    if not isinstance(expected, Array) or expected.dtype == given.dtype:
+        return None
+    return Cause(
+        likely=f"The dtype is {given.dtype}, and should be {expected.dtype}. A new tensor gets float32, or int64, "
+        "unless it is told otherwise.",
+        action="Make new tensors like the input: `torch.empty_like(x)`, or `dtype=x.dtype`.",
+    )
+
+
+def _not_a_number(gap: Gap) -> Cause | None:
+    if not any(_has_nan(given) and not _has_nan(expected) for expected, given in gap.pairs):
+        return None
+    if any(_has_nan(leaf) for arguments in gap.before for leaf in leaves(arguments)):
+        return Cause(
+            likely="NaN marks elements of the input that must not be read, such as padding, and they were read.",
+            action="Leave those elements out before you compute with the rest.",
+        )
+    return Cause(
+        likely="NaN comes of 0/0, of inf - inf, or of memory that was never written, as `torch.empty` gives.",
+        action="Print the tensor after each line, and find where NaN first appears.",
+    )
+
+
+_RECOGNISERS: tuple[Recogniser, ...] = (_nothing, _opaque, _kind, _length, _shape, _dtype, _not_a_number)
+
+
+def transposed(expected: Array, given: Array, tolerance: float) -> bool:
+    """Whether `given` is `expected` with its rows and columns swapped."""
+    if len(expected.shape) != 2 or given.shape != expected.shape[::-1]:
+        return False
+    rows, columns = expected.shape
+    swapped = tuple(expected.numbers[row * columns + column] for column in range(columns) for row in range(rows))
+    return close(swapped, given.numbers, tolerance)
+
+
+def _holds(whole: tuple[float, ...], part: tuple[float, ...], tolerance: float) -> bool:
+    """Whether `part` stands in `whole` where one of its parts of that size begins."""
+    starts = range(0, len(whole) - len(part) + 1, len(part))
+    return any(close(part, whole[start : start + len(part)], tolerance) for start in starts)
+
+
+def _has_nan(value: Plain) -> bool:
+    return any(math.isnan(number) for leaf in leaves(value) for number in numbers(leaf) or ())

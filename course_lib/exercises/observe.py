@@ -1,0 +1,106 @@
+"""Runs a solution on one case and keeps, as plain data, what it did.
+
+    Observation     what a solution did on a case
+    Trial           one case: what the reference did, and what the solution under test did
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from ..errors import CourseError
+from ..world import RankError, World
+from ..world.calls import Call
+from ..world.failure import who
+from .plain import Plain, plain
+
+if TYPE_CHECKING:
+    from .declare import Case, Exercise, Solution
+
+TIME_LIMIT = 10.0
+"""Seconds that a solution has for one case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What a solution did on a case; all but `error` by rank, and empty where there is an error.
+
+    Attributes:
+        values: what came of it, as plain data: what it returned, or what the exercise's `trial` gave.
+        before: its arguments before the call.
+        after: its arguments after the call.
+        calls: its part in collectives and messages.
+        output: what it printed; also where there is an error.
+        error: why it did not end well.
+    """
+
+    values: tuple[Plain, ...] = ()
+    before: tuple[Plain, ...] = ()
+    after: tuple[Plain, ...] = ()
+    calls: tuple[tuple[Call, ...], ...] = ()
+    output: tuple[str, ...] = ()
+    error: CourseError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One case of a check.
+
+    Attributes:
+        exercise: what the solution is for.
+        case: what it was called with.
+        expected: what the reference did.
+        yours: what the solution did.
+    """
+
+    exercise: Exercise
+    case: Case
+    expected: Observation
+    yours: Observation
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks; 1 for a solution that was called without a world."""
+        return self.case.world_size or 1
+
+    def who(self, ranks: Sequence[int]) -> str:
+        """`rank 2`, `all 4 ranks`; without a world, `your function`."""
+        return who(ranks, self.world_size) if self.case.world_size else "your function"
+
+
+def observe(exercise: Exercise, solution: Solution, case: Case, world: World | None = None) -> Observation:
+    """Run `solution` on `case`, on copies of its own.
+
+    Without a world to run on, it gets simulated ranks. A case without ranks runs on one, for the sake of its time
+    limit and its streams.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted. Every rank is stopped.
+    """
+    world = world or World(case.world_size or 1, backend="simulated", timeout=TIME_LIMIT)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # World.run shows what ranks print; it is in `output` too
+            run = world.run(_on_rank, exercise.trial or _call, solution, case.args)
+    except CourseError as error:
+        return Observation(error=error, output=error.output if isinstance(error, RankError) else ())
+    values, before, after = zip(*run, strict=True)
+    return Observation(values=values, before=before, after=after, calls=run.calls, output=tuple(run.output))
+
+
+def _on_rank(
+    trial: Callable[..., Any], solution: Solution, args: Callable[[int], tuple[Any, ...]]
+) -> tuple[Plain, Plain, Plain]:
+    arguments = args(dist.get_rank())
+    before = plain(arguments)
+    value = plain(trial(solution, *arguments))  # at once: what is not there yet when it returns must not count
+    return value, before, plain(arguments)
+
+
+def _call(solution: Solution, *args: Any) -> Any:
+    return solution(*args)

@@ -1,0 +1,184 @@
+"""Recognises results of the right form with the wrong numbers: scaled, swapped between ranks, not combined, ..."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+from .forms import transposed
+from .gap import Cause, Gap, Recogniser
+from .plain import Array, Plain, close, leaves, numbers
+
+
+def recognise_pattern(gap: Gap) -> Cause | None:
+    """The cause, where the numbers follow a known pattern."""
+    return next((cause for recogniser in _RECOGNISERS if (cause := recogniser(gap)) is not None), None)
+
+
+def _unchanged(gap: Gap) -> Cause | None:
+    for rank in gap.ranks:
+        if not any(gap.same(gap.given[rank], leaf) for leaf in leaves(gap.before[rank]) if leaf != ()):
+            return None
+    return Cause(
+        likely="This is what the function was given, unchanged.",
+        action="Make sure that what you compute is what you return.",
+    )
+
+
+def _zeros(gap: Gap) -> Cause | None:
+    if not all(given and not any(given) for given in (numbers(given) for _, given in gap.pairs)):
+        return None
+    return Cause(
+        likely="Every number is 0: nothing was written into the tensor, or it was cleared.",
+        action="Look for the line that should fill the result.",
+    )
+
+
+def _scaled(gap: Gap) -> Cause | None:
+    ratio = _ratio(gap)
+    if ratio is None:
+        return None
+    if ratio == -1:
+        return Cause(likely="The sign is reversed: exactly -1 times the expected value.", action="Look for the sign.")
+    size = gap.world_size
+    if size > 1 and ratio == size:
+        return Cause(
+            likely=f"Exactly {size} times the expected value, and there are {size} ranks: a sum where a mean is "
+            "expected, or a value that every rank adds and one should.",
+            action="Look for the place where the sum over the ranks is taken: divide by the world size, or sum once.",
+        )
+    if size > 1 and ratio == Fraction(1, size):
+        return Cause(
+            likely=f"Exactly 1/{size} of the expected value, and there are {size} ranks: a mean where a sum is "
+            "expected, or divided by the world size twice.",
+            action="Look for the division by the world size.",
+        )
+    return Cause(
+        likely=f"Exactly {ratio} times the expected value, everywhere.", action=f"Look for a factor of {ratio}."
+    )
+
+
+def _ratio(gap: Gap) -> Fraction | None:
+    """The one simple ratio of given to expected, in all numbers that differ; None where there is none."""
+    found: Fraction | None = None
+    for expected, given in gap.pairs:
+        expected_numbers, given_numbers = numbers(expected), numbers(given)
+        if not expected_numbers or not given_numbers or len(expected_numbers) != len(given_numbers):
+            return None
+        largest = max(range(len(expected_numbers)), key=lambda i: abs(expected_numbers[i]))
+        top, bottom = given_numbers[largest], expected_numbers[largest]
+        if not (math.isfinite(top) and math.isfinite(bottom)) or bottom == 0:
+            return None
+        ratio = found or Fraction(top / bottom).limit_denominator(64)
+        if ratio in (0, 1) or abs(ratio.numerator) > 64:
+            return None
+        if not close(tuple(number * float(ratio) for number in expected_numbers), given_numbers, gap.tolerance):
+            return None
+        found = ratio
+    return found
+
+
+def _rotated(gap: Gap) -> Cause | None:
+    size = gap.world_size
+    if _all_same(gap, gap.expected):
+        return None
+    for step in range(1, size):
+        if all(gap.same(gap.expected[(rank + step) % size], gap.given[rank]) for rank in range(size)):
+            if size == 2:
+                likely = "The two ranks hold each other's result."
+            else:
+                name = f"r+{step}" if step <= size // 2 else f"r-{size - step}"
+                likely = f"Every rank r holds what rank {name} should hold, counted round the ring."
+            return Cause(likely=likely, action="Look at how a rank finds its own part: the index is shifted.")
+    return None
+
+
+def _permuted(gap: Gap) -> Cause | None:
+    size = gap.world_size
+    if _all_same(gap, gap.expected):
+        return None
+    for order in itertools.permutations(range(size)) if size <= 4 else ():
+        if all(gap.same(gap.expected[order[rank]], gap.given[rank]) for rank in range(size)):
+            moved = [f"rank {rank} holds what rank {order[rank]} should" for rank in gap.ranks]
+            return Cause(likely=f"{', '.join(moved)}.", action="Look at which rank's part goes where.")
+    return None
+
+
+def _transposed(gap: Gap) -> Cause | None:
+    size = gap.world_size
+    expected, given = ([_items(value) for value in values] for values in (gap.expected, gap.given))
+    if size > 1 and all(items is not None and len(items) == size for items in [*expected, *given]):
+        swapped = [[row[rank] for row in expected if row] for rank in range(size)]
+        if all(gap.same(tuple(row), tuple(items or ())) for row, items in zip(swapped, given, strict=True)):
+            return Cause(
+                likely="Rank r holds at place s what rank s should hold at place r.",
+                action="Look at your two indices: one is the rank, the other the place. They are swapped.",
+            )
+    pairs = [(e, g) for e, g in gap.pairs if isinstance(e, Array) and isinstance(g, Array)]
+    if pairs and all(transposed(e, g, gap.tolerance) for e, g in pairs):
+        return Cause(likely="Rows and columns are swapped.", action="Look at the order of the indices, or use `.t()`.")
+    return None
+
+
+def _one_for_all(gap: Gap) -> Cause | None:
+    if gap.world_size < 2 or not _all_same(gap, gap.given) or _all_same(gap, gap.expected):
+        return None
+    source = [rank for rank in range(gap.world_size) if gap.same(gap.expected[rank], gap.given[rank])]
+    whose = f"what only rank {source[0]} should hold" if source else "the same"
+    return Cause(
+        likely=f"Every rank holds {whose}, and each should have a result of its own.",
+        action="Use the rank, `dist.get_rank()`, where you choose what a rank works on or keeps.",
+    )
+
+
+def _not_combined(gap: Gap) -> Cause | None:
+    if gap.world_size < 2 or not _all_same(gap, gap.expected) or _all_same(gap, gap.given):
+        return None
+    right = [rank for rank in range(gap.world_size) if rank not in gap.ranks]
+    if len(right) == 1:
+        return Cause(
+            likely=f"Rank {right[0]} alone has the result, and all ranks should.",
+            action=f"Bring the result from rank {right[0]} to the others.",
+        )
+    return Cause(
+        likely="All ranks should hold the same result, and they do not: what one rank has did not reach another.",
+        action="Follow one rank's value: which ranks receive it, and when?",
+    )
+
+
+def _reordered(gap: Gap) -> Cause | None:
+    for expected, given in gap.pairs:
+        ours, theirs = numbers(expected), numbers(given)
+        if ours is None or theirs is None or len(ours) < 2:
+            return None
+        if not close(tuple(sorted(ours)), tuple(sorted(theirs)), gap.tolerance):
+            return None
+    return Cause(likely="The right numbers, in another order.", action="Look at where each part is put.")
+
+
+_RECOGNISERS: tuple[Recogniser, ...] = (
+    _unchanged,
+    _zeros,
+    _scaled,
+    _rotated,
+    _permuted,
+    _transposed,
+    _one_for_all,
+    _not_combined,
+    _reordered,
+)
+
+
+def _all_same(gap: Gap, values: tuple[Plain, ...]) -> bool:
+    return all(gap.same(values[0], value) for value in values)
+
+
+def _items(value: Plain) -> tuple[Plain, ...] | None:
+    """What stands at each place of a list, or in each row of a tensor."""
+    if isinstance(value, tuple):
+        return value
+    if not isinstance(value, Array) or not value.shape or not value.shape[0]:
+        return None
+    width = len(value.numbers) // value.shape[0]
+    return tuple(value.numbers[start : start + width] for start in range(0, len(value.numbers), width or 1))

@@ -1,0 +1,151 @@
+"""Plain data: what a solution gave, converted by the check itself, so that no object can judge its own case.
+
+`plain` turns a value into None, bools, numbers, strings, `Array`, tuples and dicts of them. Whatever else there is
+becomes an `Opaque`. It asks objects nothing: a `list` that lies about its length, or an `__eq__` that is always true,
+has no say.
+
+The functions that compare take the relative tolerance for floating-point numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Plain = Any
+"""None, bool, int, float, str, `Array`, `Opaque`, or tuples and dicts of them."""
+
+Path = tuple[Any, ...]
+"""The indices and keys that lead from a value to something in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Array:
+    """A tensor: dtype (`float32`), shape, and its numbers in row-major order."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    numbers: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"a {self.dtype} tensor of shape {list(self.shape)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opaque:
+    """Something that a check cannot look into, such as a generator or a tensor's subclass."""
+
+    type_name: str
+
+    def __str__(self) -> str:
+        return f"a {self.type_name}"
+
+
+_DEEPEST = 20
+_detach, _reshape, _to_list = torch.Tensor.detach, torch.Tensor.reshape, torch.Tensor.tolist
+
+
+def plain(value: Any, depth: int = 0) -> Plain:
+    """A copy of `value` as plain data; a list becomes a tuple."""
+    kind = type(value)  # not isinstance, which believes what an object says of its class
+    if value is None or kind is bool:
+        return value
+    for scalar, copy in ((int, int.__pos__), (float, float.__pos__), (str, str.__str__)):
+        if issubclass(kind, scalar):
+            return copy(value)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return _array(value)
+    if kind is torch.dtype:
+        return str(value)
+    if depth < _DEEPEST:
+        for sequence in (list, tuple):
+            if issubclass(kind, sequence):
+                return tuple(plain(item, depth + 1) for item in sequence.__iter__(value))
+        if issubclass(kind, dict):
+            return {plain(key, depth + 1): plain(item, depth + 1) for key, item in dict.items(value)}
+    return Opaque(type_name=kind.__name__)
+
+
+def _array(tensor: torch.Tensor) -> Array | Opaque:
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return Opaque(type_name="tensor without numbers")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Array(dtype=dtype, shape=tuple(tensor.shape), numbers=tuple(_to_list(_reshape(_detach(tensor), (-1,)))))
+
+
+def same(expected: Plain, given: Plain, tolerance: float) -> bool:
+    """Whether `given` is `expected`, up to rounding. NaN is NaN; dtypes and shapes count."""
+    return difference(expected, given, tolerance) is None
+
+
+def difference(expected: Plain, given: Plain, tolerance: float) -> Path | None:
+    """The way to the first place where the two differ; None where they are the same."""
+    if isinstance(expected, tuple | dict) and type(expected) is type(given) and _keys(expected) == _keys(given):
+        for key in _keys(expected):
+            rest = difference(expected[key], given[key], tolerance)
+            if rest is not None:
+                return (key, *rest)
+        return None
+    return None if _leaves_same(expected, given, tolerance) else ()
+
+
+def at(value: Plain, path: Path) -> Plain:
+    """What lies at `path`; raises LookupError or TypeError where nothing does."""
+    for key in path:
+        value = value[key]
+    return value
+
+
+def numbers(value: Plain) -> tuple[float, ...] | None:
+    """Every number in `value`, in order; None where there is anything but numbers in it."""
+    if isinstance(value, Array):
+        return value.numbers
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return (value,)
+    if isinstance(value, tuple):
+        parts = [numbers(item) for item in value]
+        return None if None in parts else tuple(number for part in parts if part is not None for number in part)
+    return None
+
+
+def leaves(value: Plain) -> Iterator[Plain]:
+    """`value`, and everything in it that is in a tuple or a dict."""
+    yield value
+    if isinstance(value, tuple | dict):
+        for key in _keys(value):
+            yield from leaves(value[key])
+
+
+def close(expected: tuple[float, ...], given: tuple[float, ...], tolerance: float) -> bool:
+    """Whether the numbers agree one by one.
+
+    What cancels leaves rounding errors behind that are large beside the small number that is left. So a difference
+    of a tenth of the tolerance is let pass; less where all expected numbers are small.
+    """
+    if len(expected) != len(given):
+        return False
+    sizes = [abs(number) for number in expected if math.isfinite(number)]
+    absolute = tolerance / 10 * min(1.0, max(sizes, default=0.0) if len(expected) > 1 else 1.0)
+    return all(
+        e == g or (math.isnan(e) and math.isnan(g)) or abs(g - e) <= tolerance * abs(e) + absolute < math.inf
+        for e, g in zip(expected, given, strict=True)
+    )
+
+
+def _keys(value: tuple[Plain, ...] | dict[Plain, Plain]) -> list[Plain]:
+    return list(value) if isinstance(value, dict) else list(range(len(value)))
+
+
+def _leaves_same(expected: Plain, given: Plain, tolerance: float) -> bool:
+    if isinstance(expected, Array) and isinstance(given, Array):
+        alike = (expected.dtype, expected.shape) == (given.dtype, given.shape)
+        exact = 0.0 if "float" not in expected.dtype else tolerance
+        return alike and close(expected.numbers, given.numbers, exact)
+    if type(expected) in (int, float) and type(given) in (int, float):
+        exact = 0.0 if type(expected) is type(given) is int else tolerance
+        return close((expected,), (given,), exact)
+    return type(expected) is type(given) and bool(expected == given)

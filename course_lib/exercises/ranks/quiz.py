@@ -1,0 +1,227 @@
+"""The quiz of lesson 01."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+
+
+def ring_all_reduce_bytes(size_bytes: int, world_size: int) -> Fraction:
+    """What each rank sends: reduce-scatter and all-gather, each (N − 1)/N of the tensor."""
+    return 2 * Fraction(world_size - 1, world_size) * size_bytes
+
+
+def ring_all_reduce_messages(world_size: int) -> int:
+    """How many messages each rank sends, one a step in each phase."""
+    return 2 * (world_size - 1)
+
+
+def padding(numel: int, world_size: int) -> int:
+    """How many elements are missing to the next multiple of the world size."""
+    return -numel % world_size
+
+
+def sum_on_one_rank(rng: random.Random) -> Numeric:
+    world_size = rng.choice([3, 4, 5, 6, 8])
+    asked = rng.randrange(1, world_size - 1)
+    values = [10 * (rank + 1) for rank in range(world_size)]
+    return Numeric(
+        prompt=f"```python\nx = torch.tensor(10 * (dist.get_rank() + 1))\ndist.all_reduce(x)\n```\n\n"
+        f"What is x on rank {asked} of {world_size} afterwards?",
+        expected=sum(values),
+        tolerance=0,
+        right="The sum of all ranks' values, and the same on every rank.",
+        wrong="Write down x on each rank before the call, then add them up.",
+        mistakes=(
+            Mistake.near(values[asked], f"That is rank {asked}'s own value, as before. The call works in place."),
+            Mistake.near(sum(range(world_size)) * 10, "Count from rank 0: its x is 10, not 0."),
+            Mistake.near(sum(values[: asked + 1]), "These are the ranks up to this one. Everyone's value goes in."),
+        ),
+    )
+
+
+def messages_sent(rng: random.Random) -> Numeric:
+    world_size = rng.choice([4, 6, 8, 16, 64])
+    return Numeric(
+        prompt=f"How many messages does one rank send in your ring all-reduce on {world_size} ranks?",
+        expected=ring_all_reduce_messages(world_size),
+        tolerance=0,
+        right="World size − 1 for the reduce-scatter, and as many for the all-gather.",
+        wrong="There are two phases. How often does a rank pass something on in each?",
+        mistakes=(
+            Mistake.near(world_size - 1, "That is one phase; an all-reduce has two."),
+            Mistake.near(world_size, "There are two phases, and in each the last rank is reached after N − 1 passes."),
+            Mistake.near(2 * world_size, "In each phase the last rank is reached after one pass less than that."),
+            Mistake.near(2 * (world_size - 1) * world_size, "That is what all ranks send together."),
+        ),
+    )
+
+
+def bytes_sent(rng: random.Random) -> Numeric:
+    world_size, megabytes = rng.choice([4, 8, 16]), rng.choice([40, 200, 400, 800])
+    size_bytes = megabytes * 10**6
+    return Numeric(
+        prompt=f"{world_size} ranks all-reduce a tensor of {megabytes} MB on a ring. How much does each rank send?",
+        expected=ring_all_reduce_bytes(size_bytes, world_size),
+        unit="MB",
+        right="2(N − 1)/N of the tensor: nearly twice its size, however many ranks there are.",
+        wrong="A rank sends N − 1 chunks in each of two phases, and a chunk is 1/N of the tensor.",
+        mistakes=(
+            Mistake.near(float(ring_all_reduce_bytes(size_bytes, world_size) / 2), "That is one of the two phases."),
+            Mistake.near(2 * size_bytes, "Nearly: a rank sends N − 1 of the N chunks in each phase, not all N."),
+            Mistake.near(size_bytes, "There are two phases, and in each N − 1 of the N chunks are sent."),
+            Mistake.near(
+                (world_size - 1) * size_bytes,
+                "So much would be sent if every rank passed whole tensors. On the ring it is chunks of 1/N.",
+            ),
+        ),
+    )
+
+
+def padded_elements(rng: random.Random) -> Numeric:
+    # With these, what is missing is never what is left over, and never 0.
+    world_size, numel = rng.choice([(4, 13), (4, 27), (8, 21), (8, 35), (8, 101), (16, 50), (16, 1001)])
+    return Numeric(
+        prompt=f"{world_size} ranks reduce-scatter a tensor of {numel} elements. How many elements of padding does "
+        "it need?",
+        expected=padding(numel, world_size),
+        tolerance=0,
+        right="`-numel % world_size`: as many as are missing to the next multiple.",
+        wrong="Find the next multiple of the world size, and see how many elements are missing.",
+        mistakes=(
+            Mistake.near(
+                numel % world_size,
+                "So many are left over, `numel % world_size`. Padding fills up what is missing: `-numel % world_size`.",
+            ),
+        ),
+    )
+
+
+QUIZ = register(
+    Quiz(
+        name="ranks",
+        title="Ranks and collectives",
+        questions=(
+            Question(id="all-reduce-value", ask=sum_on_one_rank),
+            Question(
+                id="own-variables",
+                ask=Choice(
+                    prompt="```python\nseen = []\n\ndef visit():\n    seen.append(dist.get_rank())\n\n"
+                    "World(4).run(visit)\n```\n\nWhat is `seen` in the notebook afterwards?",
+                    options=(
+                        Option(
+                            text="Empty",
+                            right=True,
+                            feedback="Each rank appended to its own copy, and the copies are gone. Return what you "
+                            "want to keep.",
+                        ),
+                        Option(
+                            text="The four ranks, in order",
+                            feedback="That would need one list for all ranks. Each works on its own copy, as separate "
+                            "processes do.",
+                        ),
+                        Option(
+                            text="The four ranks, in an order that changes",
+                            feedback="That is what threads that share a list would do. Ranks share nothing.",
+                        ),
+                        Option(
+                            text="Rank 0 alone",
+                            feedback="Rank 0 is a rank like the others, with a copy of its own. The notebook is none.",
+                        ),
+                    ),
+                ),
+            ),
+            Question(
+                id="everyone-sends-first",
+                ask=Choice(
+                    prompt="On a ring, every rank calls `dist.send` to its right neighbour and then `dist.recv` from "
+                    "its left. What happens?",
+                    options=(
+                        Option(
+                            text="Every rank waits for ever",
+                            right=True,
+                            feedback="Each send waits for a recv that no rank comes to.",
+                        ),
+                        Option(
+                            text="It works, since each send has its recv",
+                            feedback="Each has one, but a rank comes to its recv only after its send has ended.",
+                        ),
+                        Option(
+                            text="It works if the number of ranks is even",
+                            feedback="All ranks are in their send, be they even or odd. It would work if the even "
+                            "ones sent first and the odd ones received first.",
+                        ),
+                        Option(
+                            text="Rank 0 fails, and the others go on",
+                            feedback="No rank fails: all of them wait, each for the next.",
+                        ),
+                    ),
+                ),
+            ),
+            Question(
+                id="which-hang",
+                ask=Choice(
+                    prompt="Each of these runs on every rank of a world of 4. Which ones can leave ranks waiting "
+                    "for others that never come?",
+                    several=True,
+                    options=(
+                        Option(
+                            text="`if dist.get_rank() == 0: dist.all_reduce(x)`",
+                            right=True,
+                            feedback="Rank 0 waits for three ranks that go on without it.",
+                        ),
+                        Option(
+                            text="`x = x if dist.get_rank() == 0 else 0 * x; dist.all_reduce(x)`",
+                            feedback="Every rank calls. The condition decides what a rank brings, not whether it "
+                            "comes.",
+                        ),
+                        Option(
+                            text="`if x.sum() > 0: dist.all_reduce(x)`",
+                            right=True,
+                            feedback="The sum may be positive on one rank and not on another. Then only some call.",
+                        ),
+                        Option(
+                            text="`for _ in range(dist.get_world_size()): dist.all_reduce(x)`",
+                            feedback="All ranks have the same world size, so they make the same number of calls.",
+                        ),
+                        Option(
+                            text="`for _ in range(dist.get_rank()): dist.all_reduce(x)`",
+                            right=True,
+                            feedback="Rank 0 makes no call and rank 3 makes three.",
+                        ),
+                    ),
+                ),
+            ),
+            Question(
+                id="after-reduce-scatter",
+                ask=Choice(
+                    prompt="Four ranks reduce-scatter a tensor of 8 elements each. What does rank 2 have then?",
+                    options=(
+                        Option(
+                            text="2 elements: its chunk, summed over all ranks",
+                            right=True,
+                            feedback="Elements 4 and 5 of the sum. An all-gather would bring the others.",
+                        ),
+                        Option(
+                            text="8 elements: the sum over all ranks",
+                            feedback="That is an all-reduce: a reduce-scatter followed by an all-gather.",
+                        ),
+                        Option(
+                            text="2 elements: its chunk of its own tensor",
+                            feedback="That is only the scattering. The reduce sums it over ranks.",
+                        ),
+                        Option(
+                            text="32 elements: all tensors, one after the other",
+                            feedback="That is an all-gather.",
+                        ),
+                    ),
+                ),
+            ),
+            Question(id="ring-messages", ask=messages_sent),
+            Question(id="ring-bytes", ask=bytes_sent),
+            Question(id="padding", ask=padded_elements),
+        ),
+    )
+)

@@ -1,0 +1,53 @@
+"""The exercises of the course by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from ..errors import CourseError
+from . import ranks, start
+from .declare import Exercise
+
+LESSONS = (start.EXERCISES, ranks.EXERCISES)
+"""Lesson by lesson, in their order."""
+
+
+class Registry:
+    """Exercises by name, in the order of the lessons.
+
+    Raises:
+        ValueError: two exercises have the same name.
+    """
+
+    def __init__(self, exercises: Iterable[Exercise]) -> None:
+        self._exercises: dict[str, Exercise] = {}
+        for exercise in exercises:
+            if exercise.name in self._exercises:
+                raise ValueError(f"There are two exercises named {exercise.name!r}. Give each a name of its own.")
+            self._exercises[exercise.name] = exercise
+
+    def names(self) -> tuple[str, ...]:
+        """The name of every exercise."""
+        return tuple(self._exercises)
+
+    def get(self, name: str) -> Exercise:
+        """The exercise of that name.
+
+        Raises:
+            CourseError: there is none; the text names those that are near.
+        """
+        if not isinstance(name, str):
+            raise CourseError(
+                f"An exercise is asked for by its name, and not by {name!r}. "
+                'Write the name in quotation marks, as in @exercise("ranks.hello").'
+            )
+        if name in self._exercises:
+            return self._exercises[name]
+        near = difflib.get_close_matches(name, self._exercises, n=3)
+        advice = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are: {', '.join(self.names())}."
+        raise CourseError(f"There is no exercise named {name!r}. {advice}")
+
+
+_course = Registry(exercise for lesson in LESSONS for exercise in lesson)
+names, get = _course.names, _course.get

@@ -1,0 +1,80 @@
+"""What must hold besides equal results: rules over the calls that a solution makes.
+
+A rule is a function of a `Trial` that yields a `Finding` for each thing that breaks it. The makers here suffice for
+most exercises; a lesson file may hold a rule of its own.
+
+    rules=(only_calls("send", "recv"), at_most("send", 1))
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from ..world.failure import grouped
+from .findings import Finding, Row
+from .observe import Trial
+
+Rule = Callable[[Trial], Iterator[Finding]]
+
+
+def only_calls(*ops: str) -> Rule:
+    """No collective or message but `ops`, by their names in a `Call`: "send", "all_reduce", ..."""
+
+    def rule(trial: Trial) -> Iterator[Finding]:
+        other = {rank: sorted(counts.keys() - set(ops)) for rank, counts in _counts(trial).items()}
+        for ranks, names in grouped({rank: ", ".join(names) for rank, names in other.items() if names}):
+            yield Finding(
+                observed=f"{trial.who(ranks)} called {names}.",
+                likely=f"This exercise is to be built from {', '.join(ops)} alone.",
+                action=f"Replace {names} by calls of {' and '.join(ops)}.",
+            )
+
+    return rule
+
+
+def at_most(op: str, count: int) -> Rule:
+    """At most `count` calls of `op` on each rank."""
+
+    def rule(trial: Trial) -> Iterator[Finding]:
+        counts = {rank: counts[op] for rank, counts in _counts(trial).items()}
+        over = {rank: str(made) for rank, made in counts.items() if made > count}
+        for ranks, times in grouped(over):
+            yield Finding(
+                observed=f"{trial.who(ranks)} called {op} {times} times; {count} suffice.",
+                action=f"Find the {op} whose result another call could have brought as well.",
+                table=tuple(
+                    Row(rank=rank, expected=f"at most {count}" if made > count else str(made), yours=str(made))
+                    for rank, made in counts.items()
+                ),
+            )
+
+    return rule
+
+
+def same_calls() -> Rule:
+    """The collectives and messages of the reference: the same kinds, as often, on each rank, in any order."""
+
+    def rule(trial: Trial) -> Iterator[Finding]:
+        yours, expected = _counts(trial), _counts(trial, expected=True)
+        if yours == expected:
+            return
+        rank = next(rank for rank in yours if yours[rank] != expected[rank])
+        yield Finding(
+            observed=f"rank {rank} made {_listed(yours[rank])}; the reference makes {_listed(expected[rank])}.",
+            action="Go through the calls that this rank makes one by one: which one is not needed, or not made?",
+            table=tuple(
+                Row(rank=rank, expected=_listed(expected[rank]), yours=_listed(yours[rank])) for rank in yours
+            ),
+        )
+
+    return rule
+
+
+def _counts(trial: Trial, *, expected: bool = False) -> dict[int, Counter[str]]:
+    observation = trial.expected if expected else trial.yours
+    return {rank: Counter(call.op for call in calls) for rank, calls in enumerate(observation.calls)}
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {op}" for op, count in sorted(counts.items())) or "no call"

@@ -1,0 +1,77 @@
+"""Plain data in few words."""
+
+from __future__ import annotations
+
+from .plain import Array, Plain, difference, same
+
+_SHOWN = 8
+"""Items of a tensor or a list that are shown."""
+
+_LONGEST = 72
+"""Characters of a text that are shown."""
+
+
+def kind(value: Plain) -> str:
+    """What sort of thing `value` is: `a float32 tensor of shape [4]`, `a list of 3`, `None`."""
+    if isinstance(value, tuple):
+        return f"a list of {len(value)}"
+    names = {bool: "True or False", int: "a number", float: "a number", str: "a string", dict: "a dict"}
+    return names.get(type(value)) or str(value)
+
+
+def short(value: Plain, *, start: int = 0, digits: int = 6) -> str:
+    """`value` on one line; of a long tensor or string, the part that begins at item `start`."""
+    if isinstance(value, Array):
+        text = _array(value, start, digits)
+    elif isinstance(value, tuple):
+        items = [short(item, digits=digits) for item in value[:_SHOWN]] + ["…"] * (len(value) > _SHOWN)
+        text = f"[{', '.join(items)}]"
+    elif isinstance(value, dict):
+        text = f"{{{', '.join(f'{key!r}: {short(item, digits=digits)}' for key, item in value.items())}}}"
+    elif isinstance(value, str):
+        text = "…" * (start > 0) + repr(value[start:])
+    else:
+        text = _number(value, digits)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def pair(expected: Plain, given: Plain, tolerance: float) -> tuple[str, str]:
+    """Both on one line each: in the same words where they are the same, in other words where they are not."""
+    if same(expected, given, tolerance):
+        return short(expected), short(expected)
+    start = _start(expected, given, tolerance)
+    for digits in (6, 17):
+        texts = short(expected, start=start, digits=digits), short(given, start=start, digits=digits)
+        if texts[0] != texts[1]:
+            return texts
+    return kind(expected), kind(given)
+
+
+def _start(expected: Plain, given: Plain, tolerance: float) -> int:
+    """Where to begin, so that the first difference is in view."""
+    if isinstance(expected, str) and isinstance(given, str):
+        unlike = (i for i, (a, b) in enumerate(zip(expected, given, strict=False)) if a != b)
+        return max(0, next(unlike, min(len(expected), len(given))) - _LONGEST // 2)
+    if isinstance(expected, Array) and isinstance(given, Array) and len(expected.numbers) > _SHOWN:
+        path = difference(expected.numbers, given.numbers, tolerance)
+        return max(0, path[0] - _SHOWN // 2) if path else 0
+    return 0
+
+
+def _array(array: Array, start: int, digits: int) -> str:
+    if not array.shape:
+        return f"tensor({_number(array.numbers[0], digits)})"
+    if len(array.shape) == 2 and 0 < len(array.numbers) <= 2 * _SHOWN:
+        width = array.shape[1]
+        rows = [array.numbers[i : i + width] for i in range(0, len(array.numbers), width)]
+        return f"[{', '.join(_list(row, digits) for row in rows)}]"
+    more = len(array.numbers) > start + _SHOWN
+    return _list(array.numbers[start : start + _SHOWN], digits, "… " * (start > 0), " …" * more)
+
+
+def _list(numbers: tuple[float, ...], digits: int, before: str = "", after: str = "") -> str:
+    return f"[{before}{', '.join(_number(number, digits) for number in numbers)}{after}]"
+
+
+def _number(value: Plain, digits: int) -> str:
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)

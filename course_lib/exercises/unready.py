@@ -1,0 +1,65 @@
+"""What is known before a solution runs: that it was not attempted, or cannot be called as the exercise calls it."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from .findings import Finding
+
+if TYPE_CHECKING:
+    from .declare import Solution
+
+
+def unattempted(solution: Any, stub: Solution) -> bool:
+    """Whether `solution` is the stub as it came, or has an empty body. Comments and docstrings do not count."""
+    code = getattr(solution, "__code__", None)
+    return isinstance(code, CodeType) and _does(code) in (_does(stub.__code__), _does(_empty.__code__))
+
+
+def _empty() -> None:
+    pass
+
+
+def _does(code: CodeType) -> list[tuple[str, Any]]:
+    """What a function does, step by step, without its place in the file."""
+    return [
+        (step.opname, _does(step.argval) if isinstance(step.argval, CodeType) else step.argval)
+        for step in dis.get_instructions(code)
+    ]
+
+
+def misfit(solution: Any, stub: Solution) -> Finding | None:
+    """Why `solution` cannot be called as the exercise calls it; None where it can."""
+    parameters = inspect.signature(stub).parameters.values()
+    signature = f"{stub.__name__}({', '.join(parameter.name for parameter in parameters)})"
+    if not callable(solution):
+        return Finding(
+            observed=f"this is {_described(solution)}, and the exercise asks for a function.",
+            action=f"Write `def {signature}:` below the line with `@exercise`.",
+        )
+    flags = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    if any(flag(solution) != flag(stub) for flag in flags):
+        return Finding(
+            observed="this function has a `yield` or an `async`, so calling it does not run its body.",
+            action="Make it a plain function that returns its result.",
+        )
+    try:
+        yours = inspect.signature(solution)
+    except (TypeError, ValueError):  # a built-in function
+        return None
+    keywords = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    try:
+        yours.bind(*[None] * (len(parameters) - len(keywords)), **dict.fromkeys(keywords))
+    except TypeError as error:
+        return Finding(
+            observed=f"your function cannot be called as the exercise calls it, `{signature}`: {error}.",
+            action="Put the arguments back as they were in the cell.",
+        )
+    return None
+
+
+def _described(value: Any) -> str:
+    return "None" if value is None else f"an object of type {type(value).__name__}"

@@ -1,0 +1,170 @@
+"""What each rank did, and when: it computed, waited for its peers, or waited for bytes; and what was in flight then.
+
+A rank computes whenever it does not wait for a call. In simulated worlds all ranks share the machine's cores, so a
+rank that computes may also stand in line for one. Times are seconds from the start of the run.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from .comm import CommCall
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """From `start` to `end`."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallInterval(Interval):
+    """A part of the life of `call`."""
+
+    call: CommCall
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """What one rank did from `start`, when it entered the function, to `end`, when it left.
+
+    Attributes:
+        rank: which one.
+        start, end: in seconds from the start of the run.
+        calls: the collectives, messages and new groups that it took part in, in their order.
+    """
+
+    rank: int
+    start: float
+    end: float
+    calls: tuple[CommCall, ...]
+
+    @cached_property
+    def waited(self) -> tuple[CallInterval, ...]:
+        """When the rank waited for a call and did nothing else; apart from each other, in their order."""
+        intervals, free = [], self.start
+        for call in sorted(self.calls, key=lambda call: (call.waited_from, call.done)):
+            start, end = max(call.waited_from, free), min(call.done, self.end)
+            if start < end:
+                intervals.append(CallInterval(start=start, end=end, call=call))
+                free = end
+        return tuple(intervals)
+
+    @property
+    def computed(self) -> tuple[Interval, ...]:
+        """When the rank did not wait: what `waited` leaves."""
+        edges = [self.start, *(edge for wait in self.waited for edge in (wait.start, wait.end)), self.end]
+        gaps = zip(edges[::2], edges[1::2], strict=True)
+        return tuple(Interval(start=start, end=end) for start, end in gaps if start < end)
+
+    @property
+    def waited_for_peers(self) -> tuple[CallInterval, ...]:
+        """The part of each of `waited` in which another member had yet to make its call."""
+        parts = (CallInterval(start=w.start, end=min(w.call.matched, w.end), call=w.call) for w in self.waited)
+        return tuple(part for part in parts if part.start < part.end)
+
+    @property
+    def waited_for_bytes(self) -> tuple[CallInterval, ...]:
+        """The part of each of `waited` in which everyone had come and the bytes moved."""
+        parts = (CallInterval(start=max(w.call.matched, w.start), end=w.end, call=w.call) for w in self.waited)
+        return tuple(part for part in parts if part.start < part.end)
+
+    @property
+    def in_flight(self) -> tuple[CallInterval, ...]:
+        """When the bytes of each call moved; these may overlap each other."""
+        return tuple(
+            CallInterval(start=call.matched, end=min(call.done, self.end), call=call)
+            for call in self.calls
+            if call.total_bytes and call.matched < self.end
+        )
+
+    @property
+    def overlap(self) -> float | None:
+        """Bytes sent while computing / bytes sent, 0 to 1; None for a rank that sent nothing.
+
+        The bytes of a call are taken to move evenly while it is in flight.
+        """
+        waited_until = _seconds_until(self.waited)
+        sent = exposed = 0.0
+        for flight in self.in_flight:
+            sent += flight.call.sent_bytes
+            if flight.seconds:
+                waited = waited_until(flight.end) - waited_until(flight.start)
+                exposed += flight.call.sent_bytes * waited / flight.seconds
+        return 1 - exposed / sent if sent else None
+
+    def __str__(self) -> str:
+        told = [f"rank {self.rank}, {(self.end - self.start) * 1e3:.1f} ms"]
+        for what in ("computed", "waited for peers", "waited for bytes"):
+            seconds = sum(interval.seconds for interval in getattr(self, what.replace(" ", "_")))
+            told.append(f"  {what:<17}{seconds * 1e3:>8.1f} ms")
+        if self.overlap is not None:
+            told.append(f"  {self.overlap:.0%} of what it sent moved while it computed")
+        return "\n".join(told)
+
+    __repr__ = __str__
+
+
+def _seconds_until(intervals: Sequence[Interval]) -> Callable[[float], float]:
+    """How long `intervals`, which do not overlap and are in order, last in all before a moment."""
+    starts = [interval.start for interval in intervals]
+    totals = [0.0, *accumulate(interval.seconds for interval in intervals)]
+
+    def seconds_until(moment: float) -> float:
+        begun = bisect(starts, moment)
+        still_ahead = max(0.0, intervals[begun - 1].end - moment) if begun else 0.0
+        return totals[begun] - still_ahead
+
+    return seconds_until
+
+
+def save_trace(path: str | PathLike[str], timelines: Iterable[Timeline]) -> None:
+    """Write a trace for ui.perfetto.dev or chrome://tracing: one process for each rank, times in microseconds.
+
+    Format: "Trace Event Format" of the Chromium project, complete ("X") and nestable asynchronous ("b", "e") events.
+    """
+    events = [event for timeline in timelines for event in _events(timeline)]
+    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
+
+
+def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    where = {"pid": timeline.rank, "tid": 0}
+    yield where | {"ph": "M", "name": "process_name", "args": {"name": f"rank {timeline.rank}"}}
+    yield where | {"ph": "M", "name": "thread_name", "args": {"name": "the rank"}}
+    for interval in timeline.computed:
+        yield where | _complete("computes", interval)
+    for interval in timeline.waited_for_peers:
+        yield where | _complete(f"waits for peers: {interval.call.op}", interval) | {"args": _told(interval.call)}
+    for interval in timeline.waited_for_bytes:
+        yield where | _complete(f"waits for bytes: {interval.call.op}", interval) | {"args": _told(interval.call)}
+    for number, flight in enumerate(timeline.in_flight):
+        common = where | {"cat": "in flight", "id": f"{timeline.rank}.{number}", "name": flight.call.op}
+        yield common | {"ph": "b", "ts": flight.start * 1e6, "args": _told(flight.call)}
+        yield common | {"ph": "e", "ts": flight.end * 1e6}
+
+
+def _complete(name: str, interval: Interval) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "ts": interval.start * 1e6, "dur": interval.seconds * 1e6}
+
+
+def _told(call: CommCall) -> dict[str, Any]:
+    return {
+        "line": f"{call.line}: {call.line.source}",
+        "total_bytes": call.total_bytes,
+        "sent_bytes": call.sent_bytes,
+        "group": list(call.ranks),
+    }

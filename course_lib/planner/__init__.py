@@ -1,0 +1,30 @@
+"""What training would cost: bytes held, bytes sent and seconds, by plain arithmetic. Imports nothing of ours.
+
+what is asked   checks <- shapes <- models;  precision, optimizers <- settings
+bytes held      parts, partition <- layout <- engines;  activations, allocator, engines <- memory
+bytes sent      engines <- volume
+seconds         volume <- cost <- hardware;  work, schedule, hardware <- step
+the whole       memory, volume, step, explain <- plan <- choose;  deepspeed: others' estimates, to compare with
+"""
+
+from .choose import Candidate, Choice, choose
+from .cost import Group, Link, bus_bandwidth, fit, ring_seconds, tree_seconds
+from .deepspeed import estimate_zero2, estimate_zero3
+from .hardware import HARDWARE, Hardware, hardware
+from .models import MODELS
+from .optimizers import OPTIMIZERS, Optimizer
+from .parts import CATEGORIES, MOMENTS, Part
+from .plan import Plan, largest_params, plan
+from .precision import PRECISIONS, Precision
+from .schedule import Span, Timeline
+from .settings import Settings
+from .shapes import Model, Transformer
+from .volume import Collective
+
+__all__ = [
+    "CATEGORIES", "HARDWARE", "MODELS", "MOMENTS", "OPTIMIZERS", "PRECISIONS",
+    "Candidate", "Choice", "Collective", "Group", "Hardware", "Link", "Model", "Optimizer", "Part", "Plan", "Precision",
+    "Settings", "Span", "Timeline", "Transformer",
+    "bus_bandwidth", "choose", "estimate_zero2", "estimate_zero3", "fit", "hardware", "largest_params", "plan",
+    "ring_seconds", "tree_seconds",
+]  # fmt: skip

@@ -1,0 +1,31 @@
+"""What is asked of the planner is checked here, once, so that every refusal reads the same."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import TypeVar
+
+Entry = TypeVar("Entry")
+
+
+def pick(what: str, name: str, table: Mapping[str, Entry]) -> Entry:
+    """The entry of `table` called `name`. Raises ValueError, which lists the names that there are."""
+    known(what, name, table)
+    return table[name]
+
+
+def known(what: str, name: object, names: Iterable[str]) -> None:
+    """Raises ValueError unless `name` is one of `names`."""
+    names = list(names)
+    if name not in names:
+        close = get_close_matches(str(name), names, n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"Choose one of {', '.join(map(repr, names))}."
+        raise ValueError(f"{what}={name!r}: the planner knows no such {what}, only {len(names)} by name. {hint}")
+
+
+def whole(what: str, value: object, least: int = 1, most: int | None = None) -> int:
+    """`value` as an int: 64, or 7.5e9, which is whole too. Raises ValueError for anything else, or out of range."""
+    exact = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+    if not exact or value < least or (most is not None and value > most):  # type: ignore[operator]
+        limits = f"from {least} to {most}" if most is not None else f"{least} or more"
+        raise ValueError(f"{what}={value!r}: what is counted here is whole, {limits}. Give {what}={least}, say.")
+    return int(value)  # type: ignore[call-overload, no-any-return]

@@ -1,0 +1,157 @@
+"""Which way of training is fastest on given hardware, and why the others lose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from .explain import duration, how, size
+from .hardware import Hardware
+from .hardware import hardware as named
+from .plan import Plan, plan
+from .schedule import Timeline
+from .settings import CHECKPOINTING
+from .shapes import Model, Transformer
+from .step import COMMUNICATION, COMPUTE, HOST
+
+_OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "parameters"))
+_EQUAL = 0.05  # steps that differ by less are as fast: the arithmetic of seconds is not more exact than that
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One way of training.
+
+    Attributes:
+        plan: what it costs.
+        seconds: of a step; None where it does not fit.
+        reason: why it wins, loses or does not fit.
+    """
+
+    plan: Plan
+    seconds: float | None
+    reason: str
+
+    def __str__(self) -> str:
+        time = "       -" if self.seconds is None else f"{duration(self.seconds):>8}"
+        return f"{time}  {size(self.plan.peak_bytes):>8}  {how(self.plan.settings)}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """All candidates: those that fit from good to bad, then the others from nearly fitting to far from it."""
+
+    hardware: Hardware
+    ranked: tuple[Candidate, ...]
+
+    @property
+    def best(self) -> Candidate:
+        """The best that fits. Raises ValueError if none does, and says what is nearest."""
+        if self.ranked[0].seconds is None:
+            raise ValueError(
+                f"nothing fits on {self.hardware.name}. The nearest is {how(self.ranked[0].plan.settings)}: it "
+                f"{self.ranked[0].reason} Take more ranks, a shorter sequence or a smaller batch."
+            )
+        return self.ranked[0]
+
+    def __str__(self) -> str:
+        return "\n".join([f"    step      peak  on {self.hardware.name}", *map(str, self.ranked)])
+
+
+def choose(
+    model: str | float | Transformer | Model, hardware: str | Hardware, *, world_size: int | None = None, **given: Any
+) -> Choice:
+    """Rank stages, checkpointing, offload and hybrid sharding for `model` on this hardware.
+
+    Of those within 5 % of the fastest, the lowest stage comes first: it is the simplest to run.
+
+    Args:
+        model: a name from `MODELS`, a `Transformer`, or a number of parameters.
+        hardware: a name from `HARDWARE`, or a `Hardware`.
+        world_size: ranks; by default one node's devices.
+        given: any of `Settings`: batch, sequence, precision, ...; of what is varied, such as stage=3, too, which then
+            is not. Unless given, attention is "flash", the optimizer's step is torch's default on GPUs, "foreach",
+            and gradients go in buckets of 256 MiB, so that latency does not hide what stages cost.
+
+    Raises:
+        ValueError: as `plan`, or the ranks do not fit the hardware.
+    """
+    machine = named(hardware)
+    ranks = machine.devices if world_size is None else world_size
+    usual = {"attention": "flash", "implementation": "foreach", "bucket_bytes": 256 * 2**20}
+    fixed = usual | {"world_size": ranks} | given
+    plans = _plans({"params": model} if isinstance(model, int | float) else {"model": model}, machine, fixed)
+    shortages = [_shortage(candidate, machine) for candidate in plans]
+    timed = [(p, p.timeline(machine)) for p, (short, _) in zip(plans, shortages, strict=True) if short <= 0]
+    fastest = min((timeline.seconds for _, timeline in timed), default=0.0)
+    timed.sort(key=lambda pair: (max(pair[1].seconds, fastest * (1 + _EQUAL)), pair[0].settings.stage, pair[1].seconds))
+    ranked = [Candidate(plan=p, seconds=t.seconds, reason=_reason(p, t, *timed[0])) for p, t in timed]
+    lacking = [(short, why, p) for p, (short, why) in zip(plans, shortages, strict=True) if short > 0]
+    ranked += [Candidate(plan=p, seconds=None, reason=why) for _, why, p in sorted(lacking, key=lambda it: it[0])]
+    return Choice(hardware=machine, ranked=tuple(ranked))
+
+
+def _plans(what: dict[str, Any], machine: Hardware, fixed: dict[str, Any]) -> list[Plan]:
+    """A plan for each combination of what is not fixed. Raises ValueError if no combination goes together."""
+    machine.shard_group(fixed["world_size"])
+    varied: dict[str, Any] = {
+        "stage": range(4),
+        "checkpointing": _checkpointing("model" in what, fixed["attention"]),
+        "offload": _OFFLOADS,
+        "shard_size": [None, machine.devices] if fixed["world_size"] > machine.devices else [None],
+    }
+    open_names = [name for name in varied if name not in fixed]
+    plans, refusals = [], []
+    for values in product(*(varied[name] for name in open_names)):
+        try:
+            plans.append(plan(**what, **dict(zip(open_names, values, strict=True)), **fixed))
+        except ValueError as refusal:  # these settings do not go together, such as stage 0 and offload
+            refusals.append(refusal)
+    if not plans:
+        raise refusals[0]
+    return plans
+
+
+def _checkpointing(with_tensors: bool, attention: str) -> tuple[str, ...]:
+    """What can save memory: nothing without known activations; with "flash" the core needs no checkpoint."""
+    if not with_tensors:
+        return ("none",)
+    return CHECKPOINTING if attention == "math" else ("none", "full")
+
+
+def _shortage(candidate: Plan, machine: Hardware) -> tuple[int, str]:
+    """How many bytes it is short of on the device or on the host, whichever is worse, and why it does not fit."""
+    largest = sorted(candidate.moments[candidate.peak_moment].items(), key=lambda item: -item[1])[:2]
+    held = " and ".join(f"{size(nbytes)} of {category}" for category, nbytes in largest)
+    host = machine.host_bytes // machine.devices
+    short, where = max(
+        (candidate.peak_bytes - machine.memory_bytes, f"{candidate.peak_moment}, mostly {held}"),
+        (candidate.host_bytes - host, f"in the host's memory, of which a rank has {size(host)}"),
+    )
+    return short, f"does not fit: {size(short)} short on rank 0, {where}."
+
+
+def _reason(candidate: Plan, mine: Timeline, best: Plan, fastest: Timeline) -> str:
+    """Where the time goes that the best, whose timeline is `fastest`, does not need."""
+    if candidate is best:
+        return "the best that fits."
+    slower = mine.seconds - fastest.seconds
+    notable = _EQUAL * fastest.seconds
+    if slower <= notable:
+        more = candidate.peak_bytes - best.peak_bytes
+        return (
+            f"as fast as the best, within 5 %; at its peak it holds {size(abs(more))} {'more' if more > 0 else 'less'}."
+        )
+    extras = {
+        "of computing": mine.busy(COMPUTE) - fastest.busy(COMPUTE),
+        "of communication that nothing hides": _shown(mine, COMMUNICATION) - _shown(fastest, COMMUNICATION),
+        "of work on the host that nothing hides": _shown(mine, HOST) - _shown(fastest, HOST),
+    }
+    most = max(extras.values())
+    causes = [f"{duration(extra)} more {what}" for what, extra in extras.items() if extra > notable or extra == most]
+    return f"{duration(slower)} slower: {', '.join(causes)}. It sends {size(candidate.sent_bytes)}."
+
+
+def _shown(timeline: Timeline, stream: str) -> float:
+    return timeline.exposed(stream, COMPUTE)

@@ -1,0 +1,137 @@
+"""What a collective costs in seconds: alpha-beta, for rings and trees, within a node and across nodes.
+
+A message of n bytes takes alpha + n / bandwidth. A ring of N passes each of N pieces from neighbour to neighbour; when
+it spans nodes, one hop in each node crosses the network, and as rings are laid through every network port of the node
+at once, all that the ports carry together is what the ring may use. A tree pays alpha for its depth, not for its
+length. NCCL chooses between the two with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .volume import PASSES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """alpha, in seconds a message, and the bytes a second that one direction carries."""
+
+    alpha: float
+    bandwidth: float
+
+    def __post_init__(self) -> None:
+        if not (self.alpha >= 0 and self.bandwidth > 0):
+            raise ValueError(
+                f"Link(alpha={self.alpha!r}, bandwidth={self.bandwidth!r}): a message cannot take less than no time, "
+                "and some bytes must pass. Give alpha >= 0 seconds and bandwidth > 0 bytes a second."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A group of ranks, and what lies between them.
+
+    Attributes:
+        members: ranks of the group in one node.
+        nodes: how many nodes it spans.
+        inside: the link from a rank to its neighbour in the node.
+        across: what the group may use of a node's way out; None where it does not span nodes.
+        launch: seconds before the first message of any collective.
+    """
+
+    members: int
+    nodes: int
+    inside: Link
+    across: Link | None = None
+    launch: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.nodes > 1 and self.across is None:
+            raise ValueError(f"a group that spans {self.nodes} nodes needs a network between them: give `across`.")
+
+    @property
+    def ranks(self) -> int:
+        return self.members * self.nodes
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second along a ring or a tree: what the narrowest link carries."""
+        links = [self.inside] if self.members > 1 else []
+        return min(link.bandwidth for link in links + ([self.across] if self.across and self.nodes > 1 else []))
+
+    def alphas(self, inside: float, across: float) -> float:
+        """Seconds for so many hops, one after the other, of each kind."""
+        return inside * self.inside.alpha + (across * self.across.alpha if self.across else 0.0)
+
+
+def ring_seconds(op: str, nbytes: float, group: Group) -> float:
+    """`op` on `nbytes` (of the whole) along a ring.
+
+    (N-1) alpha + (N-1)/N n / bandwidth; an all-reduce is twice that; a broadcast passes all n through each hop.
+    """
+    if group.ranks == 1:
+        return 0.0
+    passes, hops, crossings = PASSES[op], group.ranks - 1, group.nodes - 1
+    share = 1.0 if op == "broadcast" else hops / group.ranks
+    return group.launch + passes * (group.alphas(hops - crossings, crossings) + share * nbytes / group.bandwidth)
+
+
+def tree_seconds(op: str, nbytes: float, group: Group) -> float:
+    """An all-reduce or a broadcast by NCCL's two complementary trees, which together use every link both ways.
+
+    A chain inside each node, a binary tree across them: ((m-1) alpha + log2(nodes) alpha' + n / bandwidth), and twice
+    that for an all-reduce, up and down.
+    """
+    if op not in ("all_reduce", "broadcast"):
+        raise ValueError(f"op={op!r}: a tree combines or spreads one whole, it cuts nothing. Ask for a ring instead.")
+    if group.ranks == 1:
+        return 0.0
+    depth = math.ceil(math.log2(group.nodes))
+    return group.launch + PASSES[op] * (group.alphas(group.members - 1, depth) + nbytes / group.bandwidth)
+
+
+def seconds(op: str, nbytes: float, group: Group) -> float:
+    """`op` by whichever of the two is faster, as NCCL chooses."""
+    ring = ring_seconds(op, nbytes, group)
+    return min(ring, tree_seconds(op, nbytes, group)) if op in ("all_reduce", "broadcast") else ring
+
+
+def bus_bandwidth(op: str, nbytes: float, measured_seconds: float, ranks: int) -> float:
+    """Bytes a second that each rank's link must have carried, as NCCL's tests define it (doc/PERFORMANCE.md).
+
+    Independent of the number of ranks: n / t times 2(N-1)/N for an all-reduce, (N-1)/N for a reduce-scatter or an
+    all-gather, 1 for a broadcast.
+    """
+    factor = 1.0 if op == "broadcast" else PASSES[op] * (ranks - 1) / ranks
+    return factor * nbytes / measured_seconds
+
+
+def fit(op: str, sizes: Sequence[float], measured_seconds: Sequence[float], ranks: int) -> Link:
+    """The link that explains how long `op` on `sizes` bytes took along a ring of `ranks` in one node.
+
+    Least squares on relative errors, so that microseconds count as much as seconds.
+
+    Raises:
+        ValueError: fewer than two sizes, or measurements that no link explains.
+    """
+    points = list(zip(sizes, measured_seconds, strict=True))
+    if len(set(sizes)) < 2 or ranks < 2 or min(measured_seconds) <= 0:
+        raise ValueError(
+            f"fit: {len(set(sizes))} different sizes, {ranks} ranks, shortest time {min(measured_seconds, default=0)}: "
+            "alpha and bandwidth are two unknowns of messages between ranks. Measure two sizes or more, on two ranks "
+            "or more, in positive seconds."
+        )
+    # t = a + b n, each equation divided by t: minimise the sum of (a / t + b n / t - 1)^2.
+    aa, ab, bb = (sum(n**power / t**2 for n, t in points) for power in (0, 1, 2))
+    a_side, b_side = sum(1 / t for _, t in points), sum(n / t for n, t in points)
+    determinant = aa * bb - ab**2
+    constant, slope = (a_side * bb - b_side * ab) / determinant, (aa * b_side - ab * a_side) / determinant
+    if slope <= 0 or constant < 0:
+        raise ValueError(
+            f"fit: the best line is {constant:.3g} s + {slope:.3g} s a byte, which no link is: larger messages did "
+            "not take longer, or the smallest took no time. Measure again, more often, or over a wider range of sizes."
+        )
+    hops = PASSES[op] * (ranks - 1)
+    share = 1.0 if op == "broadcast" else hops / ranks
+    return Link(alpha=constant / hops, bandwidth=share / slope)

@@ -1,0 +1,97 @@
+"""A plan in words. GB is 10^9 bytes here, as everywhere in the course; GiB is never meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .hardware import Hardware
+from .parts import MOMENTS
+from .settings import Settings
+from .shapes import Model
+from .step import COMMUNICATION, COMPUTE, HOST
+from .work import EQUAL_UNITS
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+
+def size(nbytes: float) -> str:
+    """`31.4 GB`: three digits or a few more, decimal units."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(nbytes) >= factor:
+            return f"{_digits(nbytes / factor)} {unit}"
+    return f"{_digits(nbytes)} bytes"
+
+
+def duration(seconds: float) -> str:
+    """`120 ms`."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= factor:
+            return f"{_digits(seconds / factor)} {unit}"
+    return f"{_digits(seconds * 1e6)} µs"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def how(settings: Settings) -> str:
+    """The settings that matter most, in one line: `stage 2 on 64 ranks, mixed, adam`."""
+    words = [f"stage {settings.stage} on {settings.world_size} ranks", settings.precision, settings.optimizer]
+    if settings.shards < settings.world_size and settings.stage:
+        words.append(f"sharded over {settings.shards}, {settings.replicas} replicas")
+    if settings.checkpointing != "none":
+        words.append(f"{settings.checkpointing} checkpointing")
+    if settings.bucket_bytes != Settings.bucket_bytes and settings.stage < 3:
+        words.append(f"buckets of {size(settings.bucket_bytes)}")
+    if settings.offload:
+        words.append(f"{' and '.join(settings.offload)} on the host")
+    return ", ".join(words)
+
+
+def header(model: Model, settings: Settings) -> Iterator[str]:
+    """What is planned, and what is not known of it."""
+    yield f"{model.name}: {model.params:,} parameters; {how(settings)}."
+    if not model.units:
+        yield "Only the number of parameters is known: buffers and activations are left out."
+    elif model.transformer is None and settings.activation_bytes is None:
+        yield "Only the shapes are known: activations are left out."
+
+
+def memory(plan: Plan) -> Iterator[str]:
+    """What the rank holds, part by part, and the most at once."""
+    yield "\nHeld by rank 0; no rank holds more:"
+    for part in plan.parts:
+        where = "host" if part.host else part.category
+        first_and_last = dict.fromkeys((part.moments[0], part.moments[-1]))
+        when = "" if part.moments == MOMENTS else f" ({' to '.join(first_and_last)})"
+        yield f"  {size(part.nbytes):>10}  {where:<13}  {part.name}: {part.why}{when}"
+    between = sum(plan.moments["between steps"].values())
+    yield f"  Most at once on the device: {size(plan.peak_bytes)}, {plan.peak_moment}; {size(between)} between steps."
+
+
+def traffic(plan: Plan) -> Iterator[str]:
+    """What the rank sends, collective by collective."""
+    yield f"\nSent by each rank in a step: {size(plan.sent_bytes)}"
+    for call in plan.collectives:
+        yield (
+            f"  {size(float(call.sent)):>10}  {call.op:<14}  {call.what} in {call.when}, among {call.ranks} ranks"
+        ).replace("in after", "after")
+
+
+def time(plan: Plan, hardware: Hardware) -> Iterator[str]:
+    """How long a step takes, and what is hidden behind computing."""
+    timeline = plan.timeline(hardware)
+    tokens = plan.settings.batch * plan.settings.sequence
+    yield f"\nA step of {tokens} tokens a rank on {hardware.name}: {duration(timeline.seconds)}"
+    for label in ("forward", "backward", "optimizer step"):
+        spent = sum(s.seconds for s in timeline.spans if s.stream == COMPUTE and s.name.startswith(label))
+        if spent:
+            yield f"  {duration(spent):>10}  compute        {label}"
+    for stream in (COMMUNICATION, HOST):
+        if busy := timeline.busy(stream):
+            exposed = timeline.exposed(stream, COMPUTE)
+            yield f"  {duration(busy):>10}  {stream:<13}  {duration(exposed)} of it while nothing is computed"
+    if not plan.model.units:
+        yield f"  Timed as {EQUAL_UNITS} equal units, since nothing is known of the layers."

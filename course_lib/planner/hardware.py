@@ -1,0 +1,185 @@
+"""Machines by name, each figure with its source. Bytes and FLOPs are decimal, links are one direction.
+
+Bandwidths between GPUs are not the data sheet's but what NCCL's own model expects of them. A data sheet's 80 GB
+is taken at its word; the GPU has a little more, which is about what CUDA itself and fragmentation take.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from .checks import pick
+from .cost import Group, Link
+
+DATASHEETS = {
+    "RTX 4090": "NVIDIA Ada GPU architecture whitepaper, RTX 4090 (dense BF16, FP32 accumulate)",
+    "A100": "NVIDIA A100 80GB SXM data sheet (dense BF16)",
+    "H100": "NVIDIA H100 SXM data sheet (half of the sparse BF16 figure)",
+    "H200": "NVIDIA H200 SXM data sheet (half of the sparse BF16 figure)",
+}
+_NCCL_LINKS = "NCCL src/graph/topo.h"
+_NCCL_ALPHA = "NCCL src/graph/tuning.cc, hwLat, ring, Simple: 3.4 us NVLink, 5.7 us PCIe, 14 us network"
+_NCCL_LAUNCH = "NCCL src/graph/tuning.cc, baseLat, ring, Simple: 8.4 us"
+_PCIE4 = "PCI Express 4.0: 16 GT/s x 16 lanes x 128/130 / 8"
+_PCIE5 = "PCI Express 5.0: 32 GT/s x 16 lanes x 128/130 / 8"
+_LLAMA3_RATE = "Llama 3 herd (arXiv 2407.21783), table 4: 43 % of the peak on 8192 H100, communication included"
+_HOPPER_HOST = "MLPerf Inference v4.1, system H200-SXM-141GBx8: 32 x 64 GB; two sockets x 8 channels x DDR5-4800"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """Equal devices in nodes. One rank has one device.
+
+    Attributes:
+        name: for texts.
+        devices: in one node.
+        memory_bytes: of one device.
+        memory_bandwidth: bytes a second, of one device's memory.
+        fast_flops, fp32_flops: peak FLOPs a second of one device, in bf16 and in fp32 matrices.
+        achievable: the fraction of the peak that training reaches.
+        inside: the link from a device to its neighbour in the node.
+        host_link: bytes a second between one device and the host's memory.
+        host_bytes, host_bandwidth: of the node's memory; its devices share them.
+        network: the node's way out, all its ports together; None where there is only one node.
+        launch: seconds before the first message of a collective.
+        sources: where each of these figures comes from.
+    """
+
+    name: str
+    devices: int
+    memory_bytes: int
+    memory_bandwidth: float
+    fast_flops: float
+    fp32_flops: float
+    achievable: float
+    inside: Link
+    host_link: float
+    host_bytes: int
+    host_bandwidth: float
+    network: Link | None
+    launch: float
+    sources: Mapping[str, str]
+
+    def flops(self, fast: bool) -> float:
+        """FLOPs a second that one device achieves in training."""
+        return self.achievable * (self.fast_flops if fast else self.fp32_flops)
+
+    def shard_group(self, ranks: int) -> Group:
+        """`ranks` neighbours: as many as fit in a node, then the next node.
+
+        Raises:
+            ValueError: they fill no whole number of nodes, or there is only one node.
+        """
+        if ranks > self.devices and self.network is None:
+            raise ValueError(
+                f"{ranks} ranks on {self.name}: that is one node with {self.devices} devices. Choose hardware with a "
+                f"network, such as {', '.join(name for name, h in HARDWARE.items() if h.network)}, or fewer ranks."
+            )
+        if ranks > self.devices and ranks % self.devices:
+            raise ValueError(
+                f"{ranks} ranks on {self.name}: they fill no whole number of nodes of {self.devices} devices. "
+                f"Choose a multiple of {self.devices}."
+            )
+        members = min(ranks, self.devices)
+        return self._group(members, ranks // members, rivals=1)
+
+    def replica_group(self, shards: int, replicas: int) -> Group:
+        """The `replicas` ranks that hold the same one of `shards` pieces: every `shards`-th rank.
+
+        Where a node has several such groups, they share its way out.
+
+        Raises:
+            ValueError: as `shard_group`, or the groups do not fit the nodes evenly.
+        """
+        self.shard_group(shards * replicas)  # it complains if all together do not fit
+        rivals = min(shards, self.devices)
+        members = min(replicas, self.devices // rivals)
+        if shards * replicas > self.devices and self.devices % rivals:
+            raise ValueError(
+                f"{replicas} replicas of {shards} shards on {self.name}: they do not fall evenly onto nodes of "
+                f"{self.devices} devices. Choose a shard_size that divides {self.devices}, or a multiple of it."
+            )
+        return self._group(members, replicas // members, rivals)
+
+    def _group(self, members: int, nodes: int, rivals: int) -> Group:
+        across = self.network and Link(alpha=self.network.alpha, bandwidth=self.network.bandwidth / rivals)
+        return Group(members=members, nodes=nodes, inside=self.inside, across=across, launch=self.launch)
+
+
+def _nvidia(
+    gpu: str, name: str, *, memory: float, bandwidth: float, fast: float, fp32: float, achievable: tuple[float, str],
+    link: tuple[float, float, str], host: tuple[float, str], host_memory: tuple[float, float, str], devices: int = 8,
+    network: tuple[float, str] | None = None,
+) -> Hardware:  # fmt: skip
+    sheet = DATASHEETS[gpu]
+    return Hardware(
+        name=name, devices=devices, memory_bytes=int(memory), memory_bandwidth=bandwidth, fast_flops=fast,
+        fp32_flops=fp32, achievable=achievable[0], inside=Link(alpha=link[0], bandwidth=link[1]), host_link=host[0],
+        host_bytes=int(host_memory[0]), host_bandwidth=host_memory[1], launch=8.4e-6,
+        network=Link(alpha=14e-6, bandwidth=network[0]) if network else None,
+        sources=MappingProxyType({
+            "devices": "by definition of the name", "memory_bytes": sheet, "memory_bandwidth": sheet,
+            "fast_flops": sheet, "fp32_flops": sheet, "achievable": achievable[1],
+            "inside": f"{link[2]}; {_NCCL_ALPHA}", "host_link": host[1], "host_bytes": host_memory[2],
+            "host_bandwidth": host_memory[2], "launch": _NCCL_LAUNCH,
+            "network": f"{network[1]}; {_NCCL_ALPHA}" if network else "one node only",
+        }),
+    )  # fmt: skip
+
+
+def _hopper(name: str, gpu: str = "H100", network: tuple[float, str] | None = None) -> Hardware:
+    memory, bandwidth = {"H100": (80e9, 3.35e12), "H200": (141e9, 4.8e12)}[gpu]
+    return _nvidia(
+        gpu, name, memory=memory, bandwidth=bandwidth, fast=989e12, fp32=67e12, achievable=(0.43, _LLAMA3_RATE),
+        link=(3.4e-6, 370.8e9, f"{_NCCL_LINKS}: 20.6 GB/s x 18 NVLinks (data sheet: 450)"), host=(63.0e9, _PCIE5),
+        host_memory=(2e12, 614.4e9, _HOPPER_HOST), network=network,
+    )  # fmt: skip
+
+
+HARDWARE = {
+    "laptop": Hardware(
+        name="a laptop with 8 cores for 4 simulated ranks", devices=4, memory_bytes=4 * 10**9,
+        memory_bandwidth=22.4e9, fast_flops=184e9, fp32_flops=184e9, achievable=0.5,
+        inside=Link(alpha=0.31e-3, bandwidth=0.85e9), host_link=22.4e9, host_bytes=16 * 10**9, host_bandwidth=89.6e9,
+        network=None, launch=0.0,
+        sources=MappingProxyType({
+            "devices": "assumed: 4 ranks, two cores each",
+            "memory_bytes": "assumed: a quarter of 16 GB",
+            "memory_bandwidth": "JEDEC DDR5-5600, two channels: 89.6 GB/s, a quarter each",
+            "fast_flops": "as fp32: most laptops have no bf16 units",
+            "fp32_flops": "measured: torch 2.13, 1024 x 1024 matmul on 2 cores of an AMD EPYC",
+            "achievable": "assumed: half of what a large matmul reaches",
+            "inside": "measured: all_reduce of 4 simulated ranks over gloo, 4 KiB to 16 MiB, 2 cores; fit yours",
+            "host_link": "the host's memory is the device's",
+            "host_bytes": "assumed: 16 GB",
+            "host_bandwidth": "JEDEC DDR5-5600, two channels",
+            "network": "one node only",
+            "launch": "within alpha",
+        }),
+    ),
+    "rtx-4090": _nvidia(
+        "RTX 4090", "4x RTX 4090, PCIe", devices=4, memory=24e9, bandwidth=1008e9, fast=165.2e12, fp32=82.6e12,
+        achievable=(0.43, "assumed: as on H100"), host=(31.5e9, _PCIE4),
+        link=(5.7e-6, 24e9, f"{_NCCL_LINKS}: 12 GB/s for PCIe 3.0 x16, doubled for 4.0"),
+        host_memory=(256e9, 204.8e9, "assumed: a workstation with 256 GB; 8 channels x DDR4-3200"),
+    ),
+    "a100": _nvidia(
+        "A100", "8x A100 80GB, NVLink", memory=80e9, bandwidth=2.039e12, fast=312e12, fp32=19.5e12,
+        achievable=(0.542, "Korthikanti et al. (arXiv 2205.05198): 54.2 % on 2240 A100, communication included"),
+        link=(3.4e-6, 240e9, f"{_NCCL_LINKS}: 20 GB/s x 12 NVLinks (data sheet: 300)"), host=(31.5e9, _PCIE4),
+        host_memory=(2e12, 409.6e9, "NVIDIA DGX A100 640GB data sheet: 2 TB; two sockets x 8 channels x DDR4-3200"),
+    ),
+    "h100": _hopper("8x H100 80GB, NVLink"),
+    "h200": _hopper("8x H200 141GB, NVLink", "H200"),
+    "h100-infiniband": _hopper(
+        "nodes of 8x H100 over InfiniBand", network=(400e9, "NVIDIA DGX H100 data sheet: 8 ports x 400 Gb/s")
+    ),
+    "h100-ethernet": _hopper(
+        "nodes of 8x H100 over 100 Gb/s Ethernet", network=(12e9, f"{_NCCL_LINKS}, NET_BW: 12 GB/s of 100 Gb/s")
+    ),
+}  # fmt: skip
+
+
+def hardware(name: "str | Hardware") -> Hardware:
+    """The machine called `name`; a `Hardware` is itself. Raises ValueError for an unknown name."""
+    return name if isinstance(name, Hardware) else pick("hardware", name, HARDWARE)

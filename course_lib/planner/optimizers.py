@@ -1,0 +1,58 @@
+"""What an optimizer keeps, and what its step needs for a moment, to the byte."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# bitsandbytes, optim/optimizer.py: smaller tensors keep fp32 states; each block has one fp32 scale; both states share
+# a table of 256 fp32 values each, whatever the number of tensors.
+_SMALLEST_QUANTIZED = 4096
+_BLOCK = 256
+_TABLE_BYTES = 4 * 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """An optimizer, by what it keeps of each tensor.
+
+    Attributes:
+        states: elements kept for each parameter.
+        quantized: kept in 8 bits, by blocks.
+        counts_steps: keeps a count for each tensor, 4 bytes, in the host's memory unless it is `capturable`.
+        needs_denominator: its step makes sqrt(second moment) + eps beside what is kept.
+    """
+
+    states: int
+    quantized: bool = False
+    counts_steps: bool = False
+    needs_denominator: bool = False
+
+    def state_tensors(self, numels: Sequence[int], element_bytes: int) -> list[int]:
+        """Bytes of each tensor that it keeps for parameter tensors of `numels` elements."""
+        if not self.quantized:
+            return [element_bytes * numel for numel in numels for _ in range(self.states)]
+        kept = []
+        for numel in numels:
+            one = [numel, 4 * -(-numel // _BLOCK)] if numel >= _SMALLEST_QUANTIZED else [4 * numel]
+            kept += one * self.states
+        tables = [_TABLE_BYTES] * self.states if any(numel >= _SMALLEST_QUANTIZED for numel in numels) else []
+        return kept + tables
+
+    def temporaries(self, numels: Sequence[int], element_bytes: int, implementation: str) -> list[int]:
+        """Bytes of the tensors that live only during the step, at its worst.
+
+        torch's Adam: the for-loop holds `sqrt` and the result of its division for one tensor at a time, `foreach`
+        one square root for each tensor at once, `fused` nothing.
+        """
+        if not self.needs_denominator or implementation == "fused":
+            return []
+        whole = [element_bytes * numel for numel in numels]
+        return whole if implementation == "foreach" else [max(whole, default=0)] * 2
+
+
+OPTIMIZERS = {
+    "sgd": Optimizer(states=0),
+    "momentum": Optimizer(states=1),
+    "adam": Optimizer(states=2, counts_steps=True, needs_denominator=True),
+    "adamw": Optimizer(states=2, counts_steps=True, needs_denominator=True),
+    "adam8bit": Optimizer(states=2, quantized=True),
+}

@@ -1,0 +1,34 @@
+"""The words in which a plan speaks of memory.
+
+[Note: moments] A step is looked at five times: between two steps; at the end of forward, with the loss at hand; at the
+start of backward, in the last layer; at its end, in the first; and inside the optimizer's step. Between the start and
+the end of backward activations go and gradients come, layer by layer, so the peak is at one of the five. Gradients are
+freed between steps, as `zero_grad` does.
+"""
+
+from dataclasses import dataclass
+
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "communication", "other")
+MOMENTS = BETWEEN, FORWARD, START, END, STEP = (
+    "between steps", "end of forward", "start of backward", "end of backward", "optimizer step",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Some bytes of one rank, the fullest.
+
+    Attributes:
+        category: one of `CATEGORIES`, which are the meter's.
+        name, why: what they are, and why there are so many.
+        nbytes: how many.
+        moments: when they are there.
+        host: in the host's memory, not the device's.
+    """
+
+    category: str
+    name: str
+    nbytes: int
+    why: str
+    moments: tuple[str, ...] = MOMENTS
+    host: bool = False

@@ -1,0 +1,160 @@
+"""A plan: what training a model in some way costs each rank, in bytes held, bytes sent and seconds."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import floor
+from typing import Any
+
+from . import explain, step
+from .checks import pick
+from .engines import layout
+from .hardware import Hardware
+from .hardware import hardware as named
+from .memory import parts
+from .models import MODELS
+from .parts import CATEGORIES, MOMENTS, Part
+from .schedule import Timeline
+from .settings import Settings, settings
+from .shapes import Model, Transformer, of_params, of_transformer
+from .volume import Collective, collectives
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What one rank, the fullest, holds and sends in a step. See `plan`.
+
+    Attributes:
+        model: what is trained.
+        settings: how.
+    """
+
+    model: Model
+    settings: Settings
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """All that the rank holds, piece by piece, with the reason for its size."""
+        return parts(self.model, self.settings)
+
+    @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        """What the rank takes part in during a step."""
+        return collectives(self.model, self.settings)
+
+    @cached_property
+    def moments(self) -> dict[str, dict[str, int]]:
+        """Bytes on the device by category, at each moment of a step that memory.py tells apart."""
+        return {
+            moment: {
+                category: sum(
+                    part.nbytes
+                    for part in self.parts
+                    if part.category == category and moment in part.moments and not part.host
+                )
+                for category in CATEGORIES
+            }
+            for moment in MOMENTS
+        }
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """Bytes on the device by category, each at the moment of the step when it is largest.
+
+        Their sum is more than `peak_bytes` where activations are large: they go as gradients come.
+        """
+        return {category: max(held[category] for held in self.moments.values()) for category in CATEGORIES}
+
+    @property
+    def peak_moment(self) -> str:
+        """The moment of the step when the device holds most."""
+        return max(MOMENTS, key=lambda moment: sum(self.moments[moment].values()))
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that the device holds at once."""
+        return sum(self.moments[self.peak_moment].values())
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of this rank's in the host's memory."""
+        return sum(part.nbytes for part in self.parts if part.host)
+
+    @property
+    def padding_elements(self) -> int:
+        """Elements that all shards together have beyond Ψ. ZeroRedundancyOptimizer cuts no tensor, and pads none."""
+        cuts = self.settings.engine != "torch" or self.settings.stage == 3
+        held = sum(layout(self.model, self.settings).shard) * self.settings.shards
+        return held - self.model.params if cuts else 0
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that one rank sends in a step, as rings send them; rounded down once, as the meter does."""
+        return floor(sum((call.sent for call in self.collectives), Fraction()))
+
+    def timeline(self, hardware: str | Hardware) -> Timeline:
+        """The schedule of a step on this hardware: what runs beside what.
+
+        Raises:
+            ValueError: there is no such hardware, or the ranks do not fit it.
+        """
+        return step.timeline(self.model, self.settings, named(hardware))
+
+    def step_seconds(self, hardware: str | Hardware) -> float:
+        """Seconds of a step on this hardware; errors as `timeline`."""
+        return self.timeline(hardware).seconds
+
+    def explain(self, hardware: str | Hardware | None = None) -> str:
+        """Where each byte goes, and with hardware each second, in words; errors as `timeline`."""
+        lines = [*explain.header(self.model, self.settings), *explain.memory(self), *explain.traffic(self)]
+        return "\n".join([*lines, *(explain.time(self, named(hardware)) if hardware is not None else [])])
+
+
+def plan(params: Any = None, *, model: "str | Transformer | Model | None" = None, **given: Any) -> Plan:
+    """What training `params` parameters, or a `model`, would cost each rank.
+
+    >>> plan(params=7.5e9, world_size=64, stage=2, precision="mixed").bytes["optimizer"]
+    1406250000
+
+    Args:
+        params: how many parameters, such as 7.5e9; or the shapes of all tensors, which makes the bytes exact to the
+            last piece of padding; or shapes grouped into units, which tells what stage 3 gathers at once.
+        model: in place of `params`, one of `MODELS` by name, or a `Transformer` of your own; then activations too.
+        given: any of `Settings`: world_size, stage, precision, optimizer, batch, sequence, checkpointing, attention,
+            shard_size, offload, bucket_bytes, prefetch, overlap, reshard, engine, implementation, activation_bytes,
+            allocator.
+
+    Raises:
+        ValueError: neither or both of params and model; or a setting that is not one, or does not go with another.
+    """
+    if (params is None) == (model is None):
+        raise ValueError(
+            f"plan(params={params!r}, model={model!r}): what is trained is told by one of the two. "
+            "Give params=7.5e9, say, or model='llama-7b'."
+        )
+    described = of_params(params) if model is None else _described(model)
+    chosen = settings(**given)
+    known = described.transformer
+    if known and chosen.sequence > known.context:
+        raise ValueError(
+            f"sequence={chosen.sequence} with {known.name}: it was made for at most {known.context} tokens. "
+            "Choose a shorter sequence."
+        )
+    return Plan(model=described, settings=chosen)
+
+
+def largest_params(memory_bytes: float, **given: Any) -> int:
+    """The largest number of parameters whose states fit `memory_bytes` on each rank, as in the ZeRO paper's table 2.
+
+    Raises:
+        ValueError: as `plan`.
+    """
+    probe = 10**9 * settings(**given).world_size
+    held = sum(plan(params=probe, **given).bytes.values())
+    return floor(Fraction(memory_bytes) * probe / held)
+
+
+def _described(model: "str | Transformer | Model") -> Model:
+    if isinstance(model, Model):
+        return model
+    return of_transformer(model if isinstance(model, Transformer) else pick("model", model, MODELS))

@@ -1,0 +1,52 @@
+"""How many bytes each element takes, by policy."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Bytes of one element of each kind.
+
+    Attributes:
+        what: the policy in words.
+        parameter: as the model computes with it, and as it is gathered.
+        kept: of a parameter in stage 3's shard.
+        gradient: as backward makes it.
+        accumulated: of a second, fp32 gradient in which micro-batches are summed; 0 for none.
+        master: of an fp32 copy of the parameter that the optimizer updates; 0 for none.
+        state: of each state of the optimizer, such as Adam's two moments.
+        reduced: of a gradient on the wire.
+        activation: of what forward keeps for backward.
+        fast: computes in bf16, at the rate of the tensor cores.
+    """
+
+    what: str
+    parameter: int
+    kept: int
+    gradient: int
+    accumulated: int = 0
+    master: int = 0
+    state: int
+    reduced: int
+    activation: int
+    fast: bool
+
+
+# Rajbhandari et al. (arXiv 1910.02054), section 3.1: with Adam, mixed precision is 2 + 2 + K, K = 4 + 4 + 4 = 12.
+# Llama 3 (arXiv 2407.21783, section 3.3.2) sums and reduces gradients in fp32: 4 bytes more, and twice the traffic.
+PRECISIONS = {
+    "fp32": Precision(
+        what="all in fp32", parameter=4, kept=4, gradient=4, state=4, reduced=4, activation=4, fast=False
+    ),
+    "mixed": Precision(
+        what="16-bit parameters and gradients, fp32 masters and moments",
+        parameter=2, kept=2, gradient=2, master=4, state=4, reduced=2, activation=2, fast=True,
+    ),
+    "mixed_fp32_accumulation": Precision(
+        what="as mixed, with gradients also summed and reduced in fp32",
+        parameter=2, kept=2, gradient=2, accumulated=4, master=4, state=4, reduced=4, activation=2, fast=True,
+    ),
+    "bf16": Precision(
+        what="all in bf16, no masters", parameter=2, kept=2, gradient=2, state=2, reduced=2, activation=2, fast=True
+    ),
+}  # fmt: skip

@@ -1,0 +1,71 @@
+"""A step as work on streams: what runs beside what, and what has to wait.
+
+A stream does one thing at a time, in the order in which it is given them, as CUDA streams do. Work also waits for
+what it needs on other streams. Nothing here knows what the work is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Work on a stream, from `start` to `end`, in seconds from the start of the step."""
+
+    stream: str
+    name: str
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """All work of a step, in the order in which it was issued."""
+
+    spans: tuple[Span, ...]
+
+    @property
+    def seconds(self) -> float:
+        """When the last work ends."""
+        return max((span.end for span in self.spans), default=0.0)
+
+    def busy(self, stream: str) -> float:
+        """Seconds in which `stream` works."""
+        return sum(span.seconds for span in self.spans if span.stream == stream)
+
+    def exposed(self, stream: str, behind: str) -> float:
+        """Seconds in which `stream` works and `behind` does not: what is not hidden."""
+        covers = [span for span in self.spans if span.stream == behind]  # one stream's: in order, and apart
+        hidden, first = 0.0, 0
+        for span in (span for span in self.spans if span.stream == stream):
+            while first < len(covers) and covers[first].end <= span.start:
+                first += 1
+            for cover in covers[first:]:
+                if cover.start >= span.end:
+                    break
+                hidden += min(span.end, cover.end) - max(span.start, cover.start)
+        return self.busy(stream) - hidden
+
+
+class Streams:
+    """Issues work, and remembers when each stream is free again."""
+
+    def __init__(self) -> None:
+        self._spans: list[Span] = []
+        self._free: dict[str, float] = {}
+
+    def issue(self, stream: str, name: str, seconds: float, after: Sequence[Span] = ()) -> Span:
+        """`seconds` of work on `stream`, once it is free and all of `after` is done."""
+        start = max([self._free.get(stream, 0.0), *(span.end for span in after)])
+        span = Span(stream=stream, name=name, start=start, end=start + seconds)
+        self._free[stream] = span.end
+        self._spans.append(span)
+        return span
+
+    def timeline(self) -> Timeline:
+        """What has been issued."""
+        return Timeline(spans=tuple(self._spans))

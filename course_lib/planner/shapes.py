@@ -1,0 +1,149 @@
+"""What is trained: its tensors, unit by unit, from the few numbers that describe a transformer.
+
+[Note: units] A unit is what stage 3 gathers, uses and frees as one. The first is the outer one, which forward needs
+both first and last, the embedding, the last norm and the head; then come the layers.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from .checks import whole
+
+Shape = tuple[int, ...]
+Unit = tuple[Shape, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformer:
+    """A decoder-only transformer.
+
+    Attributes:
+        name: as its authors call it.
+        layers, hidden, heads, vocab: as in the papers (L, h, a, V).
+        kv_heads: heads of keys and values; fewer than `heads` in grouped-query attention.
+        ffn: width of the feed-forward layer.
+        positions: rows of a learned position table; 0 for rotary positions, which have no parameters.
+        context: the longest sequence that it was made for, in tokens.
+        gated: SwiGLU with three matrices, RMSNorm and nowhere a bias (Llama); else GELU with two, LayerNorm and
+            biases (GPT-2).
+        dropout: trained with it, after the embedding, on the scores and on what joins the residual stream.
+        tied: the head is the embedding, counted once.
+        source: where these numbers are published.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    positions: int
+    context: int
+    gated: bool
+    dropout: bool
+    tied: bool
+    source: str
+
+    @property
+    def kv_hidden(self) -> int:
+        """Elements of a token's keys, and of its values, in one layer."""
+        return self.hidden // self.heads * self.kv_heads
+
+    @property
+    def layer(self) -> Unit:
+        """The tensors of one layer, matrices as torch.nn.Linear keeps them: (out, in)."""
+        h, f, kv = self.hidden, self.ffn, self.kv_hidden
+        if self.gated:
+            return ((h,), (h, h), (kv, h), (kv, h), (h, h), (h,), (f, h), (f, h), (h, f))
+        attention: Unit = ((3 * h, h), (3 * h,), (h, h), (h,))
+        return ((h,), (h,), *attention, (h,), (h,), (f, h), (f,), (h, f), (h,))
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """The outer unit, then the layers."""
+        h = self.hidden
+        embedding: Unit = ((self.vocab, h), (self.positions, h)) if self.positions else ((self.vocab, h),)
+        norm: Unit = ((h,),) if self.gated else ((h,), (h,))
+        head: Unit = () if self.tied else ((self.vocab, h),)
+        return ((*embedding, *norm, *head), *[self.layer] * self.layers)
+
+    def layer_flops(self, sequence: int) -> tuple[int, int]:
+        """Forward FLOPs of one layer for one token: (matrices, attention over `sequence` tokens).
+
+        A multiplication with an addition counts as two. As Narayanan et al. (arXiv 2104.04473, section 5.1) count,
+        the half of the scores that the causal mask throws away is computed.
+        """
+        return 2 * numel([shape for shape in self.layer if len(shape) == 2]), 4 * sequence * self.hidden
+
+    @property
+    def head_flops(self) -> int:
+        """Forward FLOPs of the head for one token."""
+        return 2 * self.hidden * self.vocab
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What a plan is made for, and as much of it as is known.
+
+    Attributes:
+        name: for texts.
+        params: Ψ, the number of parameters.
+        units: the shapes of its tensors, the outer unit first; empty when nothing but Ψ is known.
+        transformer: its description, if it is one of those; without it nothing is known of activations.
+    """
+
+    name: str
+    params: int
+    units: tuple[Unit, ...] = ()
+    transformer: Transformer | None = None
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """The tensors of all units, in order."""
+        return [shape for unit in self.units for shape in unit]
+
+
+def numel(shapes: Sequence[Shape]) -> int:
+    """How many elements these tensors have together."""
+    return sum(map(math.prod, shapes))
+
+
+def of_transformer(transformer: Transformer) -> Model:
+    """The model that `transformer` describes."""
+    units = transformer.units
+    return Model(name=transformer.name, params=sum(map(numel, units)), units=units, transformer=transformer)
+
+
+def of_params(params: Any) -> Model:
+    """A model from a number of parameters, from shapes, or from shapes grouped into units.
+
+    `[p.shape for p in model.parameters()]` are shapes, and make one unit. For more, the first is the outer one, with
+    what is in no layer, and may be empty: `[[], *([p.shape for p in layer.parameters()] for layer in layers)]`.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if isinstance(params, int | float):
+        count = whole("params", params)
+        return Model(name="a model", params=count)
+    try:
+        given = list(params) if not isinstance(params, str) else []
+        flat = all(isinstance(size, int) for shape in given for size in shape)
+        units = [tuple(map(_shape, given))] if flat else [tuple(map(_shape, unit)) for unit in given]
+        if not given:
+            raise TypeError
+    except TypeError:
+        raise ValueError(
+            f"params={params!r}: that is neither a number, nor shapes, nor units made of shapes. "
+            "Give for example 7.5e9, or [p.shape for p in model.parameters()]."
+        ) from None
+    count = sum(map(numel, units))
+    return Model(name=f"a model of {len(units)} units", params=count, units=tuple(units))
+
+
+def _shape(sizes: Any) -> Shape:
+    return tuple(whole("size", size, least=0) for size in sizes)

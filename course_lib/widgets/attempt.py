@@ -1,0 +1,117 @@
+"""One attempt at an exercise: the check, what came of it, and the hints. Everything a click does, without a widget."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from ..exercises import Exercise, Verdict
+from ..progress import Progress
+
+
+class Hint(str):
+    """Markdown, and shown as such in a notebook."""
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Attempt:
+    """A solution that is handed in.
+
+    Args:
+        exercise: what it is for.
+        solution: what the learner wrote.
+        progress: where the attempt is kept.
+
+    Attributes:
+        verdict: what came of the check; None before it has ended.
+        hints: the hints taken so far, on this attempt or an earlier one, first to last.
+        returned: what the name of the function stands for in later cells: the solution, once it has passed, and the
+            reference until then.
+    """
+
+    def __init__(self, exercise: Exercise, solution: Any, progress: Progress) -> None:
+        self.exercise, self.solution = exercise, solution
+        self.verdict: Verdict | None = None
+        self._progress = progress
+        self._taken = len(progress.hints(exercise.name))
+
+    def check(self, on_case: Callable[[int, int], object]) -> Verdict:
+        """Check the solution, whose source is stored first; a cell that was left as it came is not stored."""
+        if self.exercise.is_stub(self.solution):
+            self.verdict = self.exercise.check(self.solution)
+            return self.verdict
+        stored = self._progress.begin_attempt(self.exercise.name, _source(self.solution))
+        self.verdict = verdict = self.exercise.check(self.solution, on_case=on_case)
+        self._progress.finish_attempt(stored, verdict.status, [asdict(finding) for finding in verdict.findings])
+        return verdict
+
+    @property
+    def returned(self) -> Any:
+        return self.solution if self.passed else self.exercise.reference
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict is not None and self.verdict.status == "passed"
+
+    @property
+    def notice(self) -> str:
+        """What is wrong with the record of the learner's progress; empty while all is well."""
+        return self._progress.notice or ""
+
+    # -- hints -----------------------------------------------------------------------------------------------------
+
+    @property
+    def ladder(self) -> tuple[str, ...]:
+        """All hints, as Markdown; the last is the solution."""
+        solution = f"```python\n{self.exercise.solution}\n```\n\n{self.exercise.explanation}"
+        return (*self.exercise.hints, solution)
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        return self.ladder[: self._taken]
+
+    @property
+    def hints_open(self) -> int:
+        """How many hints can be taken: the first at once, all of them after a try."""
+        untried = self.verdict is None or self.verdict.status == "unattempted"
+        return max(1, self._taken) if untried else len(self.ladder)
+
+    def hint(self) -> Hint:
+        """The next hint, or what to do to get it; after the last, the last again."""
+        if self._taken < self.hints_open:
+            self._taken += 1
+            self._progress.hint_taken(self.exercise.name, self._taken)
+        elif self._taken < len(self.ladder):
+            return Hint("The next hint opens when you have tried something: write a line or two, and run the cell.")
+        return Hint(self.ladder[self._taken - 1])
+
+    # -- text ------------------------------------------------------------------------------------------------------
+
+    @property
+    def consequence(self) -> str:
+        """What later cells use."""
+        name = self.exercise.stub.__name__
+        if self.passed:
+            return f"Later cells use your `{name}`."
+        return f"Until yours passes, later cells use the course's own `{name}`."
+
+    def __repr__(self) -> str:
+        """What the widget shows, hints and explanation left out: a saved notebook holds no solution."""
+        if self.verdict is None:
+            return f"{self.exercise.name}: not checked yet"
+        return "\n".join(filter(None, [repr(self.verdict), self.consequence, self.notice]))
+
+
+def _source(solution: Any) -> str:
+    """The text of the cell's function; empty where Python does not know it."""
+    try:
+        return inspect.getsource(solution)
+    except (OSError, TypeError):
+        return ""

@@ -1,0 +1,169 @@
+"""The widget below an exercise's cell: the check while it runs, what it found, and the hints.
+
+It shows what an `Attempt` says. Hints and the solution stay in Python until they are asked for.
+"""
+
+from __future__ import annotations
+
+import _thread
+from contextlib import suppress
+from html import escape
+
+from IPython.display import display
+from ipywidgets import HTML, Button, HBox, Layout, VBox
+
+from ..exercises import Finding, Row, Verdict
+from ..exercises.findings import SHAPES
+from .attempt import Attempt
+from .style import alert, display_text, inline, markup, sheet
+
+SHEET = """
+.course-widget table { border-collapse: collapse; margin: 0.2em 0 0.6em; }
+.course-widget th, .course-widget td {
+  border: 1px solid var(--jp-border-color2, #e0e0e0);
+  padding: 0.15em 0.6em;
+  text-align: left;
+  vertical-align: top;
+  color: inherit;
+  background: none;
+}
+.course-widget td { font-family: var(--jp-code-font-family, monospace); overflow-wrap: anywhere; }
+.course-differs td { background: var(--jp-warn-color3, rgba(245, 124, 0, 0.2)); color: #000; }
+.course-scroll { overflow-x: auto; }
+.course-observed, .course-hint p { white-space: pre-wrap; }
+.course-widget progress { width: 15em; max-width: 100%; accent-color: var(--jp-brand-color1, #1976d2); }
+.course-widget details { margin: 0.4em 0; }
+"""
+
+WORDS = {"passed": "Passed.", "failed": "Not right yet.", "error": "Error.", "unattempted": "Not attempted yet."}
+TONES = {"passed": "right", "failed": "wrong", "error": "wrong", "unattempted": "note"}
+
+
+class ExerciseWidget(VBox):
+    """An attempt at an exercise. `check`, `stop` and `take_hint` do what the cell and the buttons do."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.checking = False
+        hidden = Layout(display="none")
+        self.status, self.findings, self.hints, self.explanation = HTML(), HTML(), HTML(), HTML()
+        self.progress = HTML()
+        self.stop_button = Button(description="Stop", layout=Layout(width="auto"))
+        self.hint_button = Button(layout=Layout(width="auto", align_self="flex-start"))
+        self.stop_button.on_click(lambda _: self.stop())
+        self.hint_button.on_click(lambda _: self.take_hint())
+        self.running = HBox([self.progress, self.stop_button])
+        self.result = VBox([self.findings, self.explanation, self.hints, self.hint_button], layout=hidden)
+        title = HTML(f"<style>{SHEET}</style><h3>Exercise: {inline(attempt.exercise.title)}</h3>")
+        card = VBox([title, self.running, self.status, self.result])
+        card.add_class("course-card")
+        super().__init__([sheet(), card])
+        self.add_class("course-widget")
+
+    def check(self) -> None:
+        """Show the widget, check the solution, show what came of it; then the same as text, for a saved notebook."""
+        name = self.attempt.exercise.name
+        display(self._repr_mimebundle_() | {"text/plain": f"Exercise {name}: run this cell to check it."}, raw=True)
+        self._show_progress(0, self.attempt.exercise.case_count)
+        _heed_while_busy(self.stop_button)
+        self.checking = True
+        try:
+            verdict = self.attempt.check(self._show_progress)
+        finally:
+            self.checking = False
+        self._show(verdict)
+        display_text(repr(self.attempt))
+
+    def stop(self) -> None:
+        """End the check that is running, as the square button of the notebook does."""
+        if self.checking:
+            _thread.interrupt_main()
+
+    def take_hint(self) -> None:
+        """Show the next hint."""
+        hint = self.attempt.hint()
+        self._show_hints()
+        if hint not in self.attempt.hints:  # it is not open yet
+            self.hints.value += alert("Not yet.", hint)
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _show_progress(self, done: int, to_do: int) -> None:
+        text = f"Checked {done} of {to_do} cases"
+        self.progress.value = f'<label>{text} <progress max="{to_do}" value="{done}">{text}</progress></label>'
+
+    def _show(self, verdict: Verdict) -> None:
+        self.running.layout.display = "none"
+        notice = self.attempt.notice
+        message = "\n".join([verdict.headline, self.attempt.consequence] + [notice] * bool(notice))
+        headline = f"{SHAPES[verdict.status]} {WORDS[verdict.status]}"
+        self.status.value = alert(headline, message, tone=TONES[verdict.status])
+        self.findings.value = "".join(map(finding_html, verdict.findings)) + printed_html(verdict.output)
+        if verdict.status == "passed":
+            self.explanation.value = details("Why this is right", markup(self.attempt.ladder[-1]))
+        self._show_hints()
+        self.result.layout.display = None
+
+    def _show_hints(self) -> None:
+        taken, ladder = self.attempt.hints, self.attempt.ladder
+        shown = [
+            f'<div class="course-hint"><h4>{_label(number, len(ladder))}</h4>{markup(hint)}</div>'
+            for number, hint in enumerate(taken, 1)
+        ]
+        earlier = details(f"Earlier hints ({len(shown) - 1})", "".join(shown[:-1])) if shown[1:] else ""
+        latest = f'<div role="alert">{shown[-1]}</div>' if shown else ""
+        self.hints.value = earlier + latest
+        self.hint_button.description = f"Show {_label(len(taken) + 1, len(ladder)).lower()}"
+        over = self.attempt.passed or len(taken) == len(ladder)
+        self.hint_button.layout.display = "none" if over else None
+
+
+def _heed_while_busy(button: Button) -> None:
+    """Let clicks on `button` come through while a cell runs.
+
+    JupyterLab sends them to a subshell, a thread of the kernel beside the one that runs cells. ipykernel 7.4 sends
+    them on to the thread that wrote to the button last, which is the busy one, unless that is forgotten. Where this
+    attribute has another name, or there are no subshells, the square button of the notebook is what stops a check.
+    """
+    with suppress(AttributeError):
+        del button.comm._reply_subshell_id
+
+
+def _label(number: int, of: int) -> str:
+    return "The solution" if number == of else f"Hint {number} of {of - 1}"
+
+
+def finding_html(finding: Finding) -> str:
+    """A finding: what was observed, the table, what probably led to it, what to do next, and the traceback folded."""
+    parts = [f'<p class="course-observed">{escape(finding.observed)}</p>', table_html(finding.table)]
+    parts += [f"<p><strong>Likely:</strong> {inline(finding.likely)}</p>"] if finding.likely else []
+    parts.append(f"<p><strong>Next:</strong> {inline(finding.action)}</p>")
+    if finding.traceback:
+        parts.append(details("Traceback", f"<pre>{escape(finding.traceback)}</pre>"))
+    return f'<div class="course-feedback course-note">{"".join(parts)}</div>'
+
+
+def table_html(table: tuple[Row, ...]) -> str:
+    """Expected beside yours, a row for each rank."""
+    if not table:
+        return ""
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("rank", "expected", "yours", "compared"))
+    rows = "".join(map(_row_html, table))
+    return f'<div class="course-scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _row_html(row: Row) -> str:
+    mark, style = ("✗ differs", ' class="course-differs"') if row.differs else ("✓ same", "")
+    cells = "".join(f"<td>{escape(text)}</td>" for text in (row.expected, row.yours, mark))
+    return f'<tr{style}><th scope="row">{row.rank}</th>{cells}</tr>'
+
+
+def printed_html(output: tuple[str, ...]) -> str:
+    """What the solution printed, folded."""
+    lines = [f"[rank {rank}] {line}" for rank, text in enumerate(output) for line in text.splitlines()]
+    return details("What your function printed", f"<pre>{escape(chr(10).join(lines[:200]))}</pre>") if lines else ""
+
+
+def details(summary: str, html: str) -> str:
+    """`html`, folded: a click or the Enter key on the summary opens it."""
+    return f"<details><summary>{escape(summary)}</summary>{html}</details>"

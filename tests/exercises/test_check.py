@@ -1,0 +1,528 @@
+"""A check: what it says about right, wrong, broken, unfinished and hostile solutions, and what it leaves behind."""
+
+import _thread
+import contextlib
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import CourseError, World
+from course_lib.exercises import Case, Registry, Verdict, check, get, observe
+from tests.exercises.sample import DOUBLED, MEAN, draw_mean, mean, sum_for_mean
+
+ROOT = Path(__file__).parents[2]
+
+
+def only(verdict: Verdict) -> Any:
+    """The one finding."""
+    (finding,) = verdict.findings
+    return finding
+
+
+# What is right
+
+
+def test_a_right_solution_passes_and_says_what_was_tried() -> None:
+    verdict = MEAN.check(lambda x: mean(x), seed=3)
+
+    assert (verdict.status, verdict.findings, verdict.mistake) == ("passed", (), None)
+    assert repr(verdict) == "✓ sample.mean: passed\nAll 6 cases agree with the reference (seed 3)."
+
+
+def test_a_case_without_ranks_is_run_once() -> None:
+    assert DOUBLED.check(lambda numbers: [number + number for number in numbers]).status == "passed"
+
+
+def test_another_order_of_summation_is_not_wrong() -> None:
+    def sum_by_hand(x: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x)
+        return sum((part / len(parts) for part in reversed(parts)), torch.zeros_like(x))
+
+    assert replace(MEAN, rules=()).check(sum_by_hand).status == "passed"
+
+
+# What is wrong
+
+
+def test_a_wrong_solution_is_told_on_the_first_case_that_fails() -> None:
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        copy = x.clone()
+        dist.all_reduce(copy, op=dist.ReduceOp.SUM)
+        return 0.5 * copy
+
+    verdict = MEAN.check(halved)
+
+    assert (verdict.status, verdict.mistake) == ("failed", "halved")
+    assert (verdict.cases_tried, verdict.case_count, verdict.case) == (2, 6, "3 ranks, 4 elements")
+    finding = only(verdict)
+    assert finding.observed.startswith("rank 0 returned [")
+    assert [row.rank for row in finding.table] == [0, 1, 2]
+    assert all(row.differs for row in finding.table)
+    assert (finding.likely, finding.action) == ("You divide by 2.", "Divide by the world size.")
+
+
+def test_a_mistake_that_nobody_knew_is_not_given_a_known_name() -> None:
+    verdict = MEAN.check(lambda x: sum_for_mean(x) - 1)
+
+    assert (verdict.status, verdict.mistake) == ("failed", None)
+    assert "x - 1" not in only(verdict).likely
+
+
+def test_a_solution_that_errs_once_more_than_a_known_mistake_is_not_given_its_name() -> None:
+    def sum_except_on_four(x: torch.Tensor) -> torch.Tensor:
+        return sum_for_mean(x) if dist.get_world_size() != 4 else 3 * sum_for_mean(x)
+
+    assert MEAN.check(sum_except_on_four).mistake is None
+
+
+@pytest.mark.slow
+def test_a_known_failure_is_known_by_what_each_rank_waits_in() -> None:
+    def only_rank_one(x: torch.Tensor) -> torch.Tensor:
+        if dist.get_rank() in (1, 3):
+            dist.all_reduce(x)
+        return x
+
+    verdict = MEAN.check(only_rank_one)
+
+    assert (verdict.status, verdict.mistake) == ("error", "odd")
+    assert "rank 0 returned without the all_reduce #1 that rank 1 waits in" in only(verdict).observed
+    assert only(verdict).action == "Call on all."
+
+
+def test_a_rule_is_checked_besides_the_values() -> None:
+    def by_gathering(x: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x)
+        return torch.stack(parts).mean(0)
+
+    verdict = MEAN.check(by_gathering)
+
+    assert (verdict.status, verdict.mistake) == ("failed", None)
+    assert only(verdict).observed == "both ranks called all_gather."
+
+
+def test_arguments_must_end_up_as_the_reference_leaves_them() -> None:
+    def in_place(x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(x)
+        return x / dist.get_world_size()
+
+    verdict = MEAN.check(in_place)
+
+    assert only(verdict).observed == "the argument x was changed in place on both ranks."
+    assert replace(MEAN, inputs_matter=False).check(in_place).status == "passed"
+
+
+def test_a_trial_decides_what_is_compared() -> None:
+    def sizes(solution: Callable[..., Any], x: torch.Tensor) -> int:
+        return int(solution(x).numel())
+
+    exercise = replace(MEAN, trial=sizes, mistakes=())
+
+    assert exercise.check(sum_for_mean).status == "passed"
+    assert only(exercise.check(lambda x: mean(x)[1:])).observed == "rank 0 came to 3, expected 4."
+
+
+# What raises or never ends
+
+
+def test_an_error_is_told_with_its_rank_and_its_line_and_its_traceback_is_folded() -> None:
+    def fails_on_rank_one(x: torch.Tensor) -> torch.Tensor:
+        if dist.get_rank() == 1:
+            raise KeyError("x")
+        return mean(x)
+
+    verdict = MEAN.check(fails_on_rank_one)
+
+    finding = only(verdict)
+    assert (verdict.status, verdict.mistake) == ("error", None)
+    assert finding.observed.startswith("rank 1 of 2 raised KeyError: 'x'")
+    assert 'raise KeyError("x")' in finding.observed
+    assert "course_lib" in finding.traceback
+    assert finding.traceback not in repr(verdict)
+
+
+def test_an_error_without_a_world_speaks_of_the_function_and_not_of_ranks() -> None:
+    def divides(numbers: list[int]) -> list[int]:
+        return [number // 0 for number in numbers]
+
+    observed = only(DOUBLED.check(divides)).observed
+
+    assert observed.startswith("your function raised ZeroDivisionError")
+    assert "rank" not in observed.splitlines()[0]
+
+
+@pytest.mark.slow
+def test_an_endless_loop_is_ended_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(x: torch.Tensor) -> torch.Tensor:
+        while True:
+            pass
+
+    monkeypatch.setattr(observe, "TIME_LIMIT", 1.0)
+    began = time.monotonic()
+    verdict = MEAN.check(endless)
+
+    assert verdict.status == "error"
+    assert "time limit of 1 s" in only(verdict).observed
+    assert time.monotonic() - began < 4
+
+
+def test_what_cannot_be_copied_to_the_ranks_is_told() -> None:
+    squares = (n * n for n in range(3))
+
+    verdict = MEAN.check(lambda x: mean(x) + next(squares))
+
+    assert verdict.status == "error"
+    assert "cannot be copied" in only(verdict).observed
+
+
+def test_interrupting_ends_the_check_and_decides_nothing() -> None:
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(5)
+        return mean(x)
+
+    timer = threading.Timer(0.4, _thread.interrupt_main)
+    timer.start()
+    verdict = MEAN.check(slow)
+    timer.join()
+
+    assert verdict.status == "error"
+    assert only(verdict).observed == "the check was stopped after 0 of 6 cases, so nothing was decided."
+
+
+# What is not a solution yet
+
+
+def as_it_came(x: torch.Tensor) -> torch.Tensor:
+    """Another docstring."""
+    raise NotImplementedError  # and a comment
+
+
+def empty(x: torch.Tensor) -> torch.Tensor: ...
+
+
+def passes_over(x: torch.Tensor) -> torch.Tensor:
+    """Nothing yet."""
+    pass
+
+
+@pytest.mark.parametrize("solution", [as_it_came, empty, passes_over, MEAN.stub])
+def test_the_cell_as_it_came_is_unattempted_and_not_wrong(solution: Callable[..., Any]) -> None:
+    verdict = MEAN.check(solution)
+
+    assert (verdict.status, verdict.findings, verdict.cases_tried) == ("unattempted", (), 0)
+
+
+def test_a_line_that_was_left_behind_is_told() -> None:
+    def unfinished(x: torch.Tensor) -> torch.Tensor:
+        mean(x)
+        raise NotImplementedError
+
+    verdict = MEAN.check(unfinished)
+
+    assert verdict.status == "error"
+    assert only(verdict).action == "Delete that line."
+
+
+def generator(x: torch.Tensor) -> Any:
+    yield x
+
+
+async def coroutine(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("solution", "observed"),
+    [
+        (None, "this is None, and the exercise asks for a function."),
+        (torch.ones(2), "this is an object of type Tensor, and the exercise asks for a function."),
+        (lambda: 1, "your function cannot be called as the exercise calls it, `mean_stub(x)`: too many positional"),
+        (lambda x, y: x, "your function cannot be called as the exercise calls it, `mean_stub(x)`: missing a required"),
+        (generator, "this function has a `yield` or an `async`"),
+        (coroutine, "this function has a `yield` or an `async`"),
+    ],
+)
+def test_what_cannot_be_called_is_told_and_not_run(solution: Any, observed: str) -> None:
+    verdict = MEAN.check(solution)
+
+    assert (verdict.status, verdict.cases_tried) == ("error", 0)
+    assert only(verdict).observed.startswith(observed)
+
+
+# Who tries to look right
+
+
+class Agreeable:
+    """Equal to everything, and of the class that is asked for, if asked."""
+
+    __class__ = torch.Tensor  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: self
+
+
+class Subclass(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return True
+
+
+class LyingList(list[int]):
+    def __iter__(self) -> Any:
+        return iter([2, 4, 6])
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def replaces_all_reduce(x: torch.Tensor) -> torch.Tensor:
+    dist.all_reduce = lambda *args, **kwargs: None  # type: ignore[assignment]
+    return x / dist.get_world_size()
+
+
+def replaces_the_comparison(x: torch.Tensor) -> torch.Tensor:
+    import course_lib.exercises.plain as plain
+
+    plain.same = plain.close = lambda *args: True  # type: ignore[assignment]
+    plain.difference = lambda *args: None  # type: ignore[assignment]
+    return x
+
+
+def replaces_the_conversion(x: torch.Tensor) -> torch.Tensor:
+    import course_lib.exercises.observe as observe
+
+    observe.plain = lambda value, depth=0: 0
+    return x
+
+
+def replaces_the_status(x: torch.Tensor) -> torch.Tensor:
+    Verdict.status = property(lambda verdict: "passed")  # type: ignore[assignment, misc]
+    return x
+
+
+def replaces_division(x: torch.Tensor) -> torch.Tensor:
+    torch.Tensor.__truediv__ = lambda tensor, other: tensor  # type: ignore[method-assign, assignment]
+    return sum_for_mean(x)
+
+
+def replaces_pythons_own(x: torch.Tensor) -> torch.Tensor:
+    import course_lib.exercises.plain as plain
+
+    plain.zip = lambda *args, **kwargs: ()  # type: ignore[attr-defined]
+    return sum_for_mean(x)
+
+
+def catches_everything(x: torch.Tensor) -> torch.Tensor:
+    with contextlib.suppress(BaseException):
+        dist.recv(x, src=dist.get_rank())
+    return x
+
+
+def leaves(x: torch.Tensor) -> torch.Tensor:
+    sys.exit(0)
+
+
+@pytest.mark.parametrize(
+    "solution",
+    [
+        lambda x: Agreeable(),
+        lambda x: Subclass(),
+        lambda x: [Agreeable()],
+        replaces_all_reduce,
+        replaces_the_comparison,
+        replaces_the_conversion,
+        replaces_the_status,
+        replaces_division,
+        replaces_pythons_own,
+        catches_everything,
+        leaves,
+    ],
+)
+def test_no_trick_passes_and_none_outlasts_the_check(solution: Callable[..., Any]) -> None:
+    assert MEAN.check(solution).status in ("failed", "error")
+    assert MEAN.check(sum_for_mean).mistake == "sum-for-mean"
+    assert MEAN.check(lambda x: mean(x)).status == "passed"
+
+
+def test_a_replaced_function_is_named() -> None:
+    verdict = MEAN.check(replaces_all_reduce)
+
+    assert only(verdict).observed == (
+        "your function replaced torch.distributed.all_reduce, which the check relies on. It was put back."
+    )
+
+
+def test_a_list_that_lies_is_read_as_it_is() -> None:
+    assert DOUBLED.check(lambda numbers: LyingList(numbers)).status == "failed"
+
+
+@pytest.mark.slow
+def test_leaving_the_process_is_no_pass() -> None:
+    script = """
+        import os
+        from tests.exercises.sample import DOUBLED
+        print(DOUBLED.check(lambda numbers: os._exit(0)).status)
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert "passed" not in ran.stdout
+
+
+def test_a_function_that_calls_itself_is_not_taken_for_the_reference() -> None:
+    """Its name may be bound to the reference, by the cell's last run."""
+    variables: dict[str, Any] = {"echo": mean}
+    exec("def echo(x):\n    return echo(x)", variables)
+    solution, variables["echo"] = variables["echo"], mean
+
+    verdict = MEAN.check(solution)
+
+    assert only(verdict).observed.startswith("both ranks raised RecursionError")
+    assert variables["echo"] is mean
+
+
+# What it leaves behind
+
+
+def test_the_learners_objects_stay_as_they_are() -> None:
+    seen: list[int] = []
+    weight = torch.ones(3, requires_grad=True)
+    torch.manual_seed(5)
+    random.seed(5)
+    states = torch.get_rng_state(), random.getstate()
+
+    def solution(x: torch.Tensor) -> torch.Tensor:
+        seen.append(dist.get_rank())
+        torch.rand(1)
+        random.random()
+        (weight * 2).sum().backward()
+        return mean(x)
+
+    assert MEAN.check(solution).status == "passed"
+    assert seen == []
+    assert weight.grad is None
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+
+
+def test_no_thread_and_no_group_is_left() -> None:
+    before = set(threading.enumerate())
+    MEAN.check(waits_for_ever)
+
+    assert set(threading.enumerate()) == before
+    assert not dist.is_initialized()
+
+
+def waits_for_ever(x: torch.Tensor) -> torch.Tensor:
+    dist.recv(x, src=(dist.get_rank() + 1) % dist.get_world_size())
+    return x
+
+
+def test_what_is_printed_is_kept_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    def chatty(x: torch.Tensor) -> torch.Tensor:
+        print("mean on rank", dist.get_rank())
+        return mean(x)
+
+    assert MEAN.check(chatty).output == ("mean on rank 0\n", "mean on rank 1\n")
+    assert capsys.readouterr().out == ""
+
+
+# Cases and seeds
+
+
+def test_the_same_seed_draws_the_same_cases_and_another_seed_others() -> None:
+    abouts = [[case.about for case in check.draw(MEAN, seed)] for seed in (0, 0, 1)]
+
+    assert abouts[0] == abouts[1] != abouts[2]
+
+
+@pytest.mark.slow
+def test_rerun_checks_the_latest_solution_on_the_cases_of_a_seed() -> None:
+    exercise = replace(MEAN)
+    with pytest.raises(CourseError, match=r"sample\.mean: nothing to run again.* Run the cell"):
+        exercise.rerun(0)
+
+    first = exercise.check(sum_for_mean, seed=7)
+    assert exercise.rerun(7) == first
+    assert exercise.rerun(8).seed == 8
+
+
+def test_progress_is_told_case_by_case() -> None:
+    told: list[tuple[int, int]] = []
+    MEAN.check(lambda x: mean(x), on_case=lambda done, to_do: told.append((done, to_do)))
+
+    assert told == [(done, 6) for done in range(7)]
+
+
+def test_a_world_of_ones_own_is_given_the_cases_of_its_size() -> None:
+    verdict = MEAN.check(sum_for_mean, World(4))
+
+    assert (verdict.mistake, verdict.case[:7]) == ("sum-for-mean", "4 ranks")
+
+
+def test_a_world_that_no_case_fits_is_refused() -> None:
+    with pytest.raises(CourseError, match=r"sample\.mean: its cases have 1, 2, 3, 4 ranks, and World\(7"):
+        MEAN.check(mean, World(7))
+
+
+def test_a_reference_that_fails_is_not_blamed_on_the_learner() -> None:
+    verdict = replace(MEAN, reference=waits_for_ever).check(mean)
+
+    assert (verdict.status, verdict.mistake) == ("error", None)
+    assert only(verdict).observed.startswith("the course's own solution did not end well here")
+
+
+def test_a_reference_that_cannot_be_compared_is_a_fault_of_the_course() -> None:
+    with pytest.raises(AssertionError, match="the reference gives a generator"):
+        replace(MEAN, reference=generator).check(mean)
+
+
+# Names
+
+
+def test_an_exercise_is_found_by_its_name() -> None:
+    registry = Registry([MEAN, DOUBLED])
+
+    assert registry.names() == ("sample.mean", "sample.doubled")
+    assert registry.get("sample.mean") is MEAN
+    with pytest.raises(CourseError, match=r"There is no exercise named 'sample.men'. Did you mean 'sample.mean'"):
+        registry.get("sample.men")
+    with pytest.raises(CourseError, match=r"There are: sample.mean, sample.doubled"):
+        registry.get("quite different")
+    with pytest.raises(CourseError, match=r'Write the name in quotation marks, as in @exercise\("ranks\.hello"\)'):
+        registry.get(mean)
+    with pytest.raises(ValueError, match=r"two exercises named 'sample\.mean'"):
+        Registry([MEAN, MEAN])
+
+
+def test_the_course_knows_its_exercises() -> None:
+    assert get("ranks.hello").cell.startswith('@exercise("ranks.hello")\ndef hello')
+
+
+def test_the_solution_is_shown_under_the_learners_name() -> None:
+    assert MEAN.cell.startswith('@exercise("sample.mean")\ndef mean_stub(x: torch.Tensor)')
+    assert MEAN.solution.startswith("def mean_stub(x: torch.Tensor)")
+    assert "dist.all_reduce(total)" in MEAN.solution
+
+
+def test_a_case_is_drawn_anew_each_time_and_always_the_same() -> None:
+    case: Case = draw_mean(random.Random(1), 0)
+    (first,), (second,) = case.args(0), case.args(0)
+
+    assert first is not second
+    assert torch.equal(first, second)

@@ -1,0 +1,366 @@
+"""What a difference is, and which causes are recognised in it."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from course_lib.exercises import Case, Finding, Observation, Row, Trial, Verdict, at_most, only_calls, same_calls
+from course_lib.exercises.compare import findings
+from course_lib.exercises.plain import Array, Opaque, difference, plain, same
+from course_lib.exercises.texts import pair, short
+from course_lib.world.calls import Call
+from course_lib.world.sites import Site
+from tests.exercises.sample import MEAN
+
+TOLERANCE = 1e-5
+
+
+def array(*numbers: float, dtype: torch.dtype = torch.float32) -> Any:
+    return plain(torch.tensor(numbers, dtype=dtype))
+
+
+# Plain data
+
+
+class Integer(int):
+    pass
+
+
+def test_plain_data_is_copied_as_it_is() -> None:
+    source = {"a": [1, 2.5, "text", None, True], 3: (torch.float32, torch.Size([2]))}
+
+    assert plain(source) == {"a": (1, 2.5, "text", None, True), 3: ("torch.float32", (2,))}
+    assert plain(torch.nn.Parameter(torch.ones(2, 1, dtype=torch.float64))) == Array(
+        dtype="float64", shape=(2, 1), numbers=(1.0, 1.0)
+    )
+
+
+def test_numbers_of_other_libraries_and_subclasses_become_pythons_own() -> None:
+    assert [type(plain(value)) for value in (Integer(3), np.float64(0.5), np.str_("x"))] == [int, float, str]
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (iter([1]), "list_iterator"),
+        (object(), "object"),
+        (torch.ones(1, device="meta"), "tensor without numbers"),
+        (torch.ones(2, 2).to_sparse(), "tensor without numbers"),
+        (np.ones(2), "ndarray"),
+    ],
+)
+def test_what_cannot_be_looked_into_is_opaque(value: Any, name: str) -> None:
+    assert plain(value) == Opaque(type_name=name)
+
+
+def test_a_list_that_holds_itself_comes_to_an_end() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    value = plain(endless)
+    for _ in range(20):
+        (value,) = value
+    assert value == Opaque(type_name="list")
+
+
+@pytest.mark.parametrize(
+    ("expected", "given"),
+    [
+        (1, 1.0),
+        (0.1 + 0.2, 0.3),
+        (math.nan, math.nan),
+        (-math.inf, -math.inf),
+        (array(1e6, 1.0), array(1e6 + 1, 1.000001)),
+        (array(1.0, 1e-9), array(1.0, 0.0)),  # rounding errors of what cancels
+        (array(math.nan, 1), array(math.nan, 1)),
+        ((), ()),
+        ({"a": (1,)}, {"a": (1,)}),
+    ],
+)
+def test_these_are_the_same(expected: Any, given: Any) -> None:
+    assert same(expected, given, TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "path"),
+    [
+        (1, 2, ()),
+        (1, True, ()),
+        (True, 1, ()),
+        (1, "1", ()),
+        (2**60, 2**60 + 1, ()),
+        (math.inf, 1e300, ()),
+        (1.0, math.nan, ()),
+        (1.0, math.inf, ()),
+        (array(1.0, 2.0), array(1.0, 2.1), ()),
+        (array(1e6, 1e-3), array(1e6, 2e-3), ()),  # a large neighbour excuses nothing
+        (array(1e-9, 2e-9), array(1e-9, 3e-9), ()),
+        (array(5.0), array(5.0, dtype=torch.float64), ()),
+        (array(100_000, dtype=torch.int64), array(100_001, dtype=torch.int64), ()),
+        (array(1.0), plain(torch.ones(1, 1)), ()),
+        (array(), array(1.0), ()),
+        ((1, (2, 3)), (1, (2, 4)), (1, 1)),
+        ((1, 2), (1, 2, 3), ()),
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3}, ("b",)),
+        ({"a": 1}, {"b": 1}, ()),
+        (None, 0, ()),
+    ],
+)
+def test_these_differ_and_it_is_known_where(expected: Any, given: Any, path: tuple[Any, ...]) -> None:
+    assert difference(expected, given, TOLERANCE) == path
+    assert not same(expected, given, TOLERANCE)
+
+
+# Causes
+
+
+def trial(expected: Sequence[Any], given: Sequence[Any], before: Sequence[Any] = (), **more: Any) -> Trial:
+    """A trial of `mean`, on as many ranks as there are values."""
+    size = len(expected)
+    arguments = tuple((plain(value),) for value in before) or ((),) * size
+    observed = {"before": arguments, "after": arguments, "calls": ((),) * size}
+    given_observed = observed | more
+    return Trial(
+        exercise=MEAN,
+        case=Case(world_size=size, args=lambda rank: (), about=""),
+        expected=Observation(values=tuple(map(plain, expected)), **observed),
+        yours=Observation(values=tuple(map(plain, given)), **given_observed),
+    )
+
+
+def t(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float32)
+
+
+FOUR = [t(10, 20), t(30, 40), t(50, 60), t(70, 80)]
+MATRIX = torch.arange(6.0).reshape(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "likely"),
+    [
+        # of another form
+        ([t(1), t(2)], [None, None], "came to its end without a result"),
+        ([t(1)], [lambda: 1], "A function was returned, and not called"),
+        ([t(1)], [iter([])], "A list_iterator is not what was asked for"),
+        ([t(1)], [[t(1)]], "wrapped in a list"),
+        ([3.0], [torch.tensor(3.0)], "a float32 tensor of shape [], and a number was asked for"),
+        ([t(1, 2)], [[1, 2]], "a list of 2, and a float32 tensor of shape [2] was asked for"),
+        ([[1, 2]], [[1, 2, 3]], "has 3 items, and 2 were asked for"),
+        ([{"a": 1, "b": 2}], [{"a": 1, "c": 2}], "'c' too many; 'b' missing"),
+        ([MATRIX], [MATRIX.t()], "rows and columns are swapped"),
+        ([MATRIX], [MATRIX.flatten()], "the numbers are right"),
+        ([t(3, 4), t(5, 6)], [t(3, 4, 5, 6)] * 2, "other ranks' parts too"),
+        ([t(1, 2, 3)] * 2, [t(1, 2, 3, 0)] * 2, "and 1 more, such as padding"),
+        ([t(1, 2, 3, 4)] * 2, [t(1, 2), t(3, 4)], "one part of the right result"),
+        ([t(1, 2, 3)], [t(1, 2)], "1 of the right numbers are missing"),
+        ([t(1, 2, 3)], [t(5, 5)], "shape is [2], and should be [3]."),
+        ([t(1)], [torch.tensor([1.0], dtype=torch.float64)], "The dtype is float64, and should be float32"),
+        ([t(1)], [t(math.nan)], "NaN comes of 0/0"),
+        # of the right form
+        ([t(3), t(3)], [t(0), t(0)], "Every number is 0"),
+        ([t(3, 5)] * 4, [t(12, 20)] * 4, "Exactly 4 times the expected value, and there are 4 ranks: a sum where"),
+        ([t(8, 4)] * 4, [t(2, 1)] * 4, "Exactly 1/4 of the expected value, and there are 4 ranks: a mean where"),
+        ([t(3, 5)] * 4, [t(9, 15)] * 4, "Exactly 3 times the expected value, everywhere"),
+        ([t(3, 5)], [t(-3, -5)], "The sign is reversed"),
+        ([(3.0, t(1))], [(6.0, t(2))], "Exactly 2 times"),
+        (FOUR, FOUR[1:] + FOUR[:1], "rank r+1 should hold"),
+        (FOUR, FOUR[-1:] + FOUR[:-1], "rank r-1 should hold"),
+        (FOUR[:2], FOUR[1::-1], "The two ranks hold each other's result"),
+        (FOUR, [FOUR[0], FOUR[2], FOUR[1], FOUR[3]], "rank 1 holds what rank 2 should, rank 2 holds what rank 1"),
+        ([[1, 2], [3, 4]], [[1, 3], [2, 4]], "Rank r holds at place s what rank s should hold at place r"),
+        ([torch.eye(3) + torch.arange(3.0)] * 2, [(torch.eye(3) + torch.arange(3.0)).t()] * 2, "columns are swapped"),
+        (FOUR, [FOUR[2]] * 4, "Every rank holds what only rank 2 should hold"),
+        (FOUR, [t(1, 7)] * 4, "Every rank holds the same"),
+        ([t(9, 7)] * 3, [t(9, 7), t(1, 2), t(3, 3)], "Rank 0 alone has the result"),
+        ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], "All ranks should hold the same result"),
+        ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in another order"),
+        ([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)], ""),
+    ],
+)
+def test_a_cause_is_recognised(expected: list[Any], given: list[Any], likely: str) -> None:
+    (finding,) = findings(trial(expected, given))
+
+    assert likely in finding.likely
+    assert bool(likely) == bool(finding.likely)
+    assert finding.action.endswith(".") or finding.action.endswith("?")
+
+
+def test_what_was_given_back_unchanged_is_recognised() -> None:
+    before = [t(1, 2), t(3, 4)]
+
+    assert "unchanged" in findings(trial([t(4, 6)] * 2, before, before))[0].likely
+
+
+def test_nan_that_was_read_from_the_padding_is_recognised() -> None:
+    before = [t(1, math.nan), t(2, math.nan)]
+
+    assert "padding" in findings(trial([t(3)] * 2, [t(math.nan)] * 2, before))[0].likely
+
+
+def test_one_number_is_no_proof_of_an_odd_factor() -> None:
+    assert findings(trial([3.0], [7.123456]))[0].likely == ""
+
+
+def test_a_result_of_no_rank_but_ones_own_is_explained_by_the_missing_calls() -> None:
+    wrong = trial([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)])
+    asked = Observation(values=wrong.expected.values, before=((),) * 2, after=((),) * 2, calls=calls("all_reduce", ""))
+
+    (finding,) = findings(Trial(exercise=MEAN, case=wrong.case, expected=asked, yours=wrong.yours))
+    assert finding.likely.startswith("No rank called a collective, a send or a recv")
+
+
+def test_a_finding_names_rank_and_place_and_shows_every_rank() -> None:
+    (finding,) = findings(trial([(1, t(5, 6)), (2, t(7, 8))], [(1, t(5, 6)), (2, t(7, 9))]))
+
+    assert finding.observed == "rank 1 returned, at [1], [7, 9], expected [7, 8]."
+    assert finding.table == (
+        Row(rank=0, expected="[5, 6]", yours="[5, 6]"),
+        Row(rank=1, expected="[7, 8]", yours="[7, 9]"),
+    )
+
+
+def test_a_result_that_nobody_asked_for_is_not_wrong() -> None:
+    assert findings(trial([None, None], [t(1), t(2)])) == []
+
+
+def test_one_rank_that_returns_nothing_is_asked_for_nothing() -> None:
+    (finding,) = findings(trial([t(1), None], [t(1), t(1)]))
+
+    assert finding.observed == "rank 1 returned a float32 tensor of shape [1], expected None."
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("expected", "yours", "observed", "action"),
+    [
+        (t(1), t(5), "the argument x was changed in place on rank 0.", "Work on a copy"),
+        (t(5), t(1), "the argument x was left as it was on rank 0.", "x.copy_(result)"),
+        (t(5), t(20), "the argument x was left with other values on rank 0.", "a factor of 4"),
+    ],
+)
+def test_what_became_of_an_argument_is_told(expected: Any, yours: Any, observed: str, action: str) -> None:
+    before, unmoved = (plain(t(1)),), (plain(t(2)),)
+    case = Case(world_size=2, args=lambda rank: (), about="")
+    reference, solution = (
+        Observation(values=(None, None), before=(before, unmoved), after=((plain(after),), unmoved), calls=((), ()))
+        for after in (expected, yours)
+    )
+    (finding,) = findings(Trial(exercise=MEAN, case=case, expected=reference, yours=solution))
+
+    assert finding.observed == observed
+    assert action in finding.action
+
+
+# Rules
+
+
+def calls(*by_rank: str) -> tuple[tuple[Call, ...], ...]:
+    """The calls of each rank, from their names: "send recv"."""
+    site = Site(filename="cell", line=1, function="f")
+    return tuple(
+        tuple(Call(op=op, group_name="0", ranks=(0, 1), site=site) for op in names.split()) for names in by_rank
+    )
+
+
+def called(expected: Sequence[str], yours: Sequence[str]) -> Trial:
+    wrong = trial([0] * len(yours), [0] * len(yours), calls=calls(*yours))
+    asked = Observation(values=wrong.expected.values, calls=calls(*expected))
+    return Trial(exercise=MEAN, case=wrong.case, expected=asked, yours=wrong.yours)
+
+
+def test_only_these_calls() -> None:
+    assert list(only_calls("send", "recv")(called(["", ""], ["send recv", "recv"]))) == []
+
+    (finding,) = only_calls("send", "recv")(called(["", ""], ["send", "send broadcast all_gather"]))
+    assert finding.observed == "rank 1 called all_gather, broadcast."
+    assert finding.likely == "This exercise is to be built from send, recv alone."
+
+
+def test_at_most_so_many_calls() -> None:
+    assert list(at_most("send", 2)(called(["", ""], ["send send", "recv"]))) == []
+
+    (finding,) = at_most("send", 1)(called(["", ""], ["send send", "send"]))
+    assert finding.observed == "rank 0 called send 2 times; 1 suffice."
+    assert [row.differs for row in finding.table] == [True, False]
+
+
+def test_the_same_calls_in_any_order() -> None:
+    assert list(same_calls()(called(["send recv", "recv"], ["recv send", "recv"]))) == []
+
+    (finding,) = same_calls()(called(["all_reduce", "all_reduce"], ["all_reduce", "broadcast all_reduce"]))
+    assert finding.observed == "rank 1 made 1 all_reduce, 1 broadcast; the reference makes 1 all_reduce."
+
+
+# Texts
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (array(1, 2.5), "[1, 2.5]"),
+        (plain(torch.arange(20)), "[0, 1, 2, 3, 4, 5, 6, 7 …]"),
+        (plain(MATRIX), "[[0, 1, 2], [3, 4, 5]]"),
+        (plain(torch.tensor(3.0)), "tensor(3)"),
+        (plain(torch.zeros(0)), "[]"),
+        (({"a": None},), "[{'a': None}]"),
+        ("x" * 100, f"'{'x' * 70}…"),
+        (Opaque(type_name="generator"), "a generator"),
+    ],
+)
+def test_a_value_on_one_line(value: Any, text: str) -> None:
+    assert short(value) == text
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "texts"),
+    [
+        (array(1, 2), array(1, 2.0000001), ("[1, 2]", "[1, 2]")),
+        (array(1), array(1, dtype=torch.float64), ("a float32 tensor of shape [1]", "a float64 tensor of shape [1]")),
+        (
+            plain(torch.arange(20)),
+            plain(torch.arange(20).index_fill(0, torch.tensor([15]), 0)),
+            ("[… 11, 12, 13, 14, 15, 16, 17, 18 …]", "[… 11, 12, 13, 14, 0, 16, 17, 18 …]"),
+        ),
+        (1.0, 1.000002, ("1", "1.0000020000000001")),
+        ("a" * 90 + "b", "a" * 90 + "c", (f"…'{'a' * 36}b'", f"…'{'a' * 36}c'")),
+        ((1,) * 9, (1,) * 10, ("a list of 9", "a list of 10")),
+    ],
+)
+def test_two_values_are_told_apart_just_where_they_differ(expected: Any, given: Any, texts: tuple[str, str]) -> None:
+    assert pair(expected, given, TOLERANCE / 10) == texts
+
+
+def test_the_text_of_a_verdict() -> None:
+    finding = Finding(
+        observed="rank 1 returned 3, expected 2.",
+        likely="One too many.",
+        action="Count again.",
+        table=(Row(rank=0, expected="1", yours="1"), Row(rank=1, expected="2", yours="3")),
+        traceback="far too long",
+    )
+    failed = Verdict(
+        exercise="sample.mean",
+        status="failed",
+        seed=4,
+        findings=(finding,),
+        cases_tried=2,
+        case_count=6,
+        case="2 ranks",
+    )
+
+    assert repr(failed) == (
+        "✗ sample.mean: failed\n"
+        "Case 2 of 6: 2 ranks (seed 4).\n"
+        "rank 1 returned 3, expected 2.\n"
+        "    rank  expected  yours\n"
+        "    0     1         1\n"
+        "  ✗ 1     2         3\n"
+        "Likely: One too many.\n"
+        "Next: Count again."
+    )

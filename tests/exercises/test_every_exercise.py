@@ -1,0 +1,93 @@
+"""What holds for every exercise of the course, whoever declared it."""
+
+import ast
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_lib.exercises import Exercise, Mistake, get, names
+from course_lib.exercises.check import draw
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+EXERCISES = [get(name) for name in names()]
+MISTAKES = [(exercise, mistake) for exercise in EXERCISES for mistake in exercise.mistakes]
+VARIANTS = [(exercise, name) for exercise in EXERCISES for name in exercise.variants]
+
+each = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
+each_mistake = pytest.mark.parametrize(
+    ("exercise", "mistake"), MISTAKES, ids=[f"{exercise.name}-{mistake.id}" for exercise, mistake in MISTAKES]
+)
+
+
+@each
+def test_the_reference_passes(exercise: Exercise) -> None:
+    assert repr(exercise.check(exercise.reference)).startswith(f"✓ {exercise.name}: passed")
+
+
+@pytest.mark.slow
+@each
+def test_the_reference_passes_with_twenty_other_seeds(exercise: Exercise) -> None:
+    for seed in range(1, 21):
+        assert exercise.check(exercise.reference, seed=seed).status == "passed", f"seed {seed}"
+
+
+@each
+def test_the_cell_as_it_comes_is_unattempted(exercise: Exercise) -> None:
+    assert exercise.check(exercise.stub).status == "unattempted"
+
+
+@pytest.mark.slow
+@each_mistake
+def test_a_mistake_is_rejected_under_its_own_id(exercise: Exercise, mistake: Mistake) -> None:
+    for seed in (0, 1, 2):
+        verdict = exercise.check(mistake.solution, seed=seed)
+        assert (verdict.status in ("failed", "error"), verdict.mistake) == (True, mistake.id), f"{seed}: {verdict}"
+        assert verdict.findings[0].likely == mistake.told
+        assert verdict.findings[0].action == mistake.action
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("exercise", "name"), VARIANTS, ids=[f"{exercise.name}-{name}" for exercise, name in VARIANTS])
+def test_a_right_answer_written_differently_passes(exercise: Exercise, name: str) -> None:
+    for seed in (0, 1, 2):
+        assert repr(exercise.check(exercise.variants[name], seed=seed)).startswith("✓"), f"seed {seed}"
+
+
+@each
+def test_it_knows_enough_mistakes_variants_and_hints(exercise: Exercise) -> None:
+    ids = [mistake.id for mistake in exercise.mistakes]
+
+    assert len(set(ids)) == len(ids) >= 6
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in ids)
+    assert len(exercise.variants) >= 2
+    assert len(exercise.hints) >= 4
+    assert all([exercise.title, exercise.task, exercise.explanation])
+
+
+@each
+def test_its_cases_have_one_to_four_ranks(exercise: Exercise) -> None:
+    assert {case.world_size for seed in range(5) for case in draw(exercise, seed)} <= {0, 1, 2, 3, 4}
+
+
+@each
+def test_the_hints_leave_something_to_write(exercise: Exercise) -> None:
+    function = ast.parse(exercise.solution).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    statements = [ast.get_source_segment(exercise.solution, statement) or "" for statement in body]
+
+    assert [statement for statement in statements if statement not in "\n".join(exercise.hints)]
+
+
+def cells() -> dict[str, str]:
+    """The source of each cell with an exercise, by the exercise's name."""
+    sources = [cell.source for path in NOTEBOOKS for cell in nbformat.read(path, as_version=4).cells]
+    found = [(match[1], source) for source in sources if (match := re.match(r'@exercise\("([^"]*)"\)', source))]
+    assert len(dict(found)) == len(found), "an exercise has two cells"
+    return dict(found)
+
+
+def test_every_exercise_has_its_cell_in_a_notebook() -> None:
+    assert cells() == {exercise.name: exercise.cell for exercise in EXERCISES}

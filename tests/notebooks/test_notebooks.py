@@ -1,0 +1,129 @@
+"""Every lesson, as it is shipped and with the solutions in it: it runs from top to bottom, and keeps to its form."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from course_lib import exercises
+from course_lib.progress import ExerciseProgress, Progress
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+EXERCISE = re.compile(r'@exercise\("(.+)"\)\n')
+SECONDS = 60
+"""The longest that a lesson may take."""
+
+lessons = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(path: Path) -> NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def exercise_cells(notebook: NotebookNode) -> dict[str, NotebookNode]:
+    """The cells of exercises, by the exercise's name."""
+    found = ((EXERCISE.match(cell.source), cell) for cell in code_cells(notebook))
+    return {match[1]: cell for match, cell in found if match}
+
+
+def execute(notebook: NotebookNode, home: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, ExerciseProgress]:
+    """Run all cells; raises at the first that fails and is not tagged `raises-exception`. What became of exercises."""
+    monkeypatch.setenv("COURSE_HOME", str(home))
+    NotebookClient(notebook, kernel_name="python3", timeout=SECONDS).execute()
+    return dict(Progress(home / "progress.sqlite3").summary().exercises)
+
+
+def test_there_are_lessons() -> None:
+    assert [path.stem[:2] for path in NOTEBOOKS[:2]] == ["00", "01"]
+
+
+# Running
+
+
+@pytest.mark.slow
+@lessons
+def test_as_shipped_a_lesson_runs_in_a_minute(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = read(path)
+    started = time.monotonic()
+    attempts = execute(notebook, tmp_path, monkeypatch)
+
+    assert time.monotonic() - started < SECONDS
+    assert attempts == {}, "a cell as it came is not an attempt"
+    for name, cell in exercise_cells(notebook).items():
+        assert f"{name}: unattempted" in str(cell.outputs)
+
+
+@pytest.mark.slow
+@lessons
+def test_with_the_solutions_every_exercise_passes(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = read(path)
+    cells = exercise_cells(notebook)
+    for name, cell in cells.items():
+        cell.source = f'@exercise("{name}")\n{exercises.get(name).solution}'
+    attempts = execute(notebook, tmp_path, monkeypatch)
+
+    assert {name: progress.state for name, progress in attempts.items()} == dict.fromkeys(cells, "passed")
+
+
+# Form
+
+
+@lessons
+def test_a_saved_lesson_holds_no_solution(path: Path) -> None:
+    notebook = read(path)
+    saved = "\n".join(texts(notebook))
+    for name in exercise_cells(notebook):
+        exercise = exercises.get(name)
+        body = exercise.solution.rpartition('"""')[2].strip()  # what follows the docstring
+        for secret in (body, *exercise.hints, exercise.explanation):
+            assert secret not in saved
+
+
+def texts(notebook: NotebookNode) -> Iterator[str]:
+    """Whatever a reader of the saved notebook can see."""
+    for cell in notebook.cells:
+        yield cell.source
+        for output in cell.get("outputs", []):
+            yield output.get("text", "") + output.get("evalue", "")
+            yield from map(str, output.get("data", {}).values())
+
+
+@lessons
+def test_what_is_tagged_to_fail_fails(path: Path) -> None:
+    for cell in code_cells(read(path)):
+        failed = any(output.output_type == "error" for output in cell.outputs)
+        assert failed == ("raises-exception" in cell.metadata.get("tags", [])), cell.source
+
+
+@lessons
+def test_one_cell_imports_and_no_cell_is_long(path: Path) -> None:
+    sources = [cell.source for cell in code_cells(read(path))]
+
+    assert [number for number, source in enumerate(sources) if re.search(r"^(import|from) ", source, re.M)] == [0]
+    for source in sources:
+        assert len(source.splitlines()) <= 20 or EXERCISE.match(source), source
+
+
+@lessons
+def test_prose_between_two_cells_is_short(path: Path) -> None:
+    for cell in read(path).cells:
+        assert cell.cell_type == "code" or words(cell.source) <= 120, cell.source
+
+
+def words(markdown: str) -> int:
+    """Words of prose: tables and pictures are not counted."""
+    prose = re.sub(r"```.*?```", "", markdown, flags=re.DOTALL)
+    return len([word for line in prose.splitlines() if not line.startswith(("|", "#")) for word in line.split()])
+
+
+def test_words_are_counted() -> None:
+    assert words("# Title\none two\n```\na picture\n```\n| a | table |\nthree") == 3

@@ -1,0 +1,136 @@
+"""Choosing: the best first, and why the others lose."""
+
+import pytest
+
+from course_lib.planner import choose, plan
+
+
+def test_a_small_model_needs_no_sharding() -> None:
+    best = choose("gpt2", "h100", batch=16).best
+
+    assert best.plan.settings.stage == 0
+    assert best.plan.settings.offload == ()
+
+
+def test_a_large_model_needs_stage_3_and_checkpointing() -> None:
+    choice = choose("llama-70b", "h100-infiniband", world_size=64, sequence=4096)
+    settings = choice.best.plan.settings
+
+    assert (settings.stage, settings.checkpointing) == (3, "full")
+    assert choice.best.plan.peak_bytes <= 80e9
+
+
+def test_the_ranking_is_from_good_to_bad_and_what_does_not_fit_comes_last() -> None:
+    ranked = choose("llama-7b", "h100", sequence=4096).ranked
+    times = [candidate.seconds for candidate in ranked]
+    fitting = [seconds for seconds in times if seconds is not None]
+
+    assert fitting == pytest.approx(sorted(fitting), rel=0.05)
+    assert times == fitting + [None] * (len(times) - len(fitting))
+    assert len(times) > len(fitting) > 1
+
+
+def test_what_does_not_fit_says_how_much_is_short_and_of_what() -> None:
+    choice = choose("llama-7b", "h100", sequence=4096, checkpointing="full")
+    stage_0 = next(candidate for candidate in choice.ranked if candidate.plan.settings.stage == 0)
+    short = (stage_0.plan.peak_bytes - 80e9) / 1e9
+
+    assert stage_0.seconds is None
+    assert stage_0.reason == (
+        f"does not fit: {short:.3g} GB short on rank 0, optimizer step, "
+        "mostly 80.9 GB of optimizer and 53.9 GB of other."
+    )
+
+
+def test_the_hosts_memory_can_be_short_too() -> None:
+    choice = choose("llama-70b", "rtx-4090", checkpointing="full", stage=3, offload=["optimizer", "parameters"])
+
+    assert "in the host's memory, of which a rank has 64 GB" in choice.ranked[0].reason
+
+
+def test_losers_say_where_their_time_goes() -> None:
+    choice = choose("llama-7b", "h100", sequence=4096)
+    reasons = {
+        (c.plan.settings.stage, c.plan.settings.checkpointing, c.plan.settings.offload): c.reason for c in choice.ranked
+    }
+
+    assert "more of computing" in reasons[3, "full", ()]
+    assert "more of work on the host that nothing hides" in reasons[3, "none", ("optimizer",)]
+
+
+def test_nothing_fits() -> None:
+    choice = choose("llama-405b", "rtx-4090")
+
+    with pytest.raises(ValueError, match=r"nothing fits on 4x RTX 4090, PCIe\. The nearest is .* short on rank 0"):
+        _ = choice.best
+
+
+def test_hybrid_sharding_is_tried_on_several_nodes_only() -> None:
+    one, many = (choose("gpt2", "h100-infiniband", world_size=ranks).ranked for ranks in (8, 16))
+
+    assert {candidate.plan.settings.shard_size for candidate in one} == {None}
+    assert {candidate.plan.settings.shard_size for candidate in many} == {None, 8}
+
+
+def test_what_is_given_is_not_varied() -> None:
+    ranked = choose("gpt2", "h100", stage=2, checkpointing="full", precision="fp32").ranked
+
+    assert {(c.plan.settings.stage, c.plan.settings.checkpointing) for c in ranked} == {(2, "full")}
+    assert {c.plan.settings.offload for c in ranked} == {(), ("optimizer",)}
+
+
+def test_with_attention_that_keeps_its_scores_selective_checkpointing_is_tried() -> None:
+    ranked = choose("gpt2", "h100", attention="math").ranked
+
+    assert "selective" in {candidate.plan.settings.checkpointing for candidate in ranked}
+
+
+def test_a_number_of_parameters_can_be_chosen_for() -> None:
+    ranked = choose(7.5e9, "h100").ranked
+
+    assert {candidate.plan.settings.checkpointing for candidate in ranked} == {"none"}
+    assert ranked[0].plan.settings.stage > 0  # 120 GB of states do not fit 80
+
+
+def test_settings_that_never_go_together_are_refused_as_by_plan() -> None:
+    with pytest.raises(ValueError, match="stage=0: a rank moves its own shard"):
+        choose("gpt2", "h100", stage=0, offload=["optimizer"])
+
+
+def test_ranks_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="16 ranks on 8x H100 80GB, NVLink: that is one node"):
+        choose("gpt2", "h100", world_size=16)
+
+
+def test_the_text_has_one_line_for_each_candidate() -> None:
+    choice = choose("gpt2", "h100", stage=3)
+
+    assert len(str(choice).splitlines()) == 1 + len(choice.ranked)
+    assert str(choice).splitlines()[1].endswith(": the best that fits.")
+
+
+# Explaining
+
+
+def test_an_explanation_accounts_for_every_byte() -> None:
+    planned = plan(model="gpt2", world_size=8, stage=3)
+    text = planned.explain("h100")
+
+    assert all(part.name in text for part in planned.parts)
+    assert "gradients in backward, among 8 ranks" in text
+    assert "A step of 1024 tokens a rank on 8x H100 80GB, NVLink" in text
+
+
+def test_an_explanation_without_hardware_has_no_seconds() -> None:
+    text = plan(params=7.5e9, world_size=64, stage=2).explain()
+
+    assert "Only the number of parameters is known: buffers and activations are left out." in text
+    assert "Most at once on the device: 16.6 GB, end of backward; 16.4 GB between steps." in text
+    assert "A step of" not in text
+
+
+def test_an_explanation_says_what_lives_on_the_host() -> None:
+    text = plan(params=[(1000, 1000)], world_size=8, stage=2, offload=["optimizer"]).explain()
+
+    assert "host           states of adam: 8 bytes each, a shard: 1/8" in text
+    assert "Only the shapes are known: activations are left out." in text

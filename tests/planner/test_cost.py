@@ -1,0 +1,105 @@
+"""Seconds of collectives: alpha and beta, rings and trees, within a node and across."""
+
+import pytest
+
+from course_lib.planner import HARDWARE, Group, Link, bus_bandwidth, fit, ring_seconds, tree_seconds
+from course_lib.planner.cost import seconds
+
+LINK = Link(alpha=1e-6, bandwidth=100e9)
+NODE = Group(members=4, nodes=1, inside=LINK)
+NODES = Group(members=4, nodes=8, inside=LINK, across=Link(alpha=10e-6, bandwidth=50e9))
+
+
+@pytest.mark.parametrize(
+    ("op", "hops", "wholes"),
+    [("all_reduce", 6, 1.5), ("reduce_scatter", 3, 0.75), ("all_gather", 3, 0.75), ("broadcast", 3, 1)],
+)
+def test_a_ring_in_a_node(op: str, hops: int, wholes: float) -> None:
+    assert ring_seconds(op, 1e9, NODE) == pytest.approx(hops * 1e-6 + wholes * 1e9 / 100e9)
+
+
+def test_a_ring_across_nodes_is_as_fast_as_the_nodes_way_out() -> None:
+    # Of 31 hops, 7 cross the network.
+    assert ring_seconds("all_gather", 1e9, NODES) == pytest.approx(24e-6 + 70e-6 + 31 / 32 * 1e9 / 50e9)
+
+
+def test_a_tree_pays_for_its_depth() -> None:
+    # Up and down: a chain of 3 in the node, and log2(8) levels across.
+    assert tree_seconds("all_reduce", 0, NODES) == pytest.approx(2 * (3e-6 + 30e-6))
+
+
+def test_trees_win_for_small_messages_and_rings_for_large_ones() -> None:
+    for nbytes, faster in ((1e3, tree_seconds), (1e11, ring_seconds)):
+        assert seconds("all_reduce", nbytes, NODES) == faster("all_reduce", nbytes, NODES)
+    assert tree_seconds("all_reduce", 1e3, NODES) < ring_seconds("all_reduce", 1e3, NODES)
+
+
+def test_one_rank_sends_nothing() -> None:
+    alone = Group(members=1, nodes=1, inside=LINK, launch=1.0)
+
+    assert [f("all_reduce", 1e9, alone) for f in (ring_seconds, tree_seconds)] == [0, 0]
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter", "all_gather", "broadcast"])
+def test_bus_bandwidth_is_the_links_whatever_the_op_and_the_ranks(op: str) -> None:
+    for ranks in (2, 3, 8):
+        group = Group(members=ranks, nodes=1, inside=Link(alpha=0, bandwidth=100e9))
+        assert bus_bandwidth(op, 1e9, ring_seconds(op, 1e9, group), ranks) == pytest.approx(100e9)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter", "broadcast"])
+def test_a_link_is_found_again_from_measurements(op: str) -> None:
+    sizes = [2**exponent for exponent in range(10, 28, 3)]
+    link = fit(op, sizes, [ring_seconds(op, size, NODE) for size in sizes], ranks=4)
+
+    assert (link.alpha, link.bandwidth) == (pytest.approx(1e-6), pytest.approx(100e9))
+
+
+@pytest.mark.parametrize("measured", [[2e-3, 1e-3], [1e-3, 1e-3], [1e-3, 1.0]])
+def test_measurements_that_are_no_links_are_refused(measured: list[float]) -> None:
+    sizes = [1e3, 1e6] if measured[1] < 1 else [1e6, 2e6]
+
+    with pytest.raises(ValueError, match="which no link is"):
+        fit("all_reduce", sizes, measured, ranks=4)
+
+
+def test_a_fit_needs_two_sizes() -> None:
+    with pytest.raises(ValueError, match="1 different sizes, 4 ranks"):
+        fit("all_reduce", [8.0, 8.0], [1.0, 1.0], ranks=4)
+
+
+def test_only_wholes_go_through_trees() -> None:
+    with pytest.raises(ValueError, match="it cuts nothing"):
+        tree_seconds("all_gather", 1e9, NODE)
+
+
+@pytest.mark.parametrize("link", [{"alpha": -1, "bandwidth": 1}, {"alpha": 0, "bandwidth": 0}])
+def test_impossible_links_are_refused(link: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="some bytes must pass"):
+        Link(**link)
+
+
+def test_nodes_without_a_network_are_refused() -> None:
+    with pytest.raises(ValueError, match="give `across`"):
+        Group(members=4, nodes=2, inside=LINK)
+
+
+# Where groups lie
+
+MACHINE = HARDWARE["h100-infiniband"]
+
+
+@pytest.mark.parametrize(
+    ("shards", "replicas", "members", "nodes", "rivals"),
+    [(1, 8, 8, 1, 1), (1, 64, 8, 8, 1), (2, 32, 4, 8, 2), (8, 8, 1, 8, 8), (16, 4, 1, 4, 8), (3, 2, 2, 1, 3)],
+)
+def test_replicas_share_the_nodes_way_out(shards: int, replicas: int, members: int, nodes: int, rivals: int) -> None:
+    group = MACHINE.replica_group(shards, replicas)
+
+    assert (group.members, group.nodes) == (members, nodes)
+    assert group.across is not None and group.across.bandwidth == 400e9 / rivals
+
+
+def test_a_shard_group_fills_a_node_before_the_next() -> None:
+    assert (MACHINE.shard_group(4).members, MACHINE.shard_group(4).nodes) == (4, 1)
+    assert (MACHINE.shard_group(32).members, MACHINE.shard_group(32).nodes) == (8, 4)

@@ -1,0 +1,213 @@
+"""Bytes: exact for states, padding included; activations as Korthikanti et al. count them."""
+
+import pytest
+
+from course_lib.planner import MODELS, Transformer, plan
+from course_lib.planner.activations import kept, layer
+from course_lib.planner.allocator import cuda_bytes
+from course_lib.planner.partition import flat, greedy, rows
+
+LAYERS = [[], [(7, 5), (7,)], [(3, 7), (3,)]]  # 42 and 24 elements, and nothing outside of layers
+PSI = 66
+
+
+def states(**given: object) -> dict[str, int]:
+    held = plan(params=LAYERS, precision="fp32", optimizer="sgd", **given).bytes
+    return {category: held[category] for category in ("parameters", "gradients", "optimizer")}
+
+
+# Partition
+
+
+def test_flat_pads_each_unit_and_rows_each_tensor() -> None:
+    assert flat(LAYERS, 4) == [0, 11, 6]
+    assert rows(LAYERS, 4) == [2 * 5, 2, 7, 1]
+    assert rows([[(), (0, 3)]], 4) == [1, 0]  # a scalar is one row; what is empty stays so
+
+
+def test_greedy_gives_the_largest_first_to_whoever_has_least() -> None:
+    assert greedy([(2,), (9,), (8,), (3,)], 2) == [[(9,), (2,)], [(8,), (3,)]]
+
+
+def test_more_ranks_than_elements() -> None:
+    assert flat([[(3,)]], 8) == [1]
+    assert plan(params=[(3,)], world_size=8, stage=3, precision="fp32").bytes["parameters"] == 4
+
+
+# States
+
+
+def test_nothing_is_padded_in_data_parallel() -> None:
+    assert states(world_size=4, stage=0) == {"parameters": 4 * PSI, "gradients": 4 * PSI, "optimizer": 0}
+
+
+def test_padding_is_counted_and_told() -> None:
+    planned = plan(params=LAYERS, world_size=4, stage=3, precision="fp32", optimizer="momentum")
+
+    assert states(world_size=4, stage=3)["parameters"] == 4 * (11 + 6)
+    assert planned.bytes["optimizer"] == 4 * (11 + 6)
+    assert planned.padding_elements == 4 * (11 + 6) - PSI
+
+
+def test_zero_redundancy_optimizer_pads_nothing() -> None:
+    planned = plan(params=LAYERS, world_size=4, stage=1, precision="fp32", optimizer="momentum", engine="torch")
+
+    assert planned.padding_elements == 0
+    assert planned.bytes["optimizer"] == 4 * 35  # the largest tensor, on a rank of its own
+
+
+def test_hybrid_sharding_divides_by_the_shards_and_not_by_the_ranks() -> None:
+    assert plan(params=64e6, world_size=64, stage=3, shard_size=8).bytes == (
+        plan(params=64e6, world_size=8, stage=3).bytes
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "each"), [("sgd", 0), ("momentum", 4), ("adam", 8), ("adamw", 8), ("adam8bit", 2 + 2 * 4 / 256)]
+)
+def test_what_optimizers_keep(optimizer: str, each: float) -> None:
+    tables = 2 * 4 * 256 if optimizer == "adam8bit" else 0
+
+    assert plan(params=2**20, precision="fp32", optimizer=optimizer).bytes["optimizer"] == each * 2**20 + tables
+
+
+def test_small_tensors_keep_32_bits_in_an_8_bit_optimizer() -> None:
+    assert plan(params=[(4095,)], precision="fp32", optimizer="adam8bit").bytes["optimizer"] == 8 * 4095
+    blocks = 17  # 4097 elements in blocks of 256
+    assert plan(params=[(4097,)], precision="fp32", optimizer="adam8bit").bytes["optimizer"] == (
+        2 * (4097 + 4 * blocks + 4 * 256)
+    )
+
+
+def test_adam_counts_the_steps_of_each_tensor() -> None:
+    planned = plan(params=LAYERS, precision="fp32", optimizer="adam")
+
+    assert planned.bytes["optimizer"] == 8 * PSI + 4 * 4
+
+
+@pytest.mark.parametrize(("implementation", "nbytes"), [("for-loop", 2 * 4 * 35), ("foreach", 4 * PSI), ("fused", 0)])
+def test_what_adams_step_needs_for_a_moment(implementation: str, nbytes: int) -> None:
+    planned = plan(params=LAYERS, precision="fp32", optimizer="adam", implementation=implementation)
+
+    assert planned.bytes["other"] == nbytes
+
+
+# Offload
+
+
+def test_offload_moves_bytes_to_the_host_and_loses_none() -> None:
+    given = {"params": 64e6, "world_size": 8, "stage": 3}
+    device = sum(plan(**given).bytes.values())
+
+    for offload in (["optimizer"], ["optimizer", "parameters"], ["parameters"]):
+        planned = plan(**given, offload=offload)
+        assert sum(planned.bytes.values()) + planned.host_bytes == device
+    assert sum(plan(**given, offload=["optimizer", "parameters"]).bytes.values()) == 0
+
+
+def test_zero_offload_leaves_the_parameters_on_the_device() -> None:
+    """Ren et al. (arXiv 2101.06840): 2Ψ stay, whatever the number of GPUs; 2 + 12 bytes go."""
+    planned = plan(params=64e6, world_size=8, stage=2, offload=["optimizer"])
+
+    assert sum(planned.bytes.values()) == 2 * 64e6
+    assert planned.host_bytes == 14 * 64e6 / 8
+
+
+# Buffers
+
+
+def test_buckets_come_on_top_but_never_exceed_the_gradients() -> None:
+    given = {"params": [(1000, 1000)], "world_size": 2, "stage": 2, "precision": "fp32"}
+    small, large = (plan(**given, bucket_bytes=size) for size in (1000, 10**9))
+
+    assert small.bytes["communication"] == 2 * 1000
+    assert large.bytes["communication"] == 4 * 10**6
+
+
+@pytest.mark.parametrize(("prefetch", "gathered"), [(0, 42), (1, PSI), (5, PSI)])
+def test_stage_3_gathers_a_unit_and_those_ahead(prefetch: int, gathered: int) -> None:
+    planned = plan(params=LAYERS, world_size=2, stage=3, precision="fp32", prefetch=prefetch, overlap=False)
+
+    assert planned.bytes["communication"] == 4 * gathered + 4 * 42
+
+
+def test_without_resharding_all_parameters_stay() -> None:
+    planned = plan(params=LAYERS, world_size=2, stage=3, precision="fp32", prefetch=0, overlap=False, reshard=False)
+
+    assert planned.bytes["communication"] == 4 * PSI + 4 * 42
+
+
+def test_one_rank_needs_no_buffers() -> None:
+    assert plan(model="gpt2", world_size=1, stage=3).bytes["communication"] == 0
+
+
+# Activations
+
+GPT3 = Transformer(
+    name="GPT-3", layers=96, hidden=12288, heads=96, kv_heads=96, ffn=4 * 12288, vocab=51200, positions=2048,
+    context=2048, gated=False, dropout=True, tied=True, source="arXiv 2205.05198, table 3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [GPT3, MODELS["gpt2"], MODELS["zero-8b"]], ids=lambda model: model.name)
+def test_activations_are_korthikantis(model: Transformer) -> None:
+    s, h, a = 1024, model.hidden, model.heads
+
+    assert kept(model, s, 2, "math", "none") == h * (34 + 5 * a * s / h)
+    assert kept(model, s, 2, "math", "selective") == 34 * h
+    assert kept(model, s, 2, "math", "full") == 2 * h
+
+
+def test_selective_checkpointing_saves_70_percent_of_gpt3s_layers() -> None:
+    saved = 1 - kept(GPT3, 2048, 2, "math", "selective") / kept(GPT3, 2048, 2, "math", "none")
+
+    assert round(100 * saved) == 70
+
+
+def test_a_gated_layer_without_dropout_keeps_what_its_products_need() -> None:
+    llama = MODELS["llama-70b"]
+    items = layer(llama, 4096, 2, "flash")
+
+    assert items["inside of the feed-forward layer"] == 4 * 28672 * 2
+    assert items["queries, keys and values"] == (8192 + 2 * 1024) * 2
+    assert items["dropout masks"] == 0
+    assert items["attention core"] == 4 * 64
+
+
+def test_checkpointing_trades_bytes_for_flops() -> None:
+    given = {"model": "llama-7b", "world_size": 8, "stage": 3, "sequence": 4096}
+    plans = [plan(**given, checkpointing=how) for how in ("none", "selective", "full")]
+    peaks = [planned.peak_bytes for planned in plans]
+    seconds = [planned.step_seconds("h100") for planned in plans]
+
+    assert peaks == sorted(peaks, reverse=True)
+    assert seconds == sorted(seconds)
+
+
+def test_data_parallel_shards_no_activations() -> None:
+    few, many = (plan(model="gpt2", world_size=ranks, stage=3).bytes["activations"] for ranks in (2, 64))
+
+    assert few == many > 0
+
+
+def test_measured_activations_take_the_place_of_the_formula() -> None:
+    planned = plan(params=LAYERS, activation_bytes=12345)
+
+    assert planned.bytes["activations"] == 12345
+    assert planned.moments["end of forward"]["activations"] == 12345
+    assert planned.moments["optimizer step"]["activations"] == 0
+
+
+# The allocator
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "rounded"),
+    [
+        (0, 0), (1, 512), (512, 512), (513, 1024), (10 * 2**20 - 512, 10 * 2**20 - 512),
+        (16_000_000, 16 * 2**20), (21 * 2**20 + 1, 22 * 2**20), (20 * 2**20 + 512, 20 * 2**20 + 512),
+    ],
+)  # fmt: skip
+def test_cuda_rounds(nbytes: int, rounded: int) -> None:
+    """The last: what is left of the segment is more than 1 MiB, and is split off."""
+    assert cuda_bytes(nbytes) == rounded

@@ -1,0 +1,70 @@
+"""Models by name: their parameter counts follow from their shapes, and are the published ones."""
+
+import pytest
+
+from course_lib.planner import HARDWARE, MODELS, plan
+from course_lib.planner.shapes import of_transformer
+from course_lib.planner.work import backward, forward
+
+# GPT-2: the counts of the released checkpoints. Llama: elements of the released weights.
+PUBLISHED = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "llama-7b": 6_738_415_616,
+    "llama-13b": 13_015_864_320,
+    "llama-70b": 68_976_648_192,
+    "llama-405b": 405_853_388_800,
+}
+
+
+@pytest.mark.parametrize(("name", "params"), PUBLISHED.items())
+def test_published_parameter_counts(name: str, params: int) -> None:
+    assert of_transformer(MODELS[name]).params == params
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("zero-")])
+def test_the_zero_papers_models_have_the_size_in_their_name(name: str) -> None:
+    billions = float(name.removeprefix("zero-").removesuffix("b"))
+
+    assert of_transformer(MODELS[name]).params / 1e9 == pytest.approx(billions, rel=0.05)
+
+
+def test_every_model_is_published_or_the_zero_papers() -> None:
+    assert {name for name in MODELS if not name.startswith("zero-")} == PUBLISHED.keys()
+    assert all(model.source for model in MODELS.values())
+
+
+def test_grouped_queries_have_fewer_keys_and_values() -> None:
+    llama = MODELS["llama-70b"]
+
+    assert llama.kv_hidden == 1024
+    assert (1024, 8192) in llama.layer
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "zero-100b"])
+def test_flops_are_narayanans(name: str) -> None:
+    """96 B s l h^2 (1 + s / 6h + V / 16lh) with full recomputation: arXiv 2104.04473, section 5.1."""
+    gpt, batch, s = MODELS[name], 3, 1024
+    planned = plan(model=name, batch=batch, sequence=s, checkpointing="full")
+    flops = sum(piece.flops for run in (forward, backward) for piece in run(planned.model, planned.settings))
+    h, layers = gpt.hidden, gpt.layers
+
+    assert flops == pytest.approx(96 * batch * s * layers * h**2 * (1 + s / (6 * h) + gpt.vocab / (16 * layers * h)))
+
+
+def test_a_bare_number_costs_six_flops_a_parameter_and_token() -> None:
+    planned = plan(params=7e9, batch=2, sequence=512)
+    flops = sum(piece.flops for run in (forward, backward) for piece in run(planned.model, planned.settings))
+
+    assert flops == pytest.approx(6 * 7e9 * 2 * 512)
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_every_figure_of_the_hardware_has_a_source(name: str) -> None:
+    machine = HARDWARE[name]
+    figures = machine.__dataclass_fields__.keys() - {"name", "sources"}
+
+    assert machine.sources.keys() == figures
+    assert all(len(source) > 10 for source in machine.sources.values())

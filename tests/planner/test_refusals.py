@@ -1,0 +1,125 @@
+"""Bad questions are refused with what was asked, why it is refused, and what to ask instead."""
+
+import pytest
+
+from course_lib.planner import hardware, plan
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"world_size": 0}, "world_size=0: what is counted here is whole, 1 or more. Give world_size=1, say."),
+        ({"world_size": 2.5}, "world_size=2.5: what is counted here is whole, 1 or more. Give world_size=1, say."),
+        ({"world_size": True}, "world_size=True: what is counted here is whole, 1 or more. Give world_size=1, say."),
+        ({"world_size": "8"}, "world_size='8': what is counted here is whole, 1 or more. Give world_size=1, say."),
+        ({"stage": 4}, "stage=4: what is counted here is whole, from 0 to 3. Give stage=0, say."),
+        (
+            {"precision": "fp8"},
+            "precision='fp8': the planner knows no such precision, only 4 by name. "
+            "Choose one of 'fp32', 'mixed', 'mixed_fp32_accumulation', 'bf16'.",
+        ),
+        (
+            {"optimizer": "adamv"},
+            "optimizer='adamv': the planner knows no such optimizer, only 5 by name. Did you mean 'adam'?",
+        ),
+        (
+            {"wolrd_size": 8},
+            "setting='wolrd_size': the planner knows no such setting, only 18 by name. Did you mean 'world_size'?",
+        ),
+        (
+            {"shard_size": 3, "world_size": 8, "stage": 3},
+            "shard_size=3 with world_size=8: the ranks do not fall into groups of 3, as hybrid sharding needs. "
+            "Choose a divisor of 8.",
+        ),
+        (
+            {"shard_size": 2, "world_size": 8},
+            "shard_size=2 with stage=0: data parallel shards nothing. Choose stage 1, 2 or 3, or leave shard_size out.",
+        ),
+        (
+            {"offload": "optimizer", "stage": 3},
+            "offload='optimizer': it is a collection of names, not one. Write offload=['optimizer'].",
+        ),
+        (
+            {"offload": ["parameters"], "stage": 2},
+            "offload=['parameters'] with stage=2: a rank moves its own shard to the host, and before stage 3 there is "
+            "no shard of that. Choose stage 3 or more, or offload less.",
+        ),
+        (
+            {"engine": "torch", "stage": 2},
+            "engine='torch' with stage=2: torch has nothing that shards gradients and keeps whole parameters. "
+            "Choose stage 1 (ZeroRedundancyOptimizer), stage 3 (fully_shard), or another engine.",
+        ),
+        (
+            {"engine": "torch", "stage": 1, "precision": "fp32", "world_size": 8, "shard_size": 4},
+            "engine='torch' with stage=1 and shard_size=4: ZeroRedundancyOptimizer shards over all ranks. "
+            "Leave shard_size out, or choose another engine.",
+        ),
+        (
+            {"engine": "torch", "stage": 0, "precision": "mixed"},
+            "engine='torch' with precision='mixed' and stage=0: DistributedDataParallel and ZeroRedundancyOptimizer "
+            "keep no fp32 masters. Choose precision='fp32' or 'bf16', stage=3, or another engine.",
+        ),
+        (
+            {"engine": "zero", "precision": "bf16"},
+            "engine='zero' with precision='bf16': this course's engines keep fp32 masters of 16-bit parameters. "
+            "Choose precision='mixed', or engine='paper'.",
+        ),
+        ({"activation_bytes": -1}, "activation_bytes=-1: what is counted here is whole, 0 or more."),
+    ],
+)
+def test_settings_are_checked(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        plan(params=1e9, **given)
+
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize("params", ["7B", [], [[1.5]], [None], object()])
+def test_what_is_neither_a_number_nor_shapes_is_refused(params: object) -> None:
+    with pytest.raises(ValueError, match="neither a number, nor shapes, nor units made of shapes"):
+        plan(params=params)
+
+
+@pytest.mark.parametrize("params", [0, -1, 7.5, float("inf"), float("nan"), True])
+def test_impossible_numbers_of_parameters_are_refused(params: float) -> None:
+    with pytest.raises(ValueError, match="what is counted here is whole, 1 or more"):
+        plan(params=params)
+
+
+def test_negative_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="size=-3"):
+        plan(params=[(2, -3)])
+
+
+@pytest.mark.parametrize("given", [{}, {"params": 1e9, "model": "gpt2"}])
+def test_a_plan_is_for_params_or_for_a_model(given: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="what is trained is told by one of the two"):
+        plan(**given)
+
+
+def test_an_unknown_model_has_a_suggestion() -> None:
+    with pytest.raises(ValueError, match=r"model='llama7b': .* Did you mean 'llama-7b'"):
+        plan(model="llama7b")
+
+
+def test_a_sequence_longer_than_the_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="sequence=2048 with GPT-2: it was made for at most 1024 tokens"):
+        plan(model="gpt2", sequence=2048)
+
+
+def test_unknown_hardware_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"hardware='h1000': .* Did you mean 'h100'"):
+        hardware("h1000")
+
+
+@pytest.mark.parametrize(
+    ("given", "machine", "message"),
+    [
+        ({"world_size": 64}, "h100", "64 ranks on 8x H100 80GB, NVLink: that is one node with 8 devices"),
+        ({"world_size": 12}, "h100-infiniband", "they fill no whole number of nodes of 8 devices"),
+        ({"world_size": 24, "stage": 3, "shard_size": 3}, "h100-infiniband", "do not fall evenly onto nodes"),
+    ],
+)
+def test_ranks_must_fit_the_hardware(given: dict[str, int], machine: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(params=1e9, **given).step_seconds(machine)

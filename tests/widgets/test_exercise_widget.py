@@ -1,0 +1,310 @@
+"""The widget below an exercise's cell, and the calls behind its buttons."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import torch
+from nbclient import NotebookClient
+
+from course_lib import CourseError, exercise
+from course_lib.exercises import Finding, Row, get
+from course_lib.progress import Progress
+from course_lib.widgets.attempt import Attempt
+from course_lib.widgets.exercise import ExerciseWidget, finding_html, printed_html
+from course_lib.widgets.style import markup
+from tests.exercises.sample import MEAN, mean, sum_for_mean
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def progress(tmp_path: Path) -> Progress:
+    return Progress(tmp_path / "progress.sqlite3")
+
+
+@pytest.fixture
+def tried(progress: Progress, capsys: pytest.CaptureFixture[str]) -> Callable[[Any], ExerciseWidget]:
+    """The widget after the check of a solution."""
+
+    def try_it(solution: Any) -> ExerciseWidget:
+        widget = ExerciseWidget(Attempt(MEAN, solution, progress))
+        widget.check()
+        capsys.readouterr()  # display() prints outside a notebook
+        return widget
+
+    return try_it
+
+
+Tried = Callable[[Any], ExerciseWidget]
+
+
+def right(x: torch.Tensor) -> torch.Tensor:
+    return mean(x)
+
+
+# What is shown
+
+
+def test_a_right_solution_is_told_in_word_and_shape_and_explained(tried: Tried) -> None:
+    widget = tried(right)
+
+    assert "<strong>✓ Passed.</strong> All 6 cases agree" in widget.status.value
+    assert "Later cells use your <code>mean_stub</code>." in widget.status.value
+    assert "A sum over <code>world_size</code> ranks" in widget.explanation.value
+    assert widget.attempt.returned is right
+    assert widget.hint_button.layout.display == "none"
+
+
+def test_a_wrong_solution_is_told_with_its_table_and_what_to_do(tried: Tried) -> None:
+    widget = tried(sum_for_mean)
+
+    assert "<strong>✗ Not right yet.</strong> Case 1 of 6: 2 ranks" in widget.status.value
+    assert "later cells use the course&#x27;s own <code>mean_stub</code>." in widget.status.value
+    assert "<strong>Likely:</strong> That is the sum." in widget.findings.value
+    assert "<strong>Next:</strong> Divide." in widget.findings.value
+    assert widget.findings.value.count('<tr class="course-differs">') == 2
+    assert widget.attempt.returned is MEAN.reference
+    assert widget.explanation.value == ""
+
+
+def test_the_cell_as_it_came_is_not_called_wrong(tried: Tried) -> None:
+    widget = tried(MEAN.stub)
+
+    assert "<strong>○ Not attempted yet.</strong> This is the cell as it came." in widget.status.value
+    assert widget.findings.value == ""
+    assert widget.attempt.returned is MEAN.reference
+
+
+def test_an_error_is_told_and_its_traceback_folded(tried: Tried) -> None:
+    def divides(x: torch.Tensor) -> torch.Tensor:
+        print("before <b>")
+        return x / (1 // 0)
+
+    widget = tried(divides)
+
+    assert "<strong>! Error.</strong>" in widget.status.value
+    assert "<details><summary>Traceback</summary>" in widget.findings.value
+    assert "What your function printed</summary><pre>[rank 0] before &lt;b&gt;" in widget.findings.value
+
+
+def test_a_finding_cannot_become_html() -> None:
+    hostile = "<script>alert(1)</script>"
+    row = Row(rank=0, expected=hostile, yours="")
+    finding = Finding(observed=hostile, likely=hostile, action=hostile, table=(row,), traceback=hostile)
+
+    assert "<script" not in finding_html(finding) + printed_html((hostile,))
+
+
+def test_every_row_says_in_words_whether_it_differs() -> None:
+    rows = (Row(rank=0, expected="1", yours="1"), Row(rank=1, expected="2", yours="3"))
+    html = finding_html(Finding(observed="", action="", table=rows))
+
+    assert '<th scope="row">0</th><td>1</td><td>1</td><td>✓ same</td>' in html
+    assert '<th scope="row">1</th><td>2</td><td>3</td><td>✗ differs</td>' in html
+
+
+def test_news_are_read_out(tried: Tried) -> None:
+    widget = tried(sum_for_mean)
+    widget.hint_button.click()
+
+    assert 'role="alert"' in widget.status.value
+    assert 'role="alert"' in widget.hints.value
+
+
+# Hints
+
+
+def test_hints_are_taken_one_by_one_up_to_the_solution(tried: Tried, progress: Progress) -> None:
+    widget = tried(sum_for_mean)
+    secrets = [*MEAN.hints, "dist.all_reduce(total)", "A sum over"]
+    seen = [[secret for secret in secrets if secret in widget.hints.value]]
+    labels = []
+    while widget.hint_button.layout.display != "none":
+        labels.append(widget.hint_button.description)
+        widget.hint_button.click()
+
+    assert seen == [[]]
+    assert labels == [f"Show hint {number} of 4" for number in (1, 2, 3, 4)] + ["Show the solution"]
+    assert "<h4>The solution</h4>" in widget.hints.value
+    assert "def mean_stub(x: torch.Tensor)" in widget.hints.value
+    assert "Earlier hints (4)" in widget.hints.value
+    assert progress.hints("sample.mean") == [1, 2, 3, 4, 5]
+    assert widget.attempt.hint() == widget.attempt.ladder[-1]
+
+
+def test_before_a_try_there_is_one_hint(tried: Tried) -> None:
+    widget = tried(MEAN.stub)
+    widget.hint_button.click()
+    widget.hint_button.click()
+
+    assert "What is a mean?" in widget.hints.value
+    assert "The next hint opens when you have tried something" in widget.hints.value
+    assert "A sum, divided." not in widget.hints.value
+
+
+def test_hints_that_were_taken_stay_taken(tried: Tried) -> None:
+    first = tried(sum_for_mean)
+    first.hint_button.click()
+    first.hint_button.click()
+    again = tried(lambda x: x + 1)
+
+    assert again.attempt.hints == tuple(MEAN.hints[:2])
+    assert again.hint_button.description == "Show hint 3 of 4"
+
+
+# The check while it runs
+
+
+def test_progress_is_shown_and_goes_away(progress: Progress) -> None:
+    shown: list[str] = []
+    widget = ExerciseWidget(Attempt(MEAN, right, progress))
+    widget.progress.observe(lambda change: shown.append(change["new"]), "value")
+    widget.check()
+
+    assert 'Checked 0 of 6 cases <progress max="6" value="0">' in shown[0]
+    assert 'Checked 6 of 6 cases <progress max="6" value="6">' in shown[-1]
+    assert widget.running.layout.display == "none"
+
+
+def test_stop_ends_the_check(progress: Progress) -> None:
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(5)
+        return mean(x)
+
+    widget = ExerciseWidget(Attempt(MEAN, slow, progress))
+    timer = threading.Timer(0.4, widget.stop_button.click)
+    timer.start()
+    widget.check()
+    timer.join()
+
+    assert "0 of 6 cases were tried." in widget.status.value
+    assert "the check was stopped after 0 of 6 cases" in widget.findings.value
+    assert progress.last_attempt("sample.mean").status == "error"  # type: ignore[union-attr]
+
+
+def test_stop_does_nothing_when_nothing_runs(tried: Tried) -> None:
+    tried(right).stop()
+
+
+# The record
+
+
+def test_the_source_is_stored_before_the_check(progress: Progress) -> None:
+    at_the_start: list[Any] = []
+
+    def on_case(done: int, to_do: int) -> None:
+        at_the_start.append(progress.last_attempt("sample.mean"))
+
+    Attempt(MEAN, right, progress).check(on_case)
+    stored = progress.last_attempt("sample.mean")
+
+    assert at_the_start[0].source == "def right(x: torch.Tensor) -> torch.Tensor:\n    return mean(x)\n"
+    assert at_the_start[0].status is None
+    assert stored is not None
+    assert (stored.status, stored.findings) == ("passed", [])
+
+
+def test_findings_are_stored(tried: Tried, progress: Progress) -> None:
+    tried(sum_for_mean)
+    stored = progress.last_attempt("sample.mean")
+
+    assert stored is not None
+    assert stored.status == "failed"
+    assert stored.findings[0]["likely"] == "That is the sum."
+
+
+def test_the_cell_as_it_came_is_not_stored(tried: Tried, progress: Progress) -> None:
+    tried(MEAN.stub)
+
+    assert progress.last_attempt("sample.mean") is None
+
+
+def test_a_record_that_cannot_be_kept_is_told_and_the_check_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    widget = ExerciseWidget(Attempt(MEAN, right, Progress(tmp_path / "file" / "progress.sqlite3")))
+    widget.check()
+
+    assert "✓ Passed." in widget.status.value
+    assert "Progress cannot be stored in" in widget.status.value
+    assert "Progress cannot be stored in" in repr(widget.attempt)
+
+
+# In a notebook
+
+
+def test_calls_stand_behind_the_widget() -> None:
+    cell = exercise("start.first")
+    with pytest.raises(CourseError, match=r"start\.first has not been tried in this kernel"):
+        cell.hint()
+    assert repr(cell).startswith("Your first exercise\nReturn the square")
+
+    @exercise("start.first")
+    def first() -> int:
+        return 7
+
+    assert first is get("start.first").reference
+    assert cell.verdict is not None
+    assert cell.verdict.status == "failed"
+    assert repr(cell) == repr(cell.attempt)
+    assert cell.rerun(3).seed == 3
+    assert cell.hint() == get("start.first").hints[0]
+
+
+def test_an_unknown_name_is_refused_with_those_that_are_near() -> None:
+    with pytest.raises(CourseError, match=r"no exercise named 'ranks\.helo'\. Did you mean 'ranks\.hello'"):
+        exercise("ranks.helo")
+
+
+STUB = get("ranks.hello").cell
+WRONG = '@exercise("ranks.hello")\ndef hello():\n    return f"rank {dist.get_rank()} of 4 says hello"'
+RIGHT = WRONG.replace("4", "{dist.get_world_size()}")
+
+
+@pytest.fixture
+def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs cells in a kernel with a record of its own; gives the notebook and the texts of each cell's outputs."""
+
+    def execute(*cells: str) -> tuple[Any, list[list[str]]]:
+        monkeypatch.setenv("COURSE_HOME", str(tmp_path / str(time.monotonic_ns())))
+        imports = "import torch.distributed as dist\nfrom course_lib import World, exercise"
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in (imports, *cells)])
+        NotebookClient(notebook, kernel_name="python3", timeout=60).execute(cwd=str(ROOT))
+        return notebook, [[output["data"]["text/plain"] for output in cell.outputs] for cell in notebook.cells[1:]]
+
+    return execute
+
+
+@pytest.mark.slow
+def test_every_cell_runs_and_its_text_tells_what_the_widget_shows(executed: Callable[..., Any]) -> None:
+    cells = STUB, "World(2).run(hello)[1]", WRONG, 'exercise("ranks.hello").hint()', RIGHT
+    stub, greeting, wrong, hint, right = executed(*cells)[1]
+    summary = "Exercise ranks.hello: run this cell to check it."
+
+    assert stub == [
+        summary,
+        "○ ranks.hello: unattempted\nThis is the cell as it came.\n"
+        "Until yours passes, later cells use the course's own `hello`.",
+    ]
+    assert greeting == ["'rank 1 of 2 says hello'"]
+    assert wrong[0] == summary
+    assert "rank 0 returned 'rank 0 of 4 says hello', expected 'rank 0 of 2 says hello'." in wrong[1]
+    assert hint == [get("ranks.hello").hints[0]]
+    assert right[1].startswith("✓ ranks.hello: passed\nAll 6 cases agree with the reference (seed 0).")
+    assert executed(*cells)[1] == [stub, greeting, wrong, hint, right]
+
+
+@pytest.mark.slow
+def test_a_saved_notebook_holds_no_hint_and_no_solution(executed: Callable[..., Any]) -> None:
+    saved = nbformat.writes(executed(STUB, WRONG)[0])
+    hello = get("ranks.hello")
+    secrets = [*hello.hints, hello.explanation, hello.solution]
+    forms = [form for secret in secrets for form in (secret, markup(secret), secret.splitlines()[-1].strip())]
+
+    assert "says hello" in saved
+    assert [form for form in forms if json.dumps(form)[1:-1] in saved] == []
