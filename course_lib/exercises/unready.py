@@ -24,11 +24,17 @@ def _empty() -> None:
 
 
 def _does(code: CodeType) -> list[tuple[str, Any]]:
-    """What a function does, step by step, without its place in the file."""
-    return [
-        (step.opname, _does(step.argval) if isinstance(step.argval, CodeType) else step.argval)
-        for step in dis.get_instructions(code)
-    ]
+    """What a function does, step by step, without its place in the file.
+
+    The compiler gives a call on a module another opcode where the module is imported in the same file, as it is here
+    and is not in a notebook's cell; and other jump targets then.
+    """
+    steps = []
+    for step in dis.get_instructions(code):
+        value = None if step.opcode in (*dis.hasjrel, *dis.hasjabs) else step.argval
+        name = step.opname.replace("LOAD_METHOD", "LOAD_ATTR")
+        steps.append((name, _does(value) if isinstance(value, CodeType) else value))
+    return steps
 
 
 def misfit(solution: Any, stub: Solution) -> Finding | None:
