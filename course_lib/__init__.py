@@ -1,9 +1,55 @@
-"""Sharded: learn ZeRO by building it."""
+"""Sharded: learn ZeRO by building it.
 
-from . import exercises, quizzes
-from .errors import CourseError
-from .planner import plan
-from .widgets import exercise, quiz
-from .world import RankError, Run, World
+What imports what, from the top; `tests/test_project.py` holds the whole table and proves it:
 
-__all__ = ["CourseError", "RankError", "Run", "World", "exercise", "exercises", "plan", "quiz", "quizzes"]
+    widgets -> exercises -> zero, world, meter, planner;  widgets -> progress, plots;  world -> meter, plots
+    plots -> planner;  zero -> torch alone;  planner -> nothing
+
+A public name is imported when it is first asked for. torch takes seconds to load, which `course progress` need not
+pay, and `course doctor` has to say what is wrong where torch does not load at all.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import exercises, quizzes, zero
+    from .errors import CourseError
+    from .planner import plan
+    from .widgets import exercise, quiz
+    from .world import RankError, Run, World
+
+__all__ = [
+    "CourseError",
+    "RankError",
+    "Run",
+    "World",
+    "exercise",
+    "exercises",
+    "plan",
+    "quiz",
+    "quizzes",
+    "zero",
+]
+
+_HOMES = {
+    "CourseError": "errors",
+    "RankError": "world",
+    "Run": "world",
+    "World": "world",
+    "exercise": "widgets",
+    "plan": "planner",
+    "quiz": "widgets",
+}
+"""Where each public name lives; those that are missing here are modules."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name)
+    return import_module(f".{name}", __name__) if home is None else getattr(import_module(f".{home}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

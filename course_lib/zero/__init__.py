@@ -1,0 +1,28 @@
+"""ZeRO, written to be read: what a learner compares their own with.
+
+Read `data_parallel`, then `flat`, then `stage1`, `stage2` and `stage3`: each is the one before with one thing more.
+`sharded_optimizer` stands by itself. Nothing here knows on what backend it runs, or that it is measured: it is plain
+torch and `torch.distributed`, on CPU or CUDA. What is imported from where, from the top:
+
+    stages -> engine -> optimizer_state -> flat;  stage3 -> units -> flat;  stages, engine -> backward
+    checkpoint -> pieces -> engine;  loss_scaling -> engine
+"""
+
+from .checkpoint import load_checkpoint, save_checkpoint
+from .data_parallel import DataParallel
+from .loss_scaling import LossScaler
+from .sharded_optimizer import ShardedOptimizer
+from .stage1 import Stage1
+from .stage2 import Stage2
+from .stage3 import Stage3
+
+__all__ = [
+    "DataParallel",
+    "LossScaler",
+    "ShardedOptimizer",
+    "Stage1",
+    "Stage2",
+    "Stage3",
+    "load_checkpoint",
+    "save_checkpoint",
+]

@@ -1,0 +1,78 @@
+"""Loss scaling: what keeps small gradients alive in fp16 (Micikevicius et al. 2018, "Mixed Precision Training").
+
+fp16 has no numbers below 6e-8, and most gradients of a large model are that small. So the loss, and with it every
+gradient, is multiplied by a large scale before backward, and the averaged gradients, in fp32 by then, are divided by
+it again. A scale that is too large makes infinities: then the step is skipped and the scale halved. bf16, whose
+exponent has the range of fp32's, needs none of this.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .engine import Engine
+
+
+class LossScaler:
+    """Scales an engine's losses, and skips the steps whose gradients overflow.
+
+    In place of `loss.backward(); engine.step()`:
+
+        scaler.scale(loss).backward()
+        scaler.unscale_()              # only needed before something that looks at gradients, such as clipping
+        scaler.step()
+
+    Args:
+        engine: whose gradients these are.
+        scale: to begin with.
+        growth_interval: after how many steps in a row without overflow the scale is doubled.
+    """
+
+    def __init__(self, engine: Engine, scale: float = 2.0**16, growth_interval: int = 2000) -> None:
+        self.engine = engine
+        self.current_scale = scale
+        self.growth_interval = growth_interval
+        self.good_steps = 0  # in a row
+        self._finite: bool | None = None  # whether the gradients are; None while they are scaled
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss to call `backward` on, in fp32."""
+        return loss.float() * self.current_scale
+
+    def unscale_(self) -> None:
+        """Divide the averaged gradients by the scale. To be called on every rank; a second time has no effect."""
+        if self._finite is not None:
+            return
+        self.engine.average_gradients()
+        grads = [fragment.values.grad for _, fragment in self.engine.fragments() if fragment.values.grad is not None]
+        for grad in grads:
+            grad.mul_(1 / self.current_scale)
+        norm = torch.nn.utils.get_total_norm(grads).to(self.engine.trainable[0].device)
+        # An overflow is in one rank's shard, and all ranks must skip the step.
+        self._finite = bool(self.engine.sum_over_shards(norm).isfinite())
+
+    def step(self) -> bool:
+        """Step the engine unless a gradient has overflowed on any rank, and adapt the scale.
+
+        Returns:
+            Whether the step was made: the same on every rank.
+        """
+        self.unscale_()
+        finite, self._finite = bool(self._finite), None
+        self.good_steps = self.good_steps + 1 if finite else 0
+        if finite:
+            self.engine.step()
+        else:
+            self.current_scale /= 2
+        if self.good_steps == self.growth_interval:
+            self.current_scale, self.good_steps = self.current_scale * 2, 0
+        return finite
+
+    def state_dict(self) -> dict[str, float]:
+        """What a checkpoint needs to know of it."""
+        return {"current_scale": self.current_scale, "good_steps": self.good_steps}
+
+    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+        """Go on with the scale of a `state_dict`."""
+        self.current_scale, self.good_steps = state_dict["current_scale"], int(state_dict["good_steps"])

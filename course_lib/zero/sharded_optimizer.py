@@ -1,0 +1,291 @@
+"""An optimizer whose state is spread over the ranks: ZeRO's first stage in its simplest form.
+
+    owner       the rank that keeps a parameter's optimizer state and updates it; each whole parameter has one
+    optim       this rank's own optimizer, made for the parameters that it owns
+
+Every rank holds all Ψ parameters and all gradients, which are averaged before `step` by whatever the model is wrapped
+in, such as DistributedDataParallel. In `step` each rank updates what it owns, then broadcasts it to its peers.
+
+Bytes per rank, with Adam in fp32: 4Ψ parameters + 4Ψ gradients + 8Ψ/N optimizer state, as even as whole parameters
+can be dealt out. Elements sent per step and rank: Ψ·(N−1)/N, on top of the 2Ψ·(N−1)/N of averaging the gradients.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+from torch.optim import Optimizer
+
+SMALL_BYTES = 2**20
+"""Parameters below this size share a message: their broadcast would cost more than two copies."""
+
+
+def owners_by_size(numels: Sequence[int], loads: list[int]) -> list[int]:
+    """Deal parameters out, the largest first, each to the rank that has the least so far.
+
+    Args:
+        numels: the size of each parameter, in elements.
+        loads: elements that each rank has already; what is dealt out is added to it.
+
+    Returns:
+        The owner of each parameter.
+    """
+    owners = [0] * len(numels)
+    for index in sorted(range(len(numels)), key=lambda i: numels[i], reverse=True):
+        owners[index] = loads.index(min(loads))
+        loads[owners[index]] += numels[index]
+    return owners
+
+
+class ShardedOptimizer(Optimizer, Joinable):
+    """Any torch optimizer, with its state spread over the ranks; takes the place of `ZeroRedundancyOptimizer`.
+
+    Args:
+        params: parameters, or parameter groups, as for any optimizer; the same on every rank, in the same order.
+        optimizer_class: `torch.optim.Adam`, say.
+        process_group: the ranks that share the state; all of them by default.
+        parameters_as_bucket_view: lay the parameters of each owner into one buffer, which is broadcast as it is.
+        defaults: what `optimizer_class` takes: `lr=1e-3`, ...
+
+    Raises:
+        TypeError, ValueError: `params` is not what any optimizer takes, is empty, or mixes types of tensors.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer_class: type[Optimizer],
+        process_group: dist.ProcessGroup | None = None,
+        parameters_as_bucket_view: bool = False,
+        **defaults: Any,
+    ) -> None:
+        self.process_group = process_group if process_group is not None else dist.group.WORLD
+        self.rank = dist.get_rank(self.process_group)
+        self.world_size = dist.get_world_size(self.process_group)
+        self.parameters_as_bucket_view = parameters_as_bucket_view
+        self.optim: Optimizer | None = None
+        self._owner: dict[Tensor, int] = {}
+        self._loads = [0] * self.world_size
+        self._buffers: list[tuple[int, Tensor]] = []
+        self._gathered: list[dict[int, Any]] | None = None  # every rank's state, where it was consolidated
+        Optimizer.__init__(self, params, defaults)
+        Joinable.__init__(self)
+        self.optim = optimizer_class([self._owned(group) for group in self.param_groups], **defaults)
+        self.state = self.optim.state
+        _copy_options(self.optim.param_groups, self.param_groups)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; owners of the groups before it stay. To be called on every rank."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            _check_dense_and_alike(self._all_params)
+        except ValueError:
+            self.param_groups.pop()
+            raise
+        owners = owners_by_size([param.numel() for param in group["params"]], self._loads)
+        self._owner.update(zip(group["params"], owners, strict=True))
+        if self.parameters_as_bucket_view:
+            self._buffers += [(owner, _into_one_buffer(params)) for owner, params in self._by_owner(group["params"])]
+        if self.optim is not None:
+            self.optim.add_param_group(self._owned(group))
+            _copy_options(self.optim.param_groups, self.param_groups)
+
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        """Update every parameter, each on its owner, and bring all ranks up to date.
+
+        Args:
+            closure: computes the loss anew; called on every rank.
+            kwargs: handed to the step of `optimizer_class`.
+
+        Returns:
+            What that step returns: the closure's loss.
+        """
+        Join.notify_join_context(self)
+        return self._update(closure, **kwargs)
+
+    def _update(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        assert self.optim is not None
+        self._gathered = None
+        _copy_options(self.param_groups, self.optim.param_groups)  # a scheduler may have changed them
+        loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
+        _copy_options(self.optim.param_groups, self.param_groups)  # and so may the step
+        self._broadcast()
+        return loss
+
+    @torch.no_grad()
+    def _broadcast(self) -> None:
+        if self.parameters_as_bucket_view:
+            self._send(self._buffers)
+            return
+        # A frozen parameter has not changed on its owner, and stays where it is.
+        changed = [param for param in self._all_params if param.requires_grad or param.grad is not None]
+        messages = [(self._owner[param], param) for param in changed if _travels_alone(param)]
+        packed = []
+        for owner, small in self._by_owner(param for param in changed if not _travels_alone(param)):
+            message = torch.cat([param.flatten() for param in small])
+            messages.append((owner, message))
+            packed.append((small, message))
+        self._send(messages)
+        for small, message in packed:
+            for param, values in zip(small, message.split([param.numel() for param in small]), strict=True):
+                param.copy_(values.view_as(param))
+
+    def _send(self, messages: Iterable[tuple[int, Tensor]]) -> None:
+        works = [
+            dist.broadcast(message, group_src=owner, group=self.process_group, async_op=True)
+            for owner, message in messages
+        ]
+        for work in works:
+            work.wait()
+
+    @property
+    def _all_params(self) -> list[Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]
+
+    def _by_owner(self, params: Iterable[Tensor]) -> list[tuple[int, list[Tensor]]]:
+        """Each owner's `params`; one entry for each device that they are on."""
+        shares: dict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
+        for param in params:
+            shares[self._owner[param], param.device].append(param)
+        return [(owner, share) for (owner, _), share in shares.items()]
+
+    def _owned(self, group: dict[str, Any]) -> dict[str, Any]:
+        """This rank's part of a group."""
+        options = {key: value for key, value in group.items() if key != "param_names"}
+        return options | {"params": [param for param in group["params"] if self._owner[param] == self.rank]}
+
+    # -- saving and loading ----------------------------------------------------------------------------------------
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Gather the state of all ranks on rank `to` of the group, in CPU memory. To be called on every rank."""
+        assert self.optim is not None
+        gathered: list[Any] | None = [None] * self.world_size if self.rank == to else None
+        mine = _on_cpu(self.optim.state_dict()["state"])
+        dist.gather_object(mine, gathered, group=self.process_group, group_dst=to)
+        self._gathered = gathered
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state, as `optimizer_class` would give it without sharding.
+
+        Raises:
+            RuntimeError: the state has not been consolidated on this rank since the last step.
+        """
+        if self._gathered is None:
+            raise RuntimeError(
+                f"rank {self.rank} of {self.world_size}: the optimizer's state has not been consolidated on this rank "
+                "since the last step, and each rank holds only its own part. Call consolidate_state_dict"
+                f"(to={self.rank}) on every rank first, then state_dict() on rank {self.rank}."
+            )
+        assert self.optim is not None
+        _copy_options(self.param_groups, self.optim.param_groups)
+        whole = super().state_dict()
+        whole["state"] = {
+            index: self._gathered[owner][position]
+            for index, (owner, position) in enumerate(self._addresses())
+            if position in self._gathered[owner]
+        }
+        return whole
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take this rank's part of a whole state: one of `state_dict`, or of an unsharded optimizer.
+
+        Raises:
+            ValueError: `state_dict` was made for parameter groups of other sizes.
+        """
+        assert self.optim is not None
+        theirs, ours = (
+            [len(group["params"]) for group in groups] for groups in (state_dict["param_groups"], self.param_groups)
+        )
+        if theirs != ours:
+            raise ValueError(
+                f"the state dict has parameter groups of {theirs} parameters, and this optimizer has groups of {ours}. "
+                "Load it into an optimizer that was made with the same groups."
+            )
+        state = {
+            position: state_dict["state"][index]
+            for index, (owner, position) in enumerate(self._addresses())
+            if owner == self.rank and index in state_dict["state"]
+        }
+        groups = self.optim.state_dict()["param_groups"]
+        _copy_options(state_dict["param_groups"], groups)
+        self.optim.load_state_dict({"state": state, "param_groups": groups})
+        self.state = self.optim.state
+        self._gathered = None
+        _copy_options(self.optim.param_groups, self.param_groups)
+
+    def _addresses(self) -> list[tuple[int, int]]:
+        """For each parameter, in the order of an unsharded state: its owner, and its position in the owner's state."""
+        counts = [0] * self.world_size
+        addresses = []
+        for param in self._all_params:
+            owner = self._owner[param]
+            addresses.append((owner, counts[owner]))
+            counts[owner] += 1
+        return addresses
+
+    # -- uneven inputs: torch.distributed.algorithms.Join ----------------------------------------------------------
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """Shadow the steps of the other ranks when this one is out of data."""
+        return _StepWithTheOthers(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        return self._all_params[0].device
+
+    @property
+    def join_process_group(self) -> Any:
+        return self.process_group
+
+
+class _StepWithTheOthers(JoinHook):
+    def __init__(self, optimizer: ShardedOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def main_hook(self) -> None:
+        self._optimizer._update()  # and not `step`, which would tell the others that there is more data here
+
+
+def _check_dense_and_alike(params: Sequence[Tensor]) -> None:
+    kinds = {(param.dtype, param.layout) for param in params}
+    if any(layout is not torch.strided for _, layout in kinds) or len(kinds) > 1:
+        named = ", ".join(sorted(f"{dtype} ({layout})" for dtype, layout in kinds))
+        raise ValueError(
+            f"ShardedOptimizer takes dense parameters of one dtype, and was given {named}. "
+            "Make one optimizer for each dtype, and leave sparse parameters out."
+        )
+
+
+def _travels_alone(param: Tensor) -> bool:
+    return param.nbytes >= SMALL_BYTES and param.is_contiguous()
+
+
+def _copy_options(source: Sequence[dict[str, Any]], target: Sequence[dict[str, Any]]) -> None:
+    """Give each group of `target` the options (lr, betas, ...) of the group at its place in `source`."""
+    for one, other in zip(source, target, strict=True):
+        other.update({key: value for key, value in one.items() if key not in ("params", "param_names")})
+
+
+def _into_one_buffer(params: Sequence[Tensor]) -> Tensor:
+    """Move the values of `params` into one new buffer, of which they become views."""
+    buffer = torch.cat([param.detach().flatten() for param in params])
+    for param, values in zip(params, buffer.split([param.numel() for param in params]), strict=True):
+        param.data = values.view_as(param)
+    return buffer
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {key: _on_cpu(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_on_cpu(item) for item in value)
+    return value

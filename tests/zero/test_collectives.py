@@ -1,0 +1,159 @@
+"""What each engine sends: which collectives, in which order, and how many bytes, exactly."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import SGD, AdamW
+
+from course_lib import zero
+from tests.zero.models import batch, loss_of, make, train, world
+
+
+class Even(nn.Module):
+    """Three layers of 12 parameters, which 1, 2, 3 and 4 ranks share without padding."""
+
+    def __init__(self):
+        super().__init__()
+        widths = (3, 4, 3, 4)
+        self.layers = nn.Sequential(*(nn.Linear(widths[i], widths[i + 1], bias=False) for i in range(3)))
+
+    def forward(self, x):
+        return self.layers(x[:, :3])
+
+
+def step_of(engine, dtype=torch.float32, steps=1, **options):
+    """Steps of an engine on `Even`, and nothing but the steps: the last so many calls are theirs."""
+
+    def rank():
+        made = getattr(zero, engine)(Even().to(dtype), SGD, lr=0.1, **options)
+        dist.barrier()
+        for step in range(steps):
+            loss_of(made, batch(step, dist.get_rank()).to(dtype)).backward()
+            made.step()
+            made.zero_grad()
+
+    return rank
+
+
+def since_barrier(run, rank=0):
+    calls = run.comm[rank].calls
+    start = max(index for index, call in enumerate(calls) if call.op == "barrier")
+    return calls[start + 1 :]
+
+
+def described(calls):
+    return [(call.op, call.total_bytes) for call in calls]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_data_parallel_all_reduces_each_bucket(world_size):
+    run = world(world_size).run(step_of("DataParallel", bucket_bytes=48))
+    assert described(since_barrier(run)) == [("all_reduce", 48)] * 3
+    assert sum(call.sent for call in since_barrier(run)) == 2 * 4 * 36 * (world_size - 1) / world_size
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("stage", ["Stage1", "Stage2"])
+def test_stages_1_and_2_reduce_scatter_and_all_gather_each_bucket(stage, world_size):
+    run = world(world_size).run(step_of(stage, bucket_bytes=48))
+    assert described(since_barrier(run)) == [("reduce_scatter", 48)] * 3 + [("all_gather", 48)] * 3
+    assert sum(call.sent for call in since_barrier(run)) == 2 * 4 * 36 * (world_size - 1) / world_size
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 9])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_stage_3_gathers_twice_and_reduces_once(world_size, prefetch):
+    run = world(world_size).run(step_of("Stage3", prefetch=prefetch))
+    backward = {
+        0: ["all_gather", "reduce_scatter"] * 3,
+        1: ["all_gather", "all_gather", "reduce_scatter", "all_gather", "reduce_scatter", "reduce_scatter"],
+    }.get(prefetch, ["all_gather"] * 3 + ["reduce_scatter"] * 3)
+    assert described(since_barrier(run)) == [("all_gather", 48)] * 3 + [(op, 48) for op in backward]
+    assert sum(call.sent for call in since_barrier(run)) == 3 * 4 * 36 * (world_size - 1) / world_size
+
+
+@pytest.mark.parametrize(("engine", "factor"), [("DataParallel", 8), ("Stage1", 6), ("Stage2", 6), ("Stage3", 8)])
+def test_in_bf16_parameters_travel_in_2_bytes_and_gradients_in_4(engine, factor):
+    run = world(2).run(step_of(engine, torch.bfloat16))
+    assert sum(call.sent for call in since_barrier(run)) == factor * 36 / 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "ops"),
+    [
+        ("DataParallel", ["all_reduce"]),
+        ("Stage1", ["reduce_scatter", "all_gather"]),
+        ("Stage2", ["reduce_scatter"] * 3 + ["all_gather"]),
+        ("Stage3", (["all_gather"] * 6 + ["reduce_scatter"] * 3) * 3),
+    ],
+)
+def test_three_micro_batches(engine, ops):
+    """Data parallel and stage 1 wait for the last; stages 2 and 3, which keep shards only, reduce each."""
+
+    def rank():
+        made = getattr(zero, engine)(Even(), SGD, lr=0.1)
+        dist.barrier()
+        train(made, dist.get_rank(), range(1), micro_batches=3)
+
+    run = world(2).run(rank)
+    assert sorted(call.op for call in since_barrier(run)) == sorted(ops)
+
+
+def test_clipping_adds_one_number():
+    def rank(engine):
+        made = getattr(zero, engine)(Even(), SGD, lr=0.1)
+        dist.barrier()
+        train(made, dist.get_rank(), range(1), max_norm=1.0)
+
+    for engine, more in {"DataParallel": [], "Stage1": [4], "Stage2": [4], "Stage3": [4]}.items():
+        calls = since_barrier(world(2).run(rank, engine))
+        assert [call.total_bytes for call in calls if call.total_bytes < 48] == more
+
+
+def test_evaluation_gathers_and_nothing_else():
+    def rank(engine):
+        made = getattr(zero, engine)(Even(), SGD, lr=0.1).eval()
+        dist.barrier()
+        with torch.no_grad():
+            made(batch(0, 0))
+
+    for engine, ops in {"DataParallel": [], "Stage1": [], "Stage2": [], "Stage3": ["all_gather"] * 3}.items():
+        assert [call.op for call in since_barrier(world(2).run(rank, engine))] == ops
+
+
+@pytest.mark.parametrize("engine", ["DataParallel", "Stage1", "Stage2", "Stage3"])
+def test_ranks_that_go_different_ways_call_the_same(engine):
+    """Which parameters a rank uses depends on its data; what it sends does not."""
+    options = {} if engine == "Stage3" else {"bucket_bytes": 30}
+
+    def rank():
+        made = getattr(zero, engine)(make("branches"), AdamW, **options)
+        used = set()
+        for step in range(4):
+            made.zero_grad()
+            loss_of(made, batch(step, dist.get_rank(), size=1)).backward()
+            made.step()
+            used.add(tuple(tuple(bucket.used) for bucket in made.buckets))
+        return used
+
+    run = world(4).run(rank)
+    assert len(set.union(*run)) > 1, "every rank used the same in every step"
+    calls = [[(call.op, call.total_bytes) for call in rank.calls] for rank in run.comm]
+    assert calls == [calls[0]] * 4
+
+
+def test_hybrid_sharding_all_reduces_only_shards_across_nodes():
+    def rank():
+        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        groups = {"process_group": mesh.get_group("shard"), "replicate_group": mesh.get_group("replicate")}
+        made = zero.Stage2(Even(), SGD, lr=0.1, **groups)
+        dist.barrier()
+        train(made, dist.get_rank(), range(1))
+
+    calls = since_barrier(world(4).run(rank))
+    assert [(call.op, call.total_bytes, call.ranks) for call in calls] == [
+        ("reduce_scatter", 144, (0, 1)),
+        ("all_reduce", 72, (0, 2)),
+        ("all_gather", 144, (0, 1)),
+    ]

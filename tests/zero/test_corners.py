@@ -1,0 +1,536 @@
+"""The engines where it gets awkward: precision, freezing, checkpointing, buffers, odd models, bad arguments."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+from torch.utils.checkpoint import checkpoint
+
+from course_lib import RankError, zero
+from tests.zero.models import batch, loss_of, make, one_process, train, world
+
+ENGINES = ["DataParallel", "Stage1", "Stage2", "Stage3"]
+
+
+def made(engine, model, optimizer_class=SGD, **options):
+    return getattr(zero, engine)(model, optimizer_class, **{"lr": 0.1, **options})
+
+
+def close(one, other, **tolerance):
+    torch.testing.assert_close(one, other, **{"rtol": 1e-4, "atol": 1e-6, **tolerance})
+
+
+# -- precision ---------------------------------------------------------------------------------------------------------
+
+
+def mixed_precision(model, optimizer_class, options, world_size, steps):
+    """One process with a bf16 model: the average of fp32 gradients, and fp32 values behind the parameters."""
+    params = [param for param in model.parameters() if param.requires_grad]
+    masters = [param.detach().float().requires_grad_() for param in params]
+    optimizer = optimizer_class(masters, **options)
+    for step in steps:
+        total = [torch.zeros_like(master) for master in masters]
+        used = set()
+        for rank in range(world_size):
+            model.zero_grad()
+            loss_of(model, batch(step, rank).to(torch.bfloat16)).backward()
+            for index, param in enumerate(params):
+                if param.grad is not None:
+                    total[index] += param.grad.float() / world_size
+                    used.add(index)
+        for index, master in enumerate(masters):
+            master.grad = total[index] if index in used else None
+        optimizer.step()
+        for param, master in zip(params, masters, strict=True):
+            param.data.copy_(master)
+    return masters
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("model", ["corners", "stack"])
+def test_bf16_has_fp32_masters_and_fp32_averages(engine, model):
+    options = {"lr": 0.01, "weight_decay": 0.1}
+
+    def rank():
+        ours = made(engine, make(model).to(torch.bfloat16), AdamW, **options)
+        for step in range(3):
+            ours.zero_grad()
+            loss_of(ours, batch(step, dist.get_rank()).to(torch.bfloat16)).backward()
+            ours.step()
+        return ours.state_dict(), ours.optimizer_state_dict()["state"]
+
+    reference = make(model).to(torch.bfloat16)
+    masters = mixed_precision(reference, AdamW, options, 3, range(3))
+    numbers = [number for number, param in enumerate(reference.parameters()) if param.requires_grad]
+    for weights, state in world(3).run(rank):
+        close(weights, dict(reference.state_dict()))
+        for number, master in zip(numbers, masters, strict=True):
+            close(state[number]["master_param"], master.detach())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_bf16_engine_resumes_with_all_32_bits(engine):
+    def rank():
+        def data(step):
+            return batch(step, dist.get_rank()).to(torch.bfloat16)
+
+        def steps(ours, which):
+            for step in which:
+                ours.zero_grad()
+                loss_of(ours, data(step)).backward()
+                ours.step()
+
+        first, second = (made(engine, make("stack", seed).to(torch.bfloat16), Adam, lr=1e-4) for seed in (0, 1))
+        steps(first, range(2))
+        second.load_state_dict(first.state_dict())
+        second.load_optimizer_state_dict(first.optimizer_state_dict())
+        steps(first, range(2, 4))
+        steps(second, range(2, 4))
+        return first.optimizer_state_dict()["state"], second.optimizer_state_dict()["state"]
+
+    for first, second in world(2).run(rank):
+        close(second, first, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_float64_stays_float64(engine):
+    def rank():
+        ours = made(engine, make("stack").double(), Adam)
+        loss_of(ours, batch(0, dist.get_rank()).double()).backward()
+        ours.step()
+        return ours.state_dict(), ours.optimizer_state_dict()["state"][0]["exp_avg"].dtype
+
+    for weights, moment in world(2).run(rank):
+        assert {value.dtype for value in weights.values()} == {moment} == {torch.float64}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_parameters_of_several_dtypes(engine):
+    def mixed():
+        model = make("stack")
+        model.blocks.to(torch.float64)
+        for block in model.blocks:
+            block.register_forward_pre_hook(lambda module, args: (args[0].double(),))
+            block.register_forward_hook(lambda module, args, output: output.float())
+        return model
+
+    def rank():
+        ours = made(engine, mixed(), AdamW)
+        norms = train(ours, dist.get_rank(), range(2), max_norm=0.1)
+        return norms, ours.state_dict(), ours.optimizer_state_dict()["state"]
+
+    reference = mixed()
+    unsharded, norms = one_process(reference, AdamW, {"lr": 0.1}, 3, range(2), max_norm=0.1)
+    for ours, weights, state in world(3).run(rank):
+        assert ours == pytest.approx(norms, rel=1e-4)
+        close(weights, dict(reference.state_dict()))
+        close(state, unsharded.state_dict()["state"])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fp16_skips_the_steps_that_overflow_on_any_rank(engine):
+    def rank():
+        model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)).half()
+        ours = made(engine, model)
+        scaler = zero.LossScaler(ours, scale=2.0**24, growth_interval=2)
+        history = []
+        for step in range(10):
+            ours.zero_grad()
+            x = batch(step, 0).half()
+            # fp16 ends at 65504: on rank 1 alone, the loss times 2^24 has gradients beyond.
+            loss = ours(x).float().square().mean() * (1.0 if dist.get_rank() == 1 else 1e-4)
+            scaler.scale(loss).backward()
+            scaler.unscale_()
+            finite_norm = ours.clip_grad_norm_(1e9).isfinite().item()
+            history.append((scaler.step(), scaler.current_scale))
+            assert finite_norm == history[-1][0]
+        return history, {name: value.isfinite().all().item() for name, value in ours.state_dict().items()}
+
+    run = world(2).run(rank)
+    for history, finite in run:
+        made_steps = [step for step, _ in history]
+        assert not made_steps[0] and all(made_steps[-2:]), "the first overflows, the scale goes down, the last do not"
+        assert all(finite.values())
+    assert run[0] == run[1]
+    scales = [2.0**24, *(scale for _, scale in run[0][0])]
+    for (before, after), step in zip(pairwise(scales), made_steps, strict=True):
+        assert after in ((before, 2 * before) if step else (before / 2,))
+
+
+def test_loss_scaling_leaves_the_result_as_it_is():
+    def rank(scaled):
+        ours = made("Stage2", make("stack"), Adam, lr=0.01)
+        scaler = zero.LossScaler(ours, scale=1024.0)
+        for step in range(3):
+            ours.zero_grad()
+            loss = loss_of(ours, batch(step, dist.get_rank()))
+            if scaled:
+                scaler.scale(loss).backward()
+                assert scaler.step()
+            else:
+                loss.backward()
+                ours.step()
+        return ours.state_dict(), scaler.state_dict()
+
+    (scaled, state), (plain, _) = world(2).run(rank, True)[0], world(2).run(rank, False)[0]
+    close(scaled, plain)
+    assert state == {"current_scale": 1024.0, "good_steps": 3}
+
+
+# -- frozen parameters -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_frozen_midway_is_left_alone_until_it_is_trained_again(engine):
+    def frozen(model, step):
+        for name, param in model.named_parameters():
+            if "blocks.1" in name:
+                param.requires_grad = step != 1
+
+    def rank():
+        model = make("stack")
+        ours = made(engine, model, AdamW, weight_decay=0.5)
+        for step in range(3):
+            frozen(model, step)
+            train(ours, dist.get_rank(), [step])
+        return ours.state_dict(), ours.optimizer_state_dict()["state"]
+
+    reference = make("stack")
+    unsharded = AdamW(reference.parameters(), lr=0.1, weight_decay=0.5)
+    for step in range(3):
+        frozen(reference, step)
+        unsharded.zero_grad()
+        loss_of(reference, torch.cat([batch(step, rank) for rank in range(2)])).backward()
+        unsharded.step()
+    for weights, state in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+        close(state, unsharded.state_dict()["state"])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_was_frozen_from_the_start_cannot_be_trained_later(engine):
+    def rank():
+        model = make("corners")
+        ours = made(engine, model)
+        model.frozen.requires_grad = True
+        ours(batch(0, 0))
+
+    told = "rank . of 2: frozen required no gradient when the engine was made, so it has no place for one"
+    with pytest.raises(RankError, match=told):
+        world(2).run(rank)
+
+
+def test_stage_3_shards_frozen_parameters_too_and_never_reduces_them():
+    def rank():
+        model = make("stack")
+        model.blocks.requires_grad_(False)
+        ours = made("Stage3", model, Adam)
+        held = sum(param.numel() for param in model.parameters())
+        train(ours, dist.get_rank(), range(2))
+        return held, [bucket.param_shard.numel() for bucket in ours.frozen], ours.state_dict()
+
+    run = world(4).run(rank)
+    reference = make("stack")
+    reference.blocks.requires_grad_(False)
+    one_process(reference, Adam, {"lr": 0.1}, 4, range(2))
+    for held, shards, weights in run:
+        assert held == 0 and shards == [-(-149 // 4)] * 3
+        close(weights, dict(reference.state_dict()))
+    reduced = {call.total_bytes // 4 for call in run.comm[0].calls if call.op == "reduce_scatter"}
+    assert reduced == {-(-sum(p.numel() for p in reference.parameters() if p.requires_grad) // 4) * 4}
+
+
+# -- models and the ways they run --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("span", ["block", "inside a block", "two blocks"])
+def test_activation_checkpointing_changes_nothing(engine, use_reentrant, span):
+    class Checkpointed(type(make("stack"))):
+        def forward(self, x):
+            def run(fn, x):
+                return checkpoint(fn, x, use_reentrant=use_reentrant)
+
+            x = self.embed(x)
+            if span == "block":
+                for block in self.blocks:
+                    x = x + run(block, x)
+            elif span == "inside a block":
+                for block in self.blocks:
+                    x = x + block(x)
+            else:
+                x = run(lambda x: self.blocks[1](self.blocks[0](x)), x)
+                x = x + self.blocks[2](x)
+            return self.out(self.norm(x))
+
+    class Inside(nn.Module):
+        def __init__(self, block):
+            super().__init__()
+            self.first, self.rest = block[0], block[1:]
+
+        def forward(self, x):
+            return checkpoint(self.rest, self.first(x), use_reentrant=use_reentrant)
+
+    def build():
+        torch.manual_seed(0)
+        model = Checkpointed()
+        if span == "inside a block":
+            model.blocks = nn.ModuleList(Inside(block) for block in model.blocks)
+        return model
+
+    def rank():
+        ours = made(engine, build(), Adam, lr=0.01)
+        train(ours, dist.get_rank(), range(2))
+        return ours.state_dict()
+
+    reference = build()
+    one_process(reference, Adam, {"lr": 0.01}, 2, range(2))
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+
+
+class Twice(nn.Module):
+    """Runs its blocks in an order of its own, and one of them twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(5, 5) for _ in range(4))
+
+    def forward(self, x):
+        for number in (0, 2, 1, 2, 3):
+            x = self.blocks[number](x).tanh()
+        return x
+
+
+class Aside(nn.Module):
+    """Keeps a loss of its blocks aside, which is not in what it returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5)) for _ in range(3))
+        self.norm = nn.LayerNorm(5)
+
+    def forward(self, x):
+        self.aside = 0.0
+        for block in self.blocks:
+            x = x + block(x)
+            self.aside = self.aside + block(x.detach()).square().mean()
+        return {"out": (self.norm(x), [x])}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+@pytest.mark.parametrize("model", [Twice, Aside])
+def test_units_used_twice_out_of_order_or_by_a_loss_aside(engine, prefetch, model):
+    def loss(model, inner, x):
+        out = model(x)
+        return (out if isinstance(out, torch.Tensor) else out["out"][0] + inner.aside).square().mean()
+
+    def build():
+        torch.manual_seed(0)
+        return model()
+
+    def rank():
+        inner = build()
+        ours = made(engine, inner, Adam, lr=0.01, **({"prefetch": prefetch} if engine == "Stage3" else {}))
+        for step in range(2):
+            ours.zero_grad()
+            loss(ours, inner, batch(step, 0)).backward()
+            ours.step()
+        return ours.state_dict()
+
+    reference = build()
+    optimizer = Adam(reference.parameters(), lr=0.01)
+    for step in range(2):
+        optimizer.zero_grad()
+        loss(reference, reference, batch(step, 0)).backward()
+        optimizer.step()
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("together", [True, False])
+def test_two_forwards_and_one_or_two_backwards(engine, together):
+    def losses(model):
+        return [loss_of(model, batch(0, 7)), loss_of(model, batch(1, 7)) * 3]
+
+    def rank():
+        ours = made(engine, make("stack"), Adam, lr=0.01)
+        parts = losses(ours)
+        for loss in [sum(parts)] if together else parts:
+            loss.backward()
+        norm = ours.clip_grad_norm_(100.0)
+        ours.step()
+        return norm.item(), ours.state_dict()
+
+    reference = make("stack")
+    optimizer = Adam(reference.parameters(), lr=0.01)
+    sum(losses(reference)).backward()
+    norm = nn.utils.clip_grad_norm_(reference.parameters(), 100.0).item()
+    optimizer.step()
+    for ours, weights in world(2).run(rank):
+        assert ours == pytest.approx(norm, rel=1e-4)
+        close(weights, dict(reference.state_dict()))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gradients_add_up_until_zero_grad_whether_averaged_already_or_not(engine):
+    def rank():
+        ours = made(engine, make("corners"), lr=0.1)
+        for step in range(3):  # without no_sync, and with a step in between
+            loss_of(ours, batch(step, dist.get_rank())).backward()
+            if step == 1:
+                ours.step()
+        norm = ours.clip_grad_norm_(100.0)
+        ours.step()
+        return norm.item(), ours.state_dict()
+
+    reference = make("corners")
+    optimizer = SGD(reference.parameters(), lr=0.1)
+    for step in range(3):
+        loss_of(reference, torch.cat([batch(step, rank) for rank in range(2)])).backward()
+        if step == 1:
+            optimizer.step()
+    norm = nn.utils.clip_grad_norm_(reference.parameters(), 100.0).item()
+    optimizer.step()
+    for ours, weights in world(2).run(rank):
+        assert ours == pytest.approx(norm, rel=1e-4)
+        close(weights, dict(reference.state_dict()))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_buffers_are_the_first_ranks_at_the_start_in_evaluation_and_when_saved(engine):
+    def rank():
+        torch.manual_seed(dist.get_rank())
+        model = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5))
+        model[1].running_mean.fill_(dist.get_rank())
+        ours = made(engine, model)
+        train(ours, dist.get_rank(), range(2))
+        mine = model[1].running_mean.clone()
+        ours.eval()
+        with torch.no_grad():
+            output = ours(batch(0, 0))
+        return mine, output, ours.state_dict()
+
+    run = world(3).run(rank)
+    assert not torch.equal(run[0][0], run[1][0])
+    for _, output, state in run:
+        close(output, run[0][1], rtol=0, atol=0)
+        close(state, run[0][2], rtol=0, atol=0)
+        close(state["1.running_mean"], run[0][0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_schedule_of_the_engines_optimizer(engine):
+    def rank():
+        ours = made(engine, make("stack"), lr=1.0)
+        schedule = torch.optim.lr_scheduler.StepLR(ours.optimizer, 1, gamma=0.5)
+        for step in range(3):
+            train(ours, dist.get_rank(), [step])
+            schedule.step()
+        return ours.state_dict(), ours.optimizer_state_dict()["param_groups"][0]["lr"]
+
+    reference = make("stack")
+    for step in range(3):
+        one_process(reference, SGD, {"lr": 0.5**step}, 2, [step])
+    for weights, lr in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+        assert lr == 0.125
+
+
+def test_data_parallel_shows_averaged_gradients_to_any_optimizer():
+    def rank():
+        model = make("stack")
+        ours, theirs = made("DataParallel", model), SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            theirs.zero_grad()
+            loss_of(ours, batch(step, dist.get_rank())).backward()
+            theirs.step()
+        return ours.state_dict()
+
+    reference = make("stack")
+    one_process(reference, SGD, {"lr": 0.1}, 2, range(3))
+    for weights in world(2).run(rank):
+        close(weights, dict(reference.state_dict()))
+
+
+def test_a_tensor_changed_in_place_is_found_although_stage_3_packs_it():
+    class Wrong(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(5, 5)
+
+        def forward(self, x):
+            y = self.layer(x).exp()
+            out = y * 2
+            y += 1  # exp's backward needs y as it was
+            return out
+
+    def rank():
+        made("Stage3", Wrong())(batch(0, 0)).sum().backward()
+
+    with pytest.raises(RankError, match=r"a \[3, 5\] tensor that backward needs was modified in place"):
+        world(2).run(rank)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_cannot_be_trained_is_refused(engine):
+    def of(model, **options):
+        return lambda: made(engine, model(), **options)
+
+    frozen = lambda: make("stack").requires_grad_(False)  # noqa: E731
+    stray = {"param_groups": [{"params": [nn.Parameter(torch.ones(2))]}]}
+    with pytest.raises(RankError, match="no parameter of the model requires a gradient"):
+        world(2).run(of(frozen))
+    with pytest.raises(RankError, match=r"param_groups\[0\] holds a tensor of shape \[2\] that is no parameter"):
+        world(2).run(of(lambda: make("stack"), **stray))
+
+    def twice():
+        model = make("stack")
+        made(engine, model, param_groups=[{"params": model.parameters()}, {"params": [model.embed.weight]}])
+
+    with pytest.raises(RankError, match=r"param_groups\[1\] holds a parameter of shape \[6, 5\] for the second time"):
+        world(2).run(twice)
+    with pytest.raises(RankError, match=r"zero_grad\(set_to_none=False\): an engine frees its gradients"):
+        world(2).run(lambda: made(engine, make("stack")).zero_grad(set_to_none=False))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_state_of_other_groups_is_refused(engine):
+    def rank():
+        ours = made(engine, make("stack"))
+        ours.load_optimizer_state_dict(SGD([torch.ones(1, requires_grad=True)]).state_dict())
+
+    with pytest.raises(RankError, match=r"the state has parameter groups of \[1\] parameters, and this engine has"):
+        world(2).run(rank)
+
+
+def test_units_must_be_modules_of_the_model_and_apart():
+    def rank(units):
+        model = make("stack")
+        made("Stage3", model, units=units(model))
+
+    with pytest.raises(RankError, match="units: a Linear is not within the model"):
+        world(2).run(rank, lambda model: [nn.Linear(2, 2)])
+    with pytest.raises(RankError, match="units: a Linear would be in two, a Sequential and a Linear"):
+        world(2).run(rank, lambda model: [model.blocks[0], model.blocks[0][2]])
+
+
+def test_a_unit_called_by_itself_is_refused_where_a_backward_would_need_it():
+    def rank(grad):
+        model = make("stack")
+        made("Stage3", model)
+        with torch.set_grad_enabled(grad):
+            return model.blocks[0](torch.ones(2, 6)).sum().item()
+
+    assert len(set(world(2).run(rank, False))) == 1
+    with pytest.raises(RankError, match=r"a Sequential of the model was called by itself\. Stage 3 frees"):
+        world(2).run(rank, True)
