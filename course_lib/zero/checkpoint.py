@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from .engine import Engine
@@ -50,9 +48,9 @@ def save_checkpoint(
     path, notes = folder / name[0], dict(extra or {})
     if whole:
         state = {"model": engine.state_dict(), "optimizer": engine.optimizer_state_dict(), "extra": notes}
-        dcp.save(state, checkpoint_id=path, process_group=group)
     else:
-        dcp.save(pieces_of(engine) | {"extra": notes}, checkpoint_id=path, planner=SavePieces(), process_group=group)
+        state = pieces_of(engine) | {"extra": notes}
+    dcp.save(state, checkpoint_id=path, planner=SavePieces(), process_group=group)
     # It has returned, so every rank has written.
     if dist.get_rank(group) == 0:
         _replace(folder / "latest", path.name)
@@ -85,25 +83,15 @@ def load_checkpoint(engine: Engine, folder: str | Path) -> dict[str, Any]:
         )
     path = latest.with_name(latest.read_text(encoding="utf-8"))
     saved = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    if "options" not in saved:
-        return _load_whole(engine, path)
-    state = room_for(engine, saved) | {"extra": None}
+    whole = "model" in saved
+    state = ({"model": None, "optimizer": None} if whole else room_for(engine, saved)) | {"extra": None}
     dcp.load(state, checkpoint_id=path, planner=LoadPieces(), process_group=_group(engine))
-    put_back(engine, state)
+    if whole:
+        engine.load_state_dict(state["model"])
+        engine.load_optimizer_state_dict(state["optimizer"])
+    else:
+        put_back(engine, state)
     extra: dict[str, Any] = state["extra"]
-    return extra
-
-
-def _load_whole(engine: Engine, path: Path) -> dict[str, Any]:
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "whole"
-        dcp_to_torch_save(path, file)
-        whole = torch.load(file, weights_only=True)
-    engine.load_state_dict(whole["model"])
-    engine.load_optimizer_state_dict(whole["optimizer"])
-    extra: dict[str, Any] = whole.get("extra", {})
     return extra
 
 

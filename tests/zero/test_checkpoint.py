@@ -1,0 +1,257 @@
+"""Checkpoints: saved on some ranks and resumed on others, at any stage; and never half of one."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.optim import SGD, Adam, AdamW
+
+from course_lib import RankError, zero
+from tests.zero.models import batch, loss_of, make, train, world
+
+ENGINES = ["DataParallel", "Stage1", "Stage2", "Stage3"]
+
+
+def build(engine, seed=0, model="corners", dtype=torch.float32, **options):
+    small = {} if engine == "Stage3" else {"bucket_bytes": 100}
+    return getattr(zero, engine)(make(model, seed).to(dtype), AdamW, **{"lr": 0.01, **small, **options})
+
+
+def state(engine):
+    return engine.state_dict(), engine.optimizer_state_dict()
+
+
+def same_batch(engine, steps):
+    """Train on a batch that is the same on every rank: then 2 and 4 ranks make the same sums, to the last bit."""
+    for step in steps:
+        engine.zero_grad()
+        loss_of(engine, batch(step, 0)).backward()
+        engine.step()
+    return state(engine)
+
+
+def exactly(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def saved(engine, folder, steps=range(2), **options):
+    """Train an engine and save it; what it was when saved, and what it came to two steps later."""
+    made = build(engine, **options)
+    same_batch(made, steps)
+    zero.save_checkpoint(made, folder, extra={"step": len(steps)})
+    return state(made), same_batch(made, range(len(steps), len(steps) + 2))
+
+
+def resumed(engine, folder, **options):
+    made = build(engine, seed=7, lr=0.5, **options)
+    step = zero.load_checkpoint(made, folder)["step"]
+    return state(made), same_batch(made, range(step, step + 2))
+
+
+# -- going on ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_saved_on_4_ranks_and_resumed_on_1_2_3_and_4(engine, tmp_path):
+    then, later = world(4).run(saved, engine, tmp_path)[0]
+    for world_size in (1, 2, 3, 4):
+        for loaded, trained in world(world_size).run(resumed, engine, tmp_path):
+            exactly(loaded, then)
+            # A third of a gradient, three times, is not quite the gradient.
+            tolerance = {"rtol": 1e-4, "atol": 1e-6} if world_size == 3 else {"rtol": 0, "atol": 0}
+            torch.testing.assert_close(trained, later, **tolerance)
+
+
+@pytest.mark.parametrize("source", ENGINES)
+def test_any_stage_goes_on_where_any_other_was_saved(source, tmp_path):
+    then, later = world(2).run(saved, source, tmp_path)[1]
+    for engine in ENGINES:
+        for loaded, trained in world(2).run(resumed, engine, tmp_path):
+            exactly(loaded, then)
+            torch.testing.assert_close(trained, later, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_rank_goes_on_with_its_own_data(engine, tmp_path):
+    def rank(resume):
+        made = build(engine, seed=7 * resume)
+        if resume:
+            zero.load_checkpoint(made, tmp_path)
+        else:
+            train(made, dist.get_rank(), range(2))
+            zero.save_checkpoint(made, tmp_path)
+        train(made, dist.get_rank(), range(2, 4))
+        return state(made)
+
+    straight, interrupted = (world(3).run(rank, resume)[2] for resume in (False, True))
+    exactly(interrupted, straight)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_bf16_model_is_saved_with_all_32_bits(engine, tmp_path):
+    def rank(resume):
+        made = build(engine, 7 * resume, model="stack", dtype=torch.bfloat16, lr=1e-4)
+        if resume:
+            zero.load_checkpoint(made, tmp_path)
+        else:
+            loss_of(made, batch(0, 0).bfloat16()).backward()
+            made.step()
+            zero.save_checkpoint(made, tmp_path)
+        return state(made)
+
+    then, loaded = world(2).run(rank, False)[0], world(3).run(rank, True)[1]
+    exactly(loaded, then)
+    masters = [entry["master_param"] for entry in then[1]["state"].values()]
+    assert any((master != master.bfloat16().float()).any() for master in masters)
+
+
+def test_hybrid_sharding_saves_each_shard_once_and_resumes_without_it(tmp_path):
+    def rank():
+        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        groups = {"process_group": mesh.get_group("shard"), "replicate_group": mesh.get_group("replicate")}
+        return saved("Stage3", tmp_path, **groups)
+
+    then, later = world(4).run(rank)[3]
+    loaded, trained = world(4).run(resumed, "Stage2", tmp_path)[0]
+    exactly(loaded, then)
+    torch.testing.assert_close(trained, later, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_checkpoint_of_whole_tensors_is_read_by_plain_torch_and_by_any_engine(engine, tmp_path):
+    def save():
+        made = build(engine)
+        same_batch(made, range(2))
+        zero.save_checkpoint(made, tmp_path / "run", extra={"step": 2}, whole=True)
+        return state(made), same_batch(made, range(2, 4))
+
+    (weights, optimizer), later = world(3).run(save)[0]
+    dcp_to_torch_save(tmp_path / "run" / "1", tmp_path / "whole.pt")
+    read = torch.load(tmp_path / "whole.pt", weights_only=True)
+    plain = make("corners")
+    plain.load_state_dict(read["model"])
+    unsharded = AdamW(plain.parameters(), lr=1.0)
+    unsharded.load_state_dict(read["optimizer"])
+    exactly(dict(plain.state_dict()), dict(weights))
+    exactly(unsharded.state_dict()["state"], optimizer["state"])
+
+    loaded, trained = world(3).run(resumed, engine, tmp_path / "run")[2]
+    exactly(loaded, (weights, optimizer))
+    exactly(trained, later)
+
+
+# -- never half of one -------------------------------------------------------------------------------------------------
+
+
+def test_the_checkpoint_before_is_kept_until_the_next_is_complete_and_then_removed(tmp_path):
+    def save():
+        made = build("Stage2")
+        for step in range(2):
+            zero.save_checkpoint(made, tmp_path, extra={"step": step})
+
+    world(2).run(save)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "latest"]
+
+
+def test_a_rank_that_fails_while_it_writes_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    then, _ = world(2).run(saved, "Stage3", tmp_path)[0]
+    write = FileSystemWriter.write_data
+
+    def fails_on_rank_1(writer, plan, planner):
+        if dist.get_rank() == 1:
+            raise OSError("no space left on device")
+        return write(writer, plan, planner)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystemWriter, "write_data", fails_on_rank_1)
+        with pytest.raises(RankError, match="CheckpointException"):
+            world(2).run(saved, "Stage3", tmp_path, range(5))
+    exactly(world(3).run(resumed, "Stage3", tmp_path)[0][0], then)
+    world(2).run(saved, "Stage3", tmp_path, range(3))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "latest"], "what was left of the second is removed"
+
+
+KILLED = """
+import os, signal, sys, torch, torch.distributed as dist
+from torch.distributed.checkpoint import FileSystemWriter
+from course_lib import zero
+
+folder, rank = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+torch.manual_seed(0)
+engine = zero.Stage3(torch.nn.Linear(64, 64), torch.optim.Adam, lr=0.1)
+zero.save_checkpoint(engine, f"{folder}/run", extra={"weights": engine.state_dict()["weight"].sum().item()})
+engine(torch.ones(64)).sum().backward()
+engine.step()
+
+def write_data(writer, plan, planner, write=FileSystemWriter.write_data):
+    written = write(writer, plan, planner)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return written
+
+FileSystemWriter.write_data = write_data
+zero.save_checkpoint(engine, f"{folder}/run")
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_while_it_saves_leaves_the_checkpoint_before(tmp_path):
+    root = Path(__file__).parents[2]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(tmp_path), str(rank)], cwd=root, env=os.environ, stderr=subprocess.PIPE
+        )
+        for rank in range(2)
+    ]
+    try:
+        ends = [(rank.communicate(timeout=120), rank.returncode) for rank in reversed(ranks)]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [code == -signal.SIGKILL for _, code in ends] == [True, False], ends
+    assert ends[1][1] != 0, "rank 0 cannot think that it has saved"
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["1", "2", "latest"]
+
+    def resume():
+        engine = zero.Stage3(torch.nn.Linear(64, 64), Adam)
+        weights = zero.load_checkpoint(engine, tmp_path / "run")["weights"]
+        return engine.state_dict()["weight"].sum().item() == weights
+
+    assert list(world(3).run(resume)) == [True] * 3
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_where_there_is_no_checkpoint_it_says_so(tmp_path):
+    told = "there is no checkpoint in .*: it has no file `latest`, which is written when all ranks are done"
+    with pytest.raises(RankError, match=told):
+        world(2).run(resumed, "Stage1", tmp_path)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    world(2).run(saved, "Stage1", tmp_path)
+    told = r"the checkpoint is of another model: blocks\.0\.0\.bias \(no elements there, 11 here\), .*, \.\.\.\. Make"
+    with pytest.raises(RankError, match=told):
+        world(2).run(resumed, "Stage1", tmp_path, model="stack")
+
+
+def test_a_checkpoint_of_other_groups_is_refused(tmp_path):
+    def resume():
+        model = make("corners")
+        groups = [{"params": [param]} for param in model.parameters()]
+        zero.load_checkpoint(zero.Stage2(model, SGD, param_groups=groups), tmp_path)
+
+    world(2).run(saved, "Stage1", tmp_path)
+    with pytest.raises(
+        RankError, match=r"the state has 1 parameter groups, and the optimizer has 10\. Make the engine"
+    ):
+        world(2).run(resume)
