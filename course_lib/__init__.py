@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import exercises, quizzes, zero
     from .errors import CourseError
+    from .meter import mark
     from .planner import plan
     from .widgets import exercise, quiz
     from .world import RankError, Run, World
@@ -26,6 +27,7 @@ __all__ = [
     "World",
     "exercise",
     "exercises",
+    "mark",
     "plan",
     "quiz",
     "quizzes",
@@ -38,6 +40,7 @@ _HOMES = {
     "Run": "world",
     "World": "world",
     "exercise": "widgets",
+    "mark": "meter",
     "plan": "planner",
     "quiz": "widgets",
 }

@@ -1,6 +1,28 @@
-"""What ranks did: what each sent, and when. Handed records, it imports nothing of ours but errors."""
+"""What ranks did: what each held, what it sent, and when. Handed records, it imports nothing of ours but errors."""
 
 from .comm import CommCall, Communication
+from .holders import who_holds
+from .ledger import CATEGORIES
+from .memory import CudaMemory, MemoryEvent, MemoryReport, Snapshot, StillHeld
+from .memory_meter import MemoryMeter, mark
+from .peak import Holding, Peak
 from .timeline import CallInterval, Interval, Timeline
 
-__all__ = ["CallInterval", "CommCall", "Communication", "Interval", "Timeline"]
+__all__ = [
+    "CATEGORIES",
+    "CallInterval",
+    "CommCall",
+    "Communication",
+    "CudaMemory",
+    "Holding",
+    "Interval",
+    "MemoryEvent",
+    "MemoryMeter",
+    "MemoryReport",
+    "Peak",
+    "Snapshot",
+    "StillHeld",
+    "Timeline",
+    "mark",
+    "who_holds",
+]

@@ -86,10 +86,11 @@ _LINES = "stroke-linejoin: round; stroke-linecap: butt"  # matplotlib's own rule
 
 
 def _at_home_in_a_page(svg: str) -> str:
-    """The `<svg>` of a file without what only a file needs, and without ids that it does not use itself: a page may
-    have an id once, and figures are many."""
+    """The `<svg>` of a file without what only a file needs, without ids that it does not use itself (a page may have
+    an id once, and figures are many), and with places to a tenth of a point, which is half as long."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
     return re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
 

@@ -79,12 +79,14 @@ class Times:
         matched: every member had made theirs, and the bytes began to move.
         done: they had arrived.
         waited_from: its rank did nothing from here to `done` but wait for it.
+        delivering: the bytes move, or have arrived; the thread that brings the result is not through with it yet.
     """
 
     issued: float = field(default_factory=time.perf_counter)
     matched: float = inf
     done: float = inf
     waited_from: float = inf
+    delivering: bool = False
 
     def wait_begins(self) -> None:
         if self.done == inf:
@@ -140,13 +142,15 @@ class Call:
 
     @property
     def name(self) -> str:
-        """`all_reduce #2`; for a message, whom it goes to or comes from."""
+        """`all_reduce #2`; for a message, whom it goes to or comes from. A rank outside a group does not know whose."""
         if self.op == "send":
             return f"send to rank {self.root}"
         if self.op == "recv":
             return "recv from any rank" if self.root is None else f"recv from rank {self.root}"
         if self.op == "new_group":
             return f"new_group({list(self.ranks)})"
+        if not self.ranks:
+            return f"{self.op} on a group of others"
         where = "" if self.group_name == DEFAULT_GROUP else f" in group {list(self.ranks)}"
         return f"{self.op} #{self.number}{where}"
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -35,11 +35,19 @@ class Interposer(Protocol):
     """What a thread does with the calls that torch makes on it."""
 
     @property
+    def groups(self) -> SimpleNamespace:
+        """The process groups of the thread's own; `no_groups()` at first."""
+
+    @property
     def generator(self) -> torch.Generator:
         """The stream of random numbers of the thread's own."""
 
-    def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
-        """Run a `c10d` operator; `execute()` hands it to the real backend and returns what the operator returns."""
+    def identity(self) -> AbstractContextManager[None]:
+        """Make the calling thread this one inside the block: one that delivers a result to it, say."""
+
+    def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
+        """Run a `c10d` operator. `execute(*arguments.values())`, with these tensors or others that share their memory,
+        hands it to the real backend and returns what the operator returns."""
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
         """Called before this rank, a member, creates a group; may wait for the other members."""
@@ -61,15 +69,16 @@ def current() -> Interposer | None:
 
 @contextmanager
 def interposed(interposer: Interposer) -> Iterator[None]:
-    """Route the calling thread's collectives and random numbers through `interposer`."""
-    _thread.interposer = interposer
-    _thread.world = _empty_world()
+    """Route the calling thread's groups, collectives and random numbers through `interposer`."""
+    before, included = dict(vars(_thread)), torch._C._dispatch_tls_is_dispatch_key_included(_KEY)
+    _thread.interposer, _thread.world = interposer, interposer.groups
     torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
     try:
         yield
     finally:
-        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, False)
-        del _thread.interposer, _thread.world
+        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, included)
+        vars(_thread).clear()
+        vars(_thread).update(before)
 
 
 # -- operators ---------------------------------------------------------------------------------------------------
@@ -89,7 +98,7 @@ def _collective_kernel(operator: Any) -> Callable[..., Any]:
         # Straight to the backend's kernel: `execute` may run on another rank's thread, whose autograd state is
         # not this one's.
         return interposer.collective(
-            operator, dict(zip(names, args, strict=False)), lambda: operator.redispatch(_CPU, *args)
+            operator, dict(zip(names, args, strict=False)), lambda *lent: operator.redispatch(_CPU, *lent)
         )
 
     return kernel
@@ -151,7 +160,8 @@ _register()
 # -- process groups ----------------------------------------------------------------------------------------------
 
 
-def _empty_world() -> SimpleNamespace:
+def no_groups() -> SimpleNamespace:
+    """What `distributed_c10d._world` holds before `init_process_group`."""
     return SimpleNamespace(
         default_pg=None,
         pg_map={},

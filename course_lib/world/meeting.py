@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +15,9 @@ from . import torch_internals
 from .calls import Call, Times
 
 Future = torch.futures.Future[Any]
+
+Identity = Callable[[], AbstractContextManager[None]]
+"""Makes the calling thread a certain rank."""
 
 _WITHOUT_FUTURE = ("send", "recv", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced")
 """Ops whose Work of gloo's has no future to chain."""
@@ -31,6 +36,7 @@ class Meeting:
         results: what it returned; for ranks that wait in the call.
         errors: what it raised instead.
         futures: for ranks that go on, and come back for the result.
+        identities: of those ranks, for the threads that run the callbacks of their futures.
     """
 
     members: frozenset[int]
@@ -41,6 +47,7 @@ class Meeting:
     results: dict[int, Any] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
     futures: dict[int, Future] = field(default_factory=dict)
+    identities: dict[int, Identity] = field(default_factory=dict)
 
     @property
     def missing(self) -> frozenset[int]:
@@ -74,45 +81,70 @@ class Meeting:
         for rank, future in self.futures.items():
             call = self.calls[rank]
             if self.errors:  # its peers' calls wait in the backend until the groups are closed
-                future.set_result(next(iter(self.errors.values())))
+                _complete(future, next(iter(self.errors.values())))
                 continue
             work = torch_internals.work_of(self.results.pop(rank))
             if call.op in _WITHOUT_FUTURE:
                 work.wait()  # everyone's call is under way, so this is short
                 call.times.done = time.perf_counter()
-                future.set_result([])
+                _complete(future, [])
             else:
-                _chain(work, future, call.times)
+                _chain(work, future, call.times, self.identities[rank])
 
     def call_off(self) -> None:
-        """Free those who wait for futures."""
+        """Free those who wait for futures, and what the calls hold: the groups among it must end on their ranks' own
+        threads. On one of gloo's, which a group joins when it ends, that would end the process."""
+        self.execute.clear()
         for future in self.futures.values():
-            if not future.done():
-                future.set_result(RuntimeError("the run was stopped; the message tells which rank failed"))
+            _complete(future, RuntimeError("the run was stopped; the message tells which rank failed"))
 
 
 def delivered(done: Future) -> Any:
     """What a rank's future gives. Raised here, an error is one for torch's C++ too: DDP's reducer would take an
     exception that is kept as a value (as `Future.set_exception` does) for its tensors, and end the process."""
-    value = done.value()
+    value = done.value().pop()  # so that nobody but the rank has it
     if isinstance(value, BaseException):
         raise value
     return value
 
 
-def _chain(work: Any, future: Future, times: Times) -> None:
-    """Let `future` end as the backend's `work` does: with its value, or with the error as its value."""
+def _complete(future: Future, result: Any) -> None:
+    """Let `future` give `result`, in a list of one; unless it has been completed, maybe at this very moment."""
+    with suppress(RuntimeError):
+        future.set_result([result])
+
+
+def _chain(work: Any, future: Future, times: Times, identity: Identity) -> None:
+    """Let `future` end as the backend's `work` does: with its value, or with the error."""
 
     def finish(done: Future) -> None:
         held.clear()
         times.done = time.perf_counter()
-        try:
-            future.set_result(done.value())
-        except RuntimeError as error:
-            future.set_result(error)
+        if threading.get_ident() == here:  # another rank's thread, which holds the lock that a callback may need
+            threading.Thread(target=deliver, args=(done,), daemon=True).start()
+        else:
+            deliver(done)
 
+    def deliver(done: Future) -> None:
+        try:
+            result = _again(done.value())
+        except RuntimeError as error:
+            result = error
+        with identity():
+            _complete(future, result)
+        times.delivering = False
+
+    times.delivering = True
+    here = threading.get_ident()
     held = [work]  # the backend forgets a work whose last reference goes, finished or not
     work.get_future().add_done_callback(finish)
+
+
+def _again(value: Any) -> Any:
+    """The backend's tensors as tensors of their own: what it was lent is not kept by who keeps the result."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    return [_again(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def difference(one: Call, other: Call) -> str:

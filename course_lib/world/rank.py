@@ -9,11 +9,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ..meter import MemoryMeter
+from ..meter.operators import unwatched
 from . import interpose, torch_internals
 from .copies import Copies
 from .failure import Raised
@@ -30,11 +33,13 @@ class Rank(threading.Thread):
         self.rank = rank
         self.rendezvous = rendezvous
         self.streams = Streams(rank, rendezvous.world_size)
+        self.meter: MemoryMeter | None = None  # set where memory is measured
         self.result: Any = None
         self.raised: Raised | None = None
         self.last_site: Site | None = None
         self.finish = threading.Event()
-        self.groups: list[weakref.ref[dist.ProcessGroup]] = []
+        self.groups = interpose.no_groups()
+        self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
         self._copies = copies
         self._store = store
         self._guard = threading.Lock()
@@ -46,9 +51,16 @@ class Rank(threading.Thread):
     def generator(self) -> torch.Generator:
         return self.streams.torch
 
-    def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
+    def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
         with self._shielded():
-            return self.rendezvous.collective(self.rank, operator, arguments, execute)
+            if self.meter is None:
+                return self.rendezvous.collective(self.rank, operator, arguments, partial(execute, *arguments.values()))
+            loan = self.meter.lend(arguments.values())
+            result = self.rendezvous.collective(
+                self.rank, operator, arguments, unwatched(partial(execute, *loan.arguments))
+            )
+            self.meter.lent(loan, self.rendezvous.log[self.rank][-1].times)
+            return result
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
         with self._shielded():
@@ -62,10 +74,15 @@ class Rank(threading.Thread):
         with self._shielded():
             self.rendezvous.waiting(self.rank, work)
 
+    @contextlib.contextmanager
+    def identity(self) -> Iterator[None]:
+        with interpose.interposed(self), self.streams.own():
+            yield
+
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        with interpose.interposed(self), self.streams.own():
+        with self.identity():
             try:
                 self._work()
             finally:
@@ -74,7 +91,7 @@ class Rank(threading.Thread):
 
     def _leave_groups(self) -> None:
         if dist.is_initialized():
-            self.groups = [weakref.ref(group) for group in torch_internals.groups()]
+            self.left_groups = [weakref.ref(group) for group in torch_internals.groups()]
             dist.destroy_process_group()
 
     def _work(self) -> None:
@@ -98,17 +115,21 @@ class Rank(threading.Thread):
                 world_size=self.rendezvous.world_size,
                 timeout=timedelta(hours=1),  # nothing waits inside gloo for a peer: see rendezvous.py
             )
-            fn, args, kwargs = self._copies.unpack()
-            try:
-                self._stoppable = True
-                self.rendezvous.entered(self.rank)
-                self.result = fn(*args, **kwargs)
-            finally:
-                self._stoppable = False
-                self._outlive_stop()
+            with contextlib.nullcontext() if self.meter is None else self.meter.watching():
+                self._call_copy()
         except BaseException as error:
             return error
         return None
+
+    def _call_copy(self) -> None:
+        fn, args, kwargs = self._copies.unpack()
+        try:
+            self._stoppable = True
+            self.rendezvous.entered(self.rank)
+            self.result = fn(*args, **kwargs) if self.meter is None else self.meter.call(fn, args, kwargs)
+        finally:
+            self._stoppable = False
+            self._outlive_stop()
 
     def _outlive_stop(self) -> None:
         """Let a `Stopped` that was sent and has not arrived come now, and none after it."""
@@ -118,12 +139,15 @@ class Rank(threading.Thread):
     @contextlib.contextmanager
     def _shielded(self) -> Iterator[None]:
         """No `Stopped` is sent while the thread is in here: it could leave a lock held that all ranks need."""
+        if threading.get_ident() != self.ident:  # a thread that delivers a result, to which none is sent
+            yield
+            return
         with self._guard:
-            self._stoppable = False
+            before, self._stoppable = self._stoppable, False
         try:
             yield
         finally:
-            self._stoppable = True
+            self._stoppable = before
 
     def stop(self) -> None:
         """Raise `Stopped` in the learner's code, if the thread is there."""

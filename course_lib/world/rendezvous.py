@@ -24,7 +24,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from . import torch_internals
+from . import interpose, torch_internals
 from .arguments import check
 from .calls import OPS, Call, describe
 from .matching import Matching
@@ -77,6 +77,7 @@ class Rendezvous:
         self.spans = [(inf, inf)] * world_size  # when each rank entered the learner's function, and when it left
         self.changed = threading.Condition()
         self._matching = Matching()
+        self._threads: dict[int, int] = {}
         self._works: dict[int, dict[int, tuple[Any, Meeting]]] = defaultdict(dict)  # by rank, by id of the Work
 
     # -- what ranks call -----------------------------------------------------------------------------------------
@@ -139,6 +140,9 @@ class Rendezvous:
         if not in_backward and not called_from_python():
             call.times.waited_from = call.times.issued
         future = meeting.futures[rank] = Future()
+        interposer = interpose.current()
+        assert interposer is not None
+        meeting.identities[rank] = interposer.identity
         result, work = torch_internals.pending_result(operator, arguments, future.then(delivered))
         self._works[rank][id(work)] = (work, meeting)
         future.add_done_callback(partial(self._forget, rank, id(work)))
@@ -146,7 +150,8 @@ class Rendezvous:
         return result
 
     def entered(self, rank: int) -> None:
-        """`rank` is about to run the learner's function."""
+        """`rank` is about to run the learner's function, on this thread."""
+        self._threads[rank] = threading.get_ident()
         self.spans[rank] = (time.perf_counter(), inf)
 
     def waiting(self, rank: int, work: Any) -> None:
@@ -203,6 +208,11 @@ class Rendezvous:
         """Whether every rank has left, or the run has failed."""
         return self.fault is not None or not self.busy(State.RUNNING, State.WAITING)
 
+    @property
+    def delivering(self) -> bool:
+        """Whether a result is on its way to a rank, maybe to one that has left without waiting for it."""
+        return any(call.times.delivering for calls in self.log for call in calls)
+
     # -- a call, from its coming to its taking place -------------------------------------------------------------
 
     def _join(self, rank: int, meeting: Meeting, call: Call, execute: Callable[[], Any]) -> None:
@@ -226,8 +236,9 @@ class Rendezvous:
             return
         if self.diverged is None and len({call.site for call in meeting.calls.values()}) > 1:
             self.diverged = meeting
+        someone_went_on = bool(meeting.futures)
         meeting.take_place()
-        if meeting.errors and meeting.futures:  # who went on would not hear of it: C++ waits for a Work and looks away
+        if meeting.errors and someone_went_on:  # who would not hear of it: C++ waits for a Work and looks away
             refused, told = tuple(meeting.errors), str(next(iter(meeting.errors.values())))
             self._fail(Fault(kind="refused", ranks=refused, calls=meeting.calls, detail=told))
         for rank in [rank for rank, waited in self.waits.items() if waited is meeting]:
@@ -237,9 +248,10 @@ class Rendezvous:
 
     def _wait(self, rank: int, meeting: Meeting) -> None:
         if meeting.open:
-            self.states[rank], self.waits[rank] = State.WAITING, meeting
-            self._check_deadlock()
-            self.changed.notify_all()
+            if self._threads[rank] == threading.get_ident():  # a callback's wait does not keep its rank from going on
+                self.states[rank], self.waits[rank] = State.WAITING, meeting
+                self._check_deadlock()
+                self.changed.notify_all()
             while meeting.open and not self.stopping:
                 self.changed.wait()
         if self.stopping:

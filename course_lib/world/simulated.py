@@ -16,17 +16,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 
+from ..meter import MemoryMeter, MemoryReport, owners
 from . import gloo, interpose, streams
 from .calls import Call
 from .copies import Copies
 from .failure import Interrupted, RankError, RankReport
 from .rank import Rank
-from .rendezvous import Rendezvous, State
-from .standins import Shared
+from .rendezvous import Rendezvous, State, Stopped
+from .sites import Site, is_learners
+from .standins import Shared, replaced
 from .telling import tell
 
 SETTLE = 0.15
@@ -46,6 +49,7 @@ class Outcome:
         calls: the calls on other ranks, in their order.
         started: when the run began, in seconds of `time.perf_counter`.
         spans: when the rank entered the function and when it left, likewise.
+        memory: what the rank held; nothing where that was not measured.
     """
 
     results: list[Any]
@@ -53,12 +57,25 @@ class Outcome:
     calls: list[list[Call]]
     started: float
     spans: list[tuple[float, float]]
+    memory: list[MemoryReport]
 
 
 def run(
-    world_size: int, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float
+    world_size: int,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    timeout: float,
+    size_of: Callable[[int], int] | None,
 ) -> Outcome:
     """Call `fn(*args, **kwargs)` on every rank at once.
+
+    Args:
+        world_size: how many ranks.
+        fn, args, kwargs: what each calls.
+        timeout: seconds after which they are stopped.
+        size_of: how memory is counted: how many bytes the allocator gives for how many that are asked for. If None, it
+            is not measured.
 
     Raises:
         RankError: a rank failed, or the time limit of `timeout` seconds passed.
@@ -67,10 +84,16 @@ def run(
     copies = Copies(fn, args, kwargs)
     rendezvous, store = Rendezvous(world_size), dist.HashStore()
     ranks = [Rank(rank, rendezvous, copies, store) for rank in range(world_size)]
+    if size_of is not None:
+        meters: WeakSet[MemoryMeter] = WeakSet()  # weak, for each of them knows all
+        for rank in ranks:
+            rank.meter = _meter(rank.rank, rendezvous.started, size_of, meters)
     interrupt: KeyboardInterrupt | None = None
     with ExitStack() as stack:
         for context in (_process_settings, streams.streams_by_thread, interpose.rank_threads):
             stack.enter_context(context.in_use())
+        if size_of is not None:
+            stack.enter_context(_owners.in_use())
         try:
             for rank in ranks:
                 rank.start()
@@ -99,18 +122,42 @@ def run(
         calls=rendezvous.log,
         started=rendezvous.started,
         spans=rendezvous.spans,
+        memory=[rank.meter.report() for rank in ranks if rank.meter is not None],
     )
+
+
+def _meter(rank: int, started: float, size_of: Callable[[int], int], meters: WeakSet[MemoryMeter]) -> MemoryMeter:
+    return MemoryMeter(
+        rank,
+        started=started,
+        size_of=size_of,
+        is_learners=is_learners,
+        line_of=lambda filename, line, function: Site(filename=filename, line=line, function=function),
+        meters=meters,
+    )
+
+
+@contextmanager
+def _owners_told() -> Iterator[None]:
+    """Let meters know of modules, parameters and optimizers that are made on their ranks."""
+    with replaced(owners.stand_ins()), owners.steps_told():
+        yield
+
+
+_owners = Shared(_owners_told)
 
 
 @contextmanager
 def _process_settings_kept() -> Iterator[None]:
     """Undo what ranks set for the whole process, and what `init_process_group` does to `sys.excepthook`."""
-    dtype, excepthook = torch.get_default_dtype(), sys.excepthook
+    dtype, excepthook, unraisablehook = torch.get_default_dtype(), sys.excepthook, sys.unraisablehook
+    # In a `__del__`, Python drops a `Stopped` and says so; but another follows.
+    sys.unraisablehook = lambda dropped: None if dropped.exc_type is Stopped else unraisablehook(dropped)
     try:
         yield
     finally:
         torch.set_default_dtype(dtype)
-        sys.excepthook = excepthook
+        sys.excepthook, sys.unraisablehook = excepthook, unraisablehook
 
 
 _process_settings = Shared(_process_settings_kept)
@@ -197,11 +244,16 @@ def _send_stopped(rendezvous: Rendezvous, ranks: list[Rank], *, every: float, se
 
 def _close(rendezvous: Rendezvous, ranks: list[Rank]) -> None:
     """Let all ranks that have left close their groups, together."""
+    # A callback of the learner's that holds a group must not be the last to do so: gloo's thread, which it runs on,
+    # is joined when the group ends, and a thread that joins itself ends the process.
+    deadline = time.monotonic() + GRACE
+    while rendezvous.delivering and time.monotonic() < deadline:
+        time.sleep(1e-4)
     with gloo.loopback.hurried():
         for rank in ranks:
             rank.finish.set()
         for rank, state in zip(ranks, rendezvous.states, strict=True):
             # One that has not left may still: inside gloo, it is freed when a peer closes its end.
             rank.join(timeout=5 if state in (State.RETURNED, State.RAISED) else 0.2)
-        if any(group() is not None for rank in ranks for group in rank.groups):
+        if any(group() is not None for rank in ranks for group in rank.left_groups):
             gc.collect()  # models and frames that hold groups refer to themselves in cycles

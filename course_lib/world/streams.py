@@ -73,11 +73,12 @@ class Streams:
     @contextmanager
     def own(self) -> Iterator[None]:
         """Make these the streams of the calling thread."""
+        before = getattr(_thread, "streams", None)
         _thread.streams = self
         try:
             yield
         finally:
-            del _thread.streams
+            _thread.streams = before
 
 
 class _EnvironOfThread(MutableMapping[str, str]):

@@ -181,7 +181,7 @@ def _activity(report: RankReport, fault: Fault) -> str:
         return f"raised at {quoted(report.raised.site)}" if report.raised.site else "raised in library code"
     call = report.call or fault.calls.get(report.rank)
     if call is not None:
-        came = fault.kind in ("mismatch", "refused", "not_in_group") and report.rank in fault.calls
+        came = (report.rank in fault.calls and fault.kind in ("mismatch", "refused")) or not call.ranks
         verb = "called" if came or report.call is None else "waited in"
         return f"{verb} {call.name} at {quoted(call.site)}"
     if report.state == "returned":

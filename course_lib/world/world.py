@@ -12,6 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
+from ..meter import MemoryReport
+from ..meter.allocator import ALLOCATORS
 from ..meter.comm import Communication, matrix
 from ..meter.timeline import Timeline, save_trace
 from . import metered, simulated
@@ -36,6 +38,9 @@ class World:
         backend: where they live. `"simulated"`: threads of this process with real gloo between them. By default
             what `$COURSE_WORLD` says, and `"simulated"` where that is not set.
         timeout: seconds after which a run is stopped.
+        measure: whether the memory of each rank is measured: a run's `memory`.
+        allocator: how many bytes count for a tensor. By default those it needs; `"cuda"`: what CUDA's caching
+            allocator would give it.
 
     Raises:
         CourseError: an argument is not what it should be.
@@ -45,7 +50,15 @@ class World:
         9
     """
 
-    def __init__(self, world_size: int, *, backend: str | None = None, timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        world_size: int,
+        *,
+        backend: str | None = None,
+        timeout: float = 60.0,
+        measure: bool = True,
+        allocator: str | None = None,
+    ) -> None:
         if isinstance(world_size, bool) or not hasattr(world_size, "__index__"):
             raise CourseError(
                 f"World({world_size!r}): the number of ranks must be a whole number, "
@@ -66,9 +79,16 @@ class World:
             raise CourseError(
                 f"World(timeout={timeout!r}): the time limit is a number of seconds above 0. For example timeout=60."
             )
+        if allocator not in ALLOCATORS:
+            raise CourseError(
+                f"World(allocator={allocator!r}): there is no such allocator here; there is 'cuda', which counts bytes "
+                "as a GPU's would. Leave the argument out for the bytes that tensors need."
+            )
         self.world_size = int(world_size)
         self.backend = backend
         self.timeout = float(timeout)
+        self.measure = measure
+        self.allocator = allocator
 
     def __repr__(self) -> str:
         return f"World({self.world_size}, backend={self.backend!r})"
@@ -96,7 +116,8 @@ class World:
             )
         check_call(fn, args, kwargs)
         try:
-            outcome = simulated.run(self.world_size, fn, args, kwargs, self.timeout)
+            size_of = ALLOCATORS[self.allocator] if self.measure else None
+            outcome = simulated.run(self.world_size, fn, args, kwargs, self.timeout, size_of)
         except RankError as error:
             show(error.output)
             raise
@@ -116,6 +137,21 @@ class Run(Sequence[Any]):
         self._results, self.output = tuple(outcome.results), tuple(outcome.output)
         self.calls: tuple[tuple[Call, ...], ...] = tuple(map(tuple, outcome.calls))
         self._started, self._spans = outcome.started, outcome.spans
+        self._memory = tuple(outcome.memory)
+
+    @property
+    def memory(self) -> tuple[MemoryReport, ...]:
+        """What each rank held, by rank: when its function returned, at its marks, at the peak, and over time.
+
+        Raises:
+            CourseError: the world was told not to measure.
+        """
+        if not self._memory:
+            raise CourseError(
+                "run.memory: this run was not measured, for its world was made with measure=False. "
+                "Make it without that, and run again."
+            )
+        return self._memory
 
     @cached_property
     def comm(self) -> tuple[Communication, ...]:
@@ -139,9 +175,15 @@ class Run(Sequence[Any]):
         """Write the timelines to a file that ui.perfetto.dev opens, one process for each rank."""
         save_trace(path, self.timeline)
 
+    def plot_memory(self) -> Picture:
+        """What each rank held over time, by category."""
+        from ..plots import plot_memory  # here and below: matplotlib takes half a second to load, for who draws only
+
+        return plot_memory(self.memory)
+
     def plot_comm(self) -> Picture:
         """Who sent how much to whom, as a heat map."""
-        from ..plots import plot_comm  # here and below: matplotlib takes half a second to load, for who draws only
+        from ..plots import plot_comm
 
         return plot_comm(self.comm_matrix)
 

@@ -255,3 +255,30 @@ def test_functional_collectives_and_device_meshes():
         return summed.item(), mesh.get_coordinate()
 
     assert list(World(4).run(functional)) == [(1.0, (0, 0)), (1.0, (0, 1)), (5.0, (1, 0)), (5.0, (1, 1))]
+
+
+def test_a_callback_runs_as_its_rank():
+    def program():
+        seen, x = [], torch.ones(2)
+        future = dist.all_reduce(x, async_op=True).get_future()
+        future.then(lambda _: seen.append((dist.get_rank(), torch.initial_seed()))).wait()
+        return seen
+
+    def seeded():
+        torch.manual_seed(dist.get_rank())
+        return program()
+
+    assert list(World(N).run(seeded)) == [[(rank, rank)] for rank in range(N)]
+
+
+def test_a_callback_may_make_a_collective_of_its_own_and_wait_for_it():
+    def program():
+        x = mine()
+
+        def again(_):
+            dist.all_reduce(x, async_op=True).wait()
+            return x
+
+        return dist.all_reduce(x, async_op=True).get_future().then(again).wait()
+
+    assert [result.tolist() for result in World(N).run(program)] == [[9, 90]] * N

@@ -431,3 +431,19 @@ def test_ipython_shows_the_message_and_no_frames_of_ours():
     rendered = "\n".join(failure(lambda: 1 / 0, world_size=2)._render_traceback_())
     assert rendered.startswith("RankError: both ranks raised ZeroDivisionError")
     assert "simulated.py" not in rendered and ".traceback" in rendered
+
+
+def test_a_stop_that_comes_in_a_finalizer_is_not_told():
+    class Slow:
+        def __del__(self):
+            end = time.monotonic() + 0.4
+            while time.monotonic() < end:
+                pass
+
+    def program():
+        Slow()
+        while True:
+            pass
+
+    error = failure(program, world_size=1, timeout=0.2)
+    assert (error.kind, error.output) == ("timeout", [""])

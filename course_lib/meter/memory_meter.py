@@ -1,0 +1,255 @@
+"""Measures the memory of one rank: watches its thread, keeps the books, and says what the bytes are for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, MutableSet
+from contextlib import contextmanager
+from time import perf_counter
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.nn.parallel import distributed
+from torch.optim import Optimizer
+
+from . import operators
+from .comm import Line
+from .graph import makes_gradient
+from .holders import holders
+from .ledger import CATEGORIES, LASTING, Block, Ledger
+from .loans import Loan, Loans, Progress
+from .memory import CudaMemory, MemoryReport, Snapshot, StillHeld
+from .owners import Owners, gradient
+from .peak import peak_of
+from .purposes import purposes
+from .returning import Returning
+from .storages import plain, storage_of, tensors_in
+
+LARGE = 1000
+"""A block of at least one part in so many of the peak is entered with its line and layout."""
+
+_DDP = distributed.__file__
+_MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
+"""The functions of DDP from which its C++ part allocates buckets."""
+
+
+class MemoryMeter:
+    """What one rank holds.
+
+    Args:
+        rank: which one.
+        started: when the run began, on the clock of `perf_counter`.
+        size_of: how many bytes the allocator gives for how many that are asked for.
+        is_learners: whether code is the learner's own.
+        line_of: makes the line of a report from filename, line and function.
+        meters: of all ranks in this process. This one joins them.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        *,
+        started: float,
+        size_of: Callable[[int], int],
+        is_learners: Callable[[CodeType], bool],
+        line_of: Callable[[str, int, str], Line],
+        meters: MutableSet[MemoryMeter],
+    ) -> None:
+        self.rank = rank
+        self.ledger = Ledger(size_of)
+        self._owners = Owners()
+        self._started = started
+        self._is_learners = is_learners
+        self._line_of = line_of
+        self._meters = meters
+        meters.add(self)
+        self._learners: dict[str, bool] = {}  # by filename
+        self._loans = Loans()
+        self._returning: Returning | None = None  # until the learner's function has been seen to run
+        self._holders: dict[Block, tuple[str, ...]] = {}
+        self._marks: dict[str, Snapshot] = {}
+        self._end: Snapshot | None = None
+
+    # -- what operators make: see operators.Watcher ----------------------------------------------------------------
+
+    def made(self, result: Any, operator: str) -> None:
+        if type(result) is Tensor:
+            self._note(result, result, operator)
+        else:
+            for tensor in tensors_in(result):
+                for part in plain(tensor):
+                    self._note(part, tensor, operator)
+
+    def _note(self, part: Tensor, tensor: Tensor, operator: str) -> None:
+        """`operator` returned `tensor`, which is or contains `part`; the memory of that may be new."""
+        storage = storage_of(part)
+        if storage is None or self.ledger.find(storage) is not None or not storage.nbytes():
+            return
+        self._loans.settle()
+        block = self.ledger.enter(storage, tensor, operator)
+        caller = sys._getframe(2)
+        if self._returning is not None:
+            self._returning.look(caller)
+            self._returning = None
+        if makes_gradient(caller.f_back):
+            block.category = "gradients"
+        if block.size * LARGE >= self.ledger.peak:
+            block.layout = (part.dtype, part.shape)
+            self._locate(block, caller)
+
+    def _locate(self, block: Block, frame: FrameType | None) -> None:
+        """Find the learner's line and, on the way to it, whether DDP makes a bucket."""
+        learners = self._learners
+        while frame is not None:
+            code = frame.f_code
+            filename = code.co_filename
+            if filename not in learners:
+                learners[filename] = self._is_learners(code)
+            if learners[filename]:
+                block.line = (filename, frame.f_lineno, code.co_name)
+                return
+            if filename == _DDP and code.co_name in _MAKE_BUCKETS:
+                block.guess("communication")
+            frame = frame.f_back
+
+    def resized(self, tensor: Tensor | torch.UntypedStorage, operator: str) -> None:
+        storage = tensor if isinstance(tensor, torch.UntypedStorage) else storage_of(tensor)
+        block = self.ledger.find(storage)
+        if storage is None:
+            return
+        if block is not None and block.nbytes != storage.nbytes():
+            self.ledger.resize(block, operator)
+        elif block is None and storage.nbytes():
+            self.ledger.enter(storage, None, operator)
+
+    def detached(self, tensor: Tensor) -> None:
+        if makes_gradient(sys._getframe(1).f_back):
+            self._tell(tensor, "gradients")
+
+    # -- what else happens: see operators.Watcher, too -------------------------------------------------------------
+
+    def found(self, one: nn.Module | Optimizer | Tensor) -> None:
+        self._owners.add(one)
+        if isinstance(one, Parameter):
+            self._tell(one, "parameters")
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        for param in (param for group in optimizer.param_groups for param in group["params"]):
+            if (grad := gradient(param)) is not None:
+                self._tell(grad, "gradients")
+        for state in tensors_in(optimizer.state):
+            if self._tell(state, "optimizer"):
+                return  # known since an earlier step, and so are the others
+
+    def lend(self, arguments: Iterable[Any]) -> Loan:
+        """A collective is about to be made with `arguments`: what to give to its backend."""
+        for tensor in tensors_in(list(arguments)):
+            for part in plain(tensor):
+                block = self.ledger.find(storage_of(part))
+                if block is not None:
+                    block.guess("communication")
+        loan: Loan = operators.unwatched(lambda: Loan(arguments))()
+        return loan
+
+    def lent(self, loan: Loan, progress: Progress) -> None:
+        """The collective was made."""
+        self._loans.add(loan, progress)
+
+    def _tell(self, tensor: Tensor, category: str) -> bool:
+        """Say what lasting thing a tensor is; whether that was known."""
+        known = True
+        for part in plain(tensor):
+            block = self.ledger.find(storage_of(part))
+            if block is not None and block.category not in LASTING:
+                block.category, known = category, False
+        return known
+
+    # -- measuring -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Measure the calling thread inside the block."""
+        if torch.cuda.is_initialized():
+            torch.cuda.reset_peak_memory_stats()
+        with operators.watching(self):
+            yield
+
+    def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call `fn(*args, **kwargs)`, and look at what is held when it returns: while its variables are there."""
+        self._returning = returning = Returning(sys._getframe(), self._is_learners)
+        try:
+            result = fn(*args, **kwargs)
+            self._returning = None
+            self._end = self._snapshot(list(tensors_in([result, *returning.variables()])))
+        finally:
+            returning.release()
+        return result
+
+    def mark(self, label: str) -> None:
+        """Remember what is held now. A label that comes again stands for the last time."""
+        self._marks[label] = self._snapshot([])
+
+    def _snapshot(self, variables: list[Tensor]) -> Snapshot:
+        ledger = self.ledger
+        self._loans.settle()
+        ledger.add_up()
+        for block in ledger.live:
+            storage = block()
+            if storage is not None and storage.nbytes() != block.nbytes:  # by an `out=` that was too small
+                ledger.resize(block, block.operator)
+        found = purposes(ledger, self._owners, self._maker, variables)
+        ledger.add_up()
+        by_category = dict.fromkeys(CATEGORIES, 0)
+        still_held = []
+        for block in ledger.live:
+            purpose = found.by_address.get(block.address, "other")
+            by_category[purpose] += block.size
+            if block.category == "parameters" and purpose not in LASTING and block.size:
+                still_held.append(StillHeld(nbytes=block.size, holders=self._who_holds(block)))
+        return Snapshot(
+            seconds=perf_counter() - self._started,
+            current_bytes=ledger.current,
+            peak_bytes=ledger.peak,
+            by_category=by_category,
+            padding=dict(found.padding),
+            still_held=tuple(still_held),
+            from_other_ranks=found.borrowed_by_rank(),
+            cuda=CudaMemory.now(),
+        )
+
+    def _maker(self, storage: torch.UntypedStorage) -> int | None:
+        """The other rank that has made `storage`."""
+        return next((meter.rank for meter in self._meters if meter.ledger.find(storage) is not None), None)
+
+    def _who_holds(self, block: Block) -> tuple[str, ...]:
+        """Asked once for each block: it takes a tenth of a second, and there may be many marks."""
+        if block not in self._holders:
+            storage = block()
+            self._holders[block] = () if storage is None else holders(storage, self._is_learners)
+        return self._holders[block]
+
+    # -- the report ------------------------------------------------------------------------------------------------
+
+    def report(self) -> MemoryReport:
+        """What was measured. To be called when `call` has returned."""
+        assert self._end is not None
+        return MemoryReport(
+            **vars(self._end),
+            rank=self.rank,
+            marks=self._marks,
+            at_peak=peak_of(self.ledger, self._started, self._line_of),
+            changes=tuple(self.ledger.history.changes(self._started)),
+        )
+
+
+def mark(label: str) -> None:
+    """Remember what this rank holds now: `run.memory[rank].marks[label]`. Where nothing is measured, nothing happens.
+
+    A label that comes again stands for the last time.
+    """
+    watcher = operators.current()
+    if isinstance(watcher, MemoryMeter):
+        watcher.mark(label)

@@ -1,0 +1,205 @@
+"""Seeing every operator that makes memory, on the threads that ask for it, at no cost on any other.
+
+The dispatch key `TESTING_ONLY_GenericWrapper` sits above autograd and is used by nothing else in torch. Here a kernel
+is registered on it for each operator that gives its result new memory; all others fall through in C++, unseen. So
+views and in-place operators, two thirds of a training step, cost nothing, which a `TorchDispatchMode` cannot offer.
+While such an operator runs the key is left out: what it calls in turn is not looked at, only what it returns.
+
+Nothing else in the meter touches a private name of torch, but `graph`, which reads autograd's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..errors import CourseError
+
+_KEY = "TESTING_ONLY_GenericWrapper"
+_NEEDED = (
+    "_dispatch_tls_set_dispatch_key_included",
+    "_dispatch_keyset_full_after",
+    "_dispatch_get_all_op_names",
+    "_ExcludeDispatchKeyGuard",
+    "_current_autograd_node",
+)
+
+_missing = [name for name in _NEEDED if not hasattr(torch._C, name)]
+if _missing:
+    raise CourseError(
+        f"torch {torch.__version__} lacks {', '.join(_missing)} in torch._C, which measuring memory is built on. "
+        "These are private names, which another torch may rename. Install the torch that this course pins: "
+        "run `make lab` again, or `pip install torch==2.13.0`."
+    )
+
+
+class Watcher(Protocol):
+    """Who is told what a thread does with memory."""
+
+    def made(self, result: Any, operator: str) -> None:
+        """`operator` returned `result`, a tensor or a list or tuple with some. Most of them have new memory."""
+
+    def resized(self, tensor: Tensor | torch.UntypedStorage, operator: str) -> None:
+        """The memory of `tensor` may have another size now, or be another."""
+
+    def detached(self, tensor: Tensor) -> None:
+        """`tensor.detach()` was called: by autograd, when it makes `tensor` the gradient of a leaf."""
+
+    def found(self, one: nn.Module | Optimizer | Tensor) -> None:
+        """A module, an optimizer or a parameter was made."""
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """`optimizer.step()` is done: its state is there, and the gradients are still."""
+
+
+_thread = threading.local()
+_watchers: list[Watcher] = []  # of all threads
+
+
+def current() -> Watcher | None:
+    """The watcher of the calling thread."""
+    watcher: Watcher | None = getattr(_thread, "watch", (None, None))[1]
+    return watcher
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Show `watcher` what the calling thread makes, and what autograd's threads make for it."""
+    _thread.watch = (_left_out(), watcher)
+    _watchers.append(watcher)
+    torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
+    try:
+        yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, False)
+        _watchers.remove(watcher)
+        del _thread.watch
+
+
+_BELOW = torch._C._dispatch_keyset_full_after(_KEY)
+_ONLY_KEY = torch._C._dispatch_keyset_full_after("TESTING_ONLY_GenericMode") - _BELOW
+
+
+def _left_out() -> AbstractContextManager[None]:
+    """Inside it, the calling thread is without the key."""
+    guard: AbstractContextManager[None] = torch._C._ExcludeDispatchKeyGuard(_ONLY_KEY)
+    return guard
+
+
+def unwatched(fn: Callable[[], Any]) -> Callable[[], Any]:
+    """`fn`, which nobody watches on whatever thread it is called."""
+
+    def call() -> Any:
+        with _left_out():
+            return fn()
+
+    return call
+
+
+def _watch() -> tuple[AbstractContextManager[None], Watcher | None]:
+    """How to leave the key out on this thread, and who watches it."""
+    try:
+        watch: tuple[AbstractContextManager[None], Watcher | None] = _thread.watch
+    except AttributeError:  # a thread that inherited the key: autograd has one for each GPU
+        return _left_out(), _watchers[0] if len(_watchers) == 1 else None
+    return watch
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------
+
+
+def _making(operator: Any, name: str) -> Callable[..., Any]:
+    call = operator._op
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        guard, watcher = _watch()
+        with guard:
+            result = call(*args, **kwargs)
+        if watcher is not None:
+            watcher.made(result, name)
+        return result
+
+    return kernel
+
+
+def _converting(operator: Any, name: str) -> Callable[..., Any]:
+    call = operator._op
+
+    def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        guard, watcher = _watch()
+        with guard:
+            result = call(tensor, *args, **kwargs)
+        if watcher is not None and isinstance(tensor, Tensor):  # or the 2 of `x *= 2`, which gets the dtype of x
+            watcher.made(result, name)
+        return result
+
+    return kernel
+
+
+def _detaching(operator: Any, name: str) -> Callable[..., Any]:
+    call = operator._op
+
+    def kernel(tensor: Tensor) -> Any:
+        guard, watcher = _watch()
+        with guard:
+            result = call(tensor)
+        if watcher is not None:
+            watcher.detached(tensor)
+        return result
+
+    return kernel
+
+
+def _resizing(operator: Any, name: str) -> Callable[..., Any]:
+    call = operator._op
+
+    def kernel(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        guard, watcher = _watch()
+        with guard:
+            result = call(tensor, *args, **kwargs)
+        if watcher is not None:
+            watcher.resized(tensor, name)
+        return result
+
+    return kernel
+
+
+_SPECIAL = {
+    "_to_copy": _converting,
+    "detach": _detaching,
+    "set_": _resizing,
+    "resize_": _resizing,
+    "resize_as_": _resizing,
+}
+
+
+def _makes_memory(operator: Any) -> bool:
+    if operator._schema.name == "aten::_unsafe_view":  # a view, whatever its schema says
+        return False
+    if operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return False  # made of others, which come here by themselves
+    return any(
+        str(value.type) in ("Tensor", "List[Tensor]") and value.alias_info is None for value in operator._schema.returns
+    )
+
+
+def _register() -> list[torch.library.Library]:
+    fallthrough, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    fallthrough.fallback(torch.library.fallthrough_kernel, _KEY)
+    for qualified in torch._C._dispatch_get_all_op_names():
+        namespace, _, name = qualified.partition("::")
+        packet, _, overload = name.partition(".")
+        if namespace == "aten" and hasattr(torch.ops.aten, packet):
+            operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            if packet in _SPECIAL or _makes_memory(operator):
+                aten.impl(name, _SPECIAL.get(packet, _making)(operator, packet), _KEY)
+    return [fallthrough, aten]
+
+
+_libraries = _register()  # a Library takes its kernels with it when it is collected

@@ -1,0 +1,133 @@
+"""Whose memory it is: the modules, parameters and optimizers of one rank, found as they are made."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from .operators import current, unwatched
+from .storages import tensors_in
+
+_Object = TypeVar("_Object")
+
+
+class _Living(Generic[_Object]):
+    """Objects, as long as others keep them. (A WeakSet compares its members, which tensors answer with a tensor.)"""
+
+    def __init__(self) -> None:
+        self._refs: dict[int, weakref.ref[_Object]] = {}
+
+    def add(self, one: _Object) -> None:
+        self._refs[id(one)] = weakref.ref(one)
+
+    def __iter__(self) -> Iterator[_Object]:
+        self._refs = {key: ref for key, ref in self._refs.items() if ref() is not None}
+        for ref in self._refs.values():
+            one = ref()
+            if one is not None:
+                yield one
+
+
+class Owners:
+    """The modules, parameters and optimizers of one rank."""
+
+    def __init__(self) -> None:
+        self._modules: _Living[nn.Module] = _Living()
+        self._optimizers: _Living[Optimizer] = _Living()
+        self._parameters: _Living[Tensor] = _Living()
+
+    def add(self, one: nn.Module | Optimizer | Tensor) -> None:
+        """Enter one that was made."""
+        if isinstance(one, nn.Module):
+            self._modules.add(one)
+        elif isinstance(one, Optimizer):
+            self._optimizers.add(one)
+        else:
+            self._parameters.add(one)
+
+    def lasting(self) -> Iterator[tuple[str, Tensor]]:
+        """What is there for itself, each with its category; a storage belongs to the first that names it."""
+        in_modules = {id(p): p for module in self._modules for p in module._parameters.values() if p is not None}
+        stepped = {id(p): p for o in self._optimizers for group in o.param_groups for p in group["params"]}
+        alone = {id(p): p for p in self._parameters}
+        # A model in bf16 or fp16 is trained through copies of its parameters in fp32, which the optimizer updates.
+        width = min((p.dtype.itemsize for p in in_modules.values() if p.is_floating_point()), default=8)
+        masters = {
+            key: p for key, p in stepped.items() if key not in in_modules and p.dtype.itemsize > width and width < 4
+        }
+        everyone = in_modules | stepped | alone
+        yield from (("parameters", p) for key, p in everyone.items() if key not in masters)
+        yield from (("gradients", grad) for p in everyone.values() if (grad := gradient(p)) is not None)
+        yield from (("optimizer", p) for p in masters.values())
+        for optimizer in self._optimizers:
+            yield from (("optimizer", tensor) for tensor in tensors_in(optimizer.state))
+
+
+def gradient(tensor: Tensor) -> Tensor | None:
+    """`tensor.grad`, without torch's warning that only leaves have one."""
+    return tensor.grad if tensor.is_leaf else None
+
+
+# -- finding them ------------------------------------------------------------------------------------------------
+
+
+def stand_ins() -> Iterator[tuple[Any, str, Any]]:
+    """What tells the watcher of the calling thread, in place of parts of torch: owner, name and what stands in."""
+    for name in ("__init__", "__setstate__"):
+        yield nn.Module, name, _telling(nn.Module, name)
+        yield Optimizer, name, _telling(Optimizer, name)
+    make_parameter, make_subclass, resize = Parameter.__new__, Tensor._make_subclass, torch.UntypedStorage.resize_
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        parameter = make_parameter(cls, *args, **kwargs)
+        if (watcher := current()) is not None:
+            watcher.found(parameter)
+        return parameter
+
+    def _make_subclass(*args: Any, **kwargs: Any) -> Any:
+        return unwatched(lambda: make_subclass(*args, **kwargs))()
+
+    def resize_(storage: Any, nbytes: int) -> Any:
+        result = resize(storage, nbytes)
+        if (watcher := current()) is not None:
+            watcher.resized(storage, "storage.resize_")
+        return result
+
+    yield Parameter, "__new__", new
+    yield Tensor, "_make_subclass", _make_subclass  # it detaches a tensor that must not have a Python object by then
+    yield torch.UntypedStorage, "resize_", resize_  # no operator, and how FSDP2 frees what it has gathered
+
+
+def _telling(owner: Any, name: str) -> Callable[..., Any]:
+    original = getattr(owner, name)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if (watcher := current()) is not None:
+            watcher.found(self)
+        return result
+
+    return call
+
+
+@contextmanager
+def steps_told() -> Iterator[None]:
+    """Inside it, watchers are told of every step of a `torch.optim.Optimizer` on their threads."""
+
+    def stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if (watcher := current()) is not None:
+            watcher.stepped(optimizer)
+
+    handle = register_optimizer_step_post_hook(stepped)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,102 @@
+"""What a rank held when it held the most."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .comm import Line
+from .ledger import CATEGORIES, Ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """Blocks of memory that are alike.
+
+    Attributes:
+        count: how many;  block_bytes: the size of each.
+        category: one of `CATEGORIES`.
+        operator: what made them.
+        line: the learner's line that called it; None for blocks under a thousandth of the peak, and where all code
+            is a library's.
+        layout: such as `float32 [4, 2]`, of the tensor that was made; empty where `line` is None for its size.
+    """
+
+    count: int
+    block_bytes: int
+    category: str
+    operator: str
+    line: Line | None
+    layout: str
+
+    @property
+    def total_bytes(self) -> int:
+        return self.count * self.block_bytes
+
+    def __str__(self) -> str:
+        where = "" if self.line is None else f"  ({self.line}: {self.line.source})"
+        return (
+            f"{self.count:>4} x {self.block_bytes:>13,} bytes  {self.category:<13}  {self.layout or 'small'} "
+            f"made by {self.operator}{where}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """What a rank held when it held the most.
+
+    Attributes:
+        seconds: from the start of the run.
+        total_bytes: how much that was.
+        operator: what made the last block;  line: the learner's line that called it.
+        by_category: `total_bytes`, by `CATEGORIES`.
+        holdings: the blocks, largest first, those that are alike together.
+    """
+
+    seconds: float
+    total_bytes: int
+    operator: str
+    line: Line | None
+    by_category: Mapping[str, int]
+    holdings: tuple[Holding, ...]
+
+    def __str__(self) -> str:
+        where = "" if self.line is None else f", at {self.line}: {self.line.source}"
+        lines = [f"{self.total_bytes:,} bytes held at the peak, when {self.operator} made the last{where}"]
+        return "\n".join([*lines, *map(str, self.holdings[:12])])
+
+    __repr__ = __str__
+
+
+def peak_of(ledger: Ledger, started: float, line_of: Callable[[str, int, str], Line]) -> Peak | None:
+    """The peak in the books of a run that began at `started`; None when there was never anything."""
+    last = ledger.peak_block
+    if last is None:
+        return None
+    by_category = Counter(dict.fromkeys(CATEGORIES, 0))
+    alike: Counter[tuple[Any, ...]] = Counter()
+    for block in ledger.at_peak:
+        category = block.category or "other"
+        by_category[category] += block.size
+        alike[block.size, category, block.operator, block.line, block.layout] += 1
+    holdings = [
+        Holding(
+            count=count,
+            block_bytes=size,
+            category=category,
+            operator=operator,
+            line=None if line is None else line_of(*line),
+            layout="" if layout is None else f"{str(layout[0]).removeprefix('torch.')} {list(layout[1])}",
+        )
+        for (size, category, operator, line, layout), count in alike.items()
+    ]
+    return Peak(
+        seconds=last.seconds - started,
+        total_bytes=ledger.peak,
+        operator=last.operator,
+        line=None if last.line is None else line_of(*last.line),
+        by_category=dict(by_category),
+        holdings=tuple(sorted(holdings, key=lambda holding: -holding.total_bytes)),
+    )

@@ -1,0 +1,47 @@
+"""The storages behind a tensor, whatever kind of tensor it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+
+def plain(tensor: Tensor) -> Iterator[Tensor]:
+    """The ordinary tensors that `tensor` consists of: itself, the local part of a DTensor, a sparse one's values."""
+    if type(tensor) is Tensor or type(tensor) is Parameter:
+        if tensor.layout is torch.strided:
+            yield tensor
+        elif tensor.layout is torch.sparse_coo:
+            yield from (tensor._indices(), tensor._values())
+    elif hasattr(tensor, "__tensor_flatten__"):
+        for part in (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]):
+            if isinstance(part, Tensor):  # and not a DTensor's mesh
+                yield from plain(part)
+    else:
+        yield tensor
+
+
+def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
+    """The storage of a plain tensor; None where there is no memory behind it."""
+    if tensor.is_meta:
+        return None
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # such as inside torch.func.vmap
+        return None
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in `value`, and in lists, tuples and mappings in it."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in list(value.values()):
+            yield from tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)

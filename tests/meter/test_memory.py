@@ -1,0 +1,368 @@
+"""What each rank holds: every byte once, under what it is there for, when it is there and no longer."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import linear
+
+from course_lib import CourseError, World, mark
+from course_lib.meter import MemoryReport
+
+N = 1000
+BYTES = 4 * N  # of N float32 elements
+
+
+def measured(fn, *args, world_size: int = 1, **options) -> MemoryReport:
+    """What rank 0 held."""
+    report = World(world_size, **options).run(fn, *args).memory[0]
+    for snapshot in (report, *report.marks.values()):
+        assert sum(snapshot.by_category.values()) == snapshot.current_bytes
+    return report
+
+
+def held(snapshot) -> dict[str, int]:
+    """The categories that hold anything."""
+    return {name: nbytes for name, nbytes in snapshot.by_category.items() if nbytes}
+
+
+# Each category
+
+
+def test_parameters_gradients_and_optimizer_state():
+    def program():
+        net = nn.Linear(N, 1, bias=False)
+        mark("model")
+        net(torch.ones(1, N)).sum().backward()
+        mark("backward")
+        optimizer = torch.optim.Adam(net.parameters())
+        optimizer.step()
+        mark("step")
+        optimizer.zero_grad()
+        mark("zero_grad")
+        return optimizer
+
+    marks = measured(program).marks
+    assert held(marks["model"]) == {"parameters": BYTES}
+    assert held(marks["backward"]) == {"parameters": BYTES, "gradients": BYTES}
+    assert held(marks["step"]) == {"parameters": BYTES, "gradients": BYTES, "optimizer": 2 * BYTES + 4}  # and `step`
+    assert held(marks["zero_grad"]) == {"parameters": BYTES, "optimizer": 2 * BYTES + 4}
+
+
+def test_saved_for_backward_is_activations_until_backward():
+    def program():
+        weight = nn.Parameter(torch.zeros(N))
+        y = (weight.exp() * 2).sum()
+        mark("forward")
+        y.backward()
+        mark("backward")
+
+    marks = measured(program).marks
+    assert held(marks["forward"]) == {"parameters": BYTES, "activations": BYTES, "other": 4}
+    assert held(marks["backward"]) == {"parameters": BYTES, "gradients": BYTES, "other": 4}
+
+
+def test_an_input_that_is_saved_for_backward_is_an_activation():
+    def program():
+        weight = nn.Parameter(torch.zeros(N))
+        x = torch.ones(N)
+        mark("input")
+        y = weight * x
+        mark("forward")
+        return y
+
+    marks = measured(program).marks
+    assert held(marks["input"]) == {"parameters": BYTES, "other": BYTES}
+    assert held(marks["forward"]) == {"parameters": BYTES, "activations": BYTES, "other": BYTES}
+
+
+def test_what_a_function_of_the_learners_own_saved_is_activations():
+    class Half(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(torch.zeros(N))
+            ctx.by_itself = torch.zeros(2 * N)
+            return x / 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad / 2
+
+    def program():
+        return Half.apply(torch.ones(1, requires_grad=True))
+
+    assert held(measured(program)) == {"activations": 3 * BYTES, "other": 8}
+
+
+def test_what_goes_to_a_collective_is_communication():
+    def program():
+        x, whole = torch.ones(N), torch.empty(2 * N)
+        mark("before")
+        dist.all_gather_single(whole, x)
+        return x, whole
+
+    report = measured(program, world_size=2)
+    assert held(report.marks["before"]) == {"other": 3 * BYTES}
+    assert held(report) == {"communication": 3 * BYTES}
+
+
+def test_a_gradient_that_is_reduced_remains_a_gradient():
+    def program():
+        net = nn.Linear(N, 1, bias=False)
+        net(torch.ones(1, N)).sum().backward()
+        dist.all_reduce(net.weight.grad)
+        return net
+
+    assert held(measured(program, world_size=2)) == {"parameters": BYTES, "gradients": BYTES}
+
+
+def test_masters_of_a_bf16_model_are_optimizer_state():
+    def program():
+        net = nn.Linear(N, 1, bias=False, dtype=torch.bfloat16)
+        master = net.weight.detach().float().requires_grad_()
+        optimizer = torch.optim.Adam([master])
+        net(torch.ones(1, N, dtype=torch.bfloat16)).sum().backward()
+        master.grad = net.weight.grad.float()
+        optimizer.step()
+        master.grad = None
+        return net, master, optimizer
+
+    expected = {"parameters": BYTES // 2, "gradients": BYTES // 2, "optimizer": 3 * BYTES + 4}
+    assert held(measured(program)) == expected
+
+
+# Every byte once
+
+
+def test_views_and_slices_add_nothing():
+    def program():
+        x = torch.zeros(N)
+        return (
+            x,
+            x[10:],
+            x.view(10, -1),
+            x.detach(),
+            x.data,
+            torch.from_numpy(x.numpy()),
+            x.T if x.ndim == 2 else x[None],
+        )
+
+    assert measured(program).current_bytes == BYTES
+
+
+def test_in_place_operators_add_nothing():
+    def program():
+        x = torch.zeros(N)
+        x += 1
+        x.mul_(2)[::2].zero_()
+        torch.add(x, 1, out=x)
+        return x
+
+    report = measured(program)
+    assert report.current_bytes == BYTES
+    assert [event.operator for event in report.timeline] == ["zeros"]
+
+
+def test_tied_parameters_count_once():
+    def program():
+        a, b = nn.Linear(N, 1, bias=False), nn.Linear(N, 1, bias=False)
+        b.weight = a.weight
+        linear(torch.ones(1, N), a.weight + b.weight).sum().backward()
+        return a, b
+
+    assert held(measured(program)) == {"parameters": BYTES, "gradients": BYTES}
+
+
+def test_parameters_that_share_a_flat_tensor_count_its_bytes_and_tell_its_padding():
+    def program():
+        flat = torch.zeros(N)
+        net = nn.ParameterList([flat[:300], flat[300:900]])
+        return net, flat
+
+    report = measured(program)
+    assert held(report) == {"parameters": BYTES}
+    assert report.padding == {"parameters": 400}
+
+
+def test_resizing_in_place():
+    def program():
+        x = torch.zeros(N)
+        x.resize_(3 * N)
+        mark("larger")
+        x.untyped_storage().resize_(0)
+        mark("freed")
+        x.untyped_storage().resize_(BYTES)
+        return x
+
+    report = measured(program)
+    assert [report.marks["larger"].current_bytes, report.marks["freed"].current_bytes] == [3 * BYTES, 0]
+    assert (report.current_bytes, report.peak_bytes) == (BYTES, 3 * BYTES)
+
+
+def test_set_takes_another_storage():
+    def program():
+        x, y = torch.zeros(N), torch.zeros(2 * N)
+        x.set_(y)
+        return x
+
+    assert measured(program).current_bytes == 2 * BYTES
+
+
+def test_an_out_that_is_too_small_grows():
+    def program():
+        out = torch.empty(0)
+        torch.ones(N, out=out)
+        return out
+
+    assert measured(program).current_bytes == BYTES
+
+
+def test_what_another_rank_made_counts_there():
+    def program():
+        if dist.get_rank() == 0:
+            torch.distributed.handed = torch.zeros(N)  # a module is the same on all ranks
+            dist.barrier()
+            dist.barrier()
+            return None
+        dist.barrier()
+        mine = torch.distributed.handed
+        del torch.distributed.handed
+        mark("kept")
+        dist.barrier()
+        return mine
+
+    maker, keeper = World(2).run(program).memory
+    assert maker.current_bytes == BYTES
+    assert (keeper.current_bytes, keeper.from_other_ranks) == (0, {0: BYTES})
+
+
+# Freed means freed
+
+
+def test_what_is_deleted_is_gone_and_the_peak_remembers_it():
+    def program():
+        x = torch.zeros(N)
+        y = torch.zeros(N)
+        del x
+        z = torch.zeros(N)
+        del y, z
+
+    report = measured(program)
+    assert (report.current_bytes, report.peak_bytes) == (0, 2 * BYTES)
+    assert [event.current_bytes // BYTES for event in report.timeline] == [1, 2, 1, 2, 1, 0]
+
+
+def test_parameters_that_a_variable_holds_are_not_freed():
+    def program():
+        net = nn.Linear(N, 1, bias=False)
+        reference = net.weight.detach()
+        net.weight.data = torch.empty(0)
+        mark("still")
+        del reference
+        mark("freed")
+
+    marks = measured(program).marks
+    (still,) = marks["still"].still_held
+    assert still.nbytes == marks["still"].current_bytes == BYTES
+    assert still.holders == ("variable `reference` of program",)
+    assert (marks["freed"].current_bytes, marks["freed"].still_held) == (0, ())
+
+
+def test_parameters_that_autograd_holds_are_not_freed():
+    def program():
+        net = nn.Linear(N, N, bias=False)
+        y = net(torch.ones(1, N, requires_grad=True))
+        net.weight.data = torch.empty(0)
+        return y
+
+    (still,) = measured(program).still_held
+    assert still.nbytes == N * BYTES
+    assert [holder for holder in still.holders if "autograd" in holder] == ["autograd, which saved it for MmBackward0"]
+
+
+def test_parameters_that_an_attribute_or_a_list_holds_are_not_freed():
+    class Keeper:
+        pass
+
+    def program():
+        net = nn.Linear(N, 1, bias=False)
+        keeper = Keeper()
+        keeper.copy = net.weight.data
+        keeper.many = [net.weight.data]
+        net.weight.data = torch.empty(0)
+        return keeper
+
+    (still,) = measured(program).still_held
+    assert still.holders == ("attribute `copy` of a Keeper", "something in attribute `many` of a Keeper")
+
+
+# Reports
+
+
+def test_the_peak_tells_what_was_held_and_which_line_made_the_last():
+    def program():
+        a = [torch.zeros(N) for _ in range(3)]
+        b = torch.ones(2 * N)
+        return len(a), len(b)
+
+    peak = measured(program).at_peak
+    assert (peak.total_bytes, peak.operator, peak.line.source) == (5 * BYTES, "ones", "b = torch.ones(2 * N)")
+    assert [(h.count, h.block_bytes, h.operator, h.layout) for h in peak.holdings] == [
+        (3, BYTES, "zeros", "float32 [1000]"),
+        (1, 2 * BYTES, "ones", "float32 [2000]"),
+    ]
+    assert "3 x         4,000 bytes  other          float32 [1000] made by zeros" in str(peak)
+
+
+def test_a_mark_that_comes_again_stands_for_the_last_time():
+    def program():
+        held = []
+        for _ in range(3):
+            held.append(torch.zeros(N))
+            mark("step")
+
+    assert measured(program).marks["step"].current_bytes == 3 * BYTES
+
+
+def test_variables_count_at_the_end_also_where_torch_wraps_the_function():
+    @torch.no_grad()
+    def program():
+        x = torch.zeros(N)
+        return len(x)
+
+    assert measured(program).current_bytes == BYTES
+
+
+def test_mark_does_nothing_where_nothing_is_measured():
+    assert mark("here") is None
+    assert World(1, measure=False).run(lambda: mark("here"))[0] is None
+
+
+def test_a_run_that_was_not_measured_says_so():
+    run = World(2, measure=False).run(dist.get_rank)
+    with pytest.raises(CourseError, match=r"its world was made with measure=False\. Make it without that"):
+        run.memory  # noqa: B018
+
+
+def test_the_text_has_every_category():
+    text = str(measured(lambda: torch.zeros(N)))
+    assert text.startswith(
+        "rank 0: 4,000 bytes held, 4,000 at the peak so far\n  parameters                     0 bytes"
+    )
+    assert text.endswith("\n  other                      4,000 bytes")
+
+
+# CUDA's allocator
+
+
+def test_the_allocator_rounds_as_cuda_does():
+    def program():
+        small, medium, large = (torch.empty(size, dtype=torch.uint8) for size in (1, 2**20, 16_000_000))
+        return small, medium, large
+
+    assert measured(program, allocator="cuda").current_bytes == 512 + 2**20 + 8 * 2**21  # 15.26 MiB in 16
+
+
+def test_an_unknown_allocator_is_refused():
+    with pytest.raises(CourseError, match=r"World\(allocator='jemalloc'\): there is no such allocator here"):
+        World(2, allocator="jemalloc")
