@@ -446,4 +446,4 @@ def test_a_stop_that_comes_in_a_finalizer_is_not_told():
             pass
 
     error = failure(program, world_size=1, timeout=0.2)
-    assert (error.kind, error.output) == ("timeout", [""])
+    assert (error.kind, error.output) == ("timeout", ("",))
