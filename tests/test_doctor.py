@@ -1,8 +1,11 @@
 """Each check finds what is wrong on a machine where it is, and says "ok" on one where it is not."""
 
 import importlib.metadata
+import os
+import re
 import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,7 @@ import torch
 from course_lib import doctor
 from course_lib.doctor import Finding
 
+ROOT = Path(__file__).parents[1]
 OK = Finding(name="Python", status="ok", value="3.11")
 WARN = Finding(name="Chromium", status="warn", value="not found", remedy="apt-get install chromium")
 MISSING = Finding(name="torch", status="missing", value="does not import", remedy="install it")
@@ -184,3 +188,13 @@ def test_an_absent_chromium_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert doctor.chromium().status == "warn"
+
+
+def test_a_torch_that_does_not_load_is_on_the_page_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise OSError('libtorch_cpu.so: cannot open shared object file')")
+    command = [sys.executable, "-m", "course_lib.cli", "doctor"]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "COURSE_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert re.search(r"^missing +torch +does not import: libtorch_cpu.so", done.stdout, re.MULTILINE)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -14,7 +14,7 @@ from .declare import Case, Exercise, Mistake
 from .findings import Finding, Row, Verdict
 from .observe import Observation, Trial
 from .registry import Registry, get, names
-from .rules import at_most, only_calls, same_calls
+from .rules import at_most, holds_no_more, only_calls, same_calls
 
 __all__ = [
     "Case",
@@ -28,6 +28,7 @@ __all__ = [
     "Verdict",
     "at_most",
     "get",
+    "holds_no_more",
     "names",
     "only_calls",
     "same_calls",

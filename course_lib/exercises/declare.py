@@ -89,6 +89,7 @@ class Exercise:
         trial: `trial(solution, *args)` runs a solution on one rank and gives what is compared; by default what
             `solution(*args)` returns. What is compared is plain: None, bools, numbers, strings, tensors, and lists,
             tuples and dicts of them.
+        measured: whether the memory of each rank is measured, for rules that look at it. A `trial` may `mark` moments.
         inputs_matter: whether the arguments must end up as the reference leaves them: untouched, or changed in place.
             False where a solution may use them as scratch space.
         tolerance: relative, for floating-point results.
@@ -107,6 +108,7 @@ class Exercise:
     variants: Mapping[str, Solution] = field(default_factory=dict)
     rules: Sequence[Rule] = ()
     trial: Callable[..., Any] | None = None
+    measured: bool = False
     inputs_matter: bool = True
     tolerance: float = 1e-5
     case_count: int = 6

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from ..errors import CourseError
+from ..meter import MemoryReport
 from ..world import RankError, World
 from ..world.calls import Call
 from ..world.failure import who
@@ -36,6 +37,7 @@ class Observation:
         before: its arguments before the call.
         after: its arguments after the call.
         calls: its part in collectives and messages.
+        memory: what it held; empty, too, where the exercise is not `measured`.
         output: what it printed; also where there is an error.
         error: why it did not end well.
     """
@@ -44,6 +46,7 @@ class Observation:
     before: tuple[Plain, ...] = ()
     after: tuple[Plain, ...] = ()
     calls: tuple[tuple[Call, ...], ...] = ()
+    memory: tuple[MemoryReport, ...] = ()
     output: tuple[str, ...] = ()
     error: CourseError | None = None
 
@@ -83,14 +86,17 @@ def observe(exercise: Exercise, solution: Solution, case: Case, world: World | N
     Raises:
         KeyboardInterrupt: it was interrupted. Every rank is stopped.
     """
-    world = world or World(case.world_size or 1, backend="simulated", timeout=TIME_LIMIT)
+    world = world or World(case.world_size or 1, backend="simulated", timeout=TIME_LIMIT, measure=exercise.measured)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # World.run shows what ranks print; it is in `output` too
             run = world.run(_on_rank, exercise.trial or _call, solution, case.args)
     except CourseError as error:
         return Observation(error=error, output=error.output if isinstance(error, RankError) else ())
     values, before, after = zip(*run, strict=True)
-    return Observation(values=values, before=before, after=after, calls=run.calls, output=tuple(run.output))
+    memory = run.memory if exercise.measured else ()
+    return Observation(
+        values=values, before=before, after=after, calls=run.calls, memory=memory, output=tuple(run.output)
+    )
 
 
 def _on_rank(

@@ -1,4 +1,4 @@
-"""What must hold besides equal results: rules over the calls that a solution makes.
+"""What must hold besides equal results: rules over the calls that a solution makes and the bytes that it holds.
 
 A rule is a function of a `Trial` that yields a `Finding` for each thing that breaks it. The makers here suffice for
 most exercises; a lesson file may hold a rule of its own.
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from ..meter import Snapshot
 from ..world.failure import grouped
 from .findings import Finding, Row
-from .observe import Trial
+from .observe import Observation, Trial
 
 Rule = Callable[[Trial], Iterator[Finding]]
 
@@ -69,6 +70,53 @@ def same_calls() -> Rule:
         )
 
     return rule
+
+
+def holds_no_more(category: str, at: str | None = None, *, slack: int = 0) -> Rule:
+    """No rank holds more of `category` than with the reference: for exercises that are `measured`.
+
+    Args:
+        category: one of `meter.CATEGORIES`.
+        at: the mark that the exercise's `trial` has set; by default the moment when it returns.
+        slack: bytes that another right solution may hold besides, such as padding.
+    """
+
+    def rule(trial: Trial) -> Iterator[Finding]:
+        yours, expected = _held(trial.yours, category, at), _held(trial.expected, category, at)
+        over = [rank for rank, nbytes in enumerate(yours) if nbytes > expected[rank] + slack]
+        if not over:
+            return
+        rank = over[0]
+        what, when = _WORDS.get(category, category), "at the end" if at is None else at
+        still = [str(held) for held in _snapshot(trial.yours, rank, at).still_held]
+        yield Finding(
+            observed=f"{trial.who([rank])} holds {yours[rank]:,} bytes of {what}, {when}; {expected[rank]:,} suffice.",
+            likely=f"{still[0]}." if still else "",
+            action=f"Find what this rank does not need {when}, and let go of it: memory is freed when no variable, "
+            "attribute or view refers to it any more.",
+            table=tuple(
+                Row(
+                    rank=rank,
+                    expected=f"at most {expected[rank] + slack:,} bytes" if rank in over else f"{yours[rank]:,} bytes",
+                    yours=f"{yours[rank]:,} bytes",
+                )
+                for rank in range(trial.world_size)
+            ),
+        )
+
+    return rule
+
+
+_WORDS = {"optimizer": "optimizer state", "communication": "communication buffers", "other": "other memory"}
+
+
+def _held(observation: Observation, category: str, at: str | None) -> list[int]:
+    return [_snapshot(observation, rank, at).by_category[category] for rank in range(len(observation.memory))]
+
+
+def _snapshot(observation: Observation, rank: int, at: str | None) -> Snapshot:
+    report = observation.memory[rank]
+    return report if at is None else report.marks[at]
 
 
 def _counts(trial: Trial, *, expected: bool = False) -> dict[int, Counter[str]]:

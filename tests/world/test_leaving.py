@@ -2,6 +2,9 @@
 
 import gc
 import os
+import subprocess
+import sys
+import textwrap
 import threading
 
 import pytest
@@ -59,3 +62,24 @@ def run(world: World, program) -> None:
             world.run(program)
     else:
         world.run(program)
+
+
+@pytest.mark.slow
+def test_a_callback_that_outlives_its_rank_does_not_end_the_process():
+    """It holds the last reference to a group, on a thread of gloo's, which the group joins when it ends."""
+    program = """
+        import time
+        import torch
+        import torch.distributed as dist
+        from course_lib import World
+
+        def leave_early():
+            group = dist.group.WORLD
+            future = dist.all_reduce(torch.ones(2), async_op=True).get_future()
+            future.then(lambda _: (time.sleep(0.05), dist.get_rank(group)))
+
+        for _ in range(10):
+            World(3).run(leave_early)
+        """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
