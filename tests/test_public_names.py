@@ -1,0 +1,27 @@
+"""What `from course_lib import ...` gives, and that it is not paid for before it is asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+import course_lib
+
+
+@pytest.mark.parametrize("name", course_lib.__all__)
+def test_each_public_name_is_there(name: str) -> None:
+    assert getattr(course_lib, name) is not None
+
+
+def test_completion_offers_the_public_names_alone() -> None:
+    assert dir(course_lib) == sorted(course_lib.__all__)
+
+
+def test_another_name_is_told_as_python_tells_it() -> None:
+    with pytest.raises(AttributeError, match="module 'course_lib' has no attribute 'Wrold'"):
+        course_lib.Wrold(4)
+
+
+def test_torch_is_not_loaded_before_it_is_needed() -> None:
+    program = "import course_lib.cli, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
