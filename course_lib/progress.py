@@ -151,12 +151,12 @@ class Progress:
         decoded = [{"value": json.loads(row["value"]), "correct": bool(row["correct"])} for row in rows]
         return [Answer(**row | values) for row, values in zip(rows, decoded, strict=True)]
 
-    def missed(self, quiz: str) -> list[str]:
-        """The questions whose first answer was wrong, in the order in which they were asked."""
+    def first_answers(self, quiz: str) -> dict[str, bool]:
+        """Whether the first answer to each question was right, in the order in which they were answered."""
         first: dict[str, bool] = {}
         for answer in self.answers(quiz):
             first.setdefault(answer.question, answer.correct)
-        return [question for question, correct in first.items() if not correct]
+        return first
 
     def predict(self, name: str, value: Any) -> Prediction:
         """Commit to a value that JSON can hold. The first is locked: it is what every later call returns."""

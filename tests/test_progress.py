@@ -75,7 +75,7 @@ def test_hints_taken_are_remembered_once(path: Path) -> None:
     assert Progress(path).hints("zero1.hook") == []
 
 
-def test_a_question_is_missed_when_its_first_answer_was_wrong(path: Path) -> None:
+def test_the_first_answer_to_a_question_is_remembered(path: Path) -> None:
     progress = Progress(path)
     progress.answer("zero1", "bytes", 1, "38.5 GB", correct=False)
     progress.answer("zero1", "volume", 1, ["a", "c"], correct=True)
@@ -86,8 +86,8 @@ def test_a_question_is_missed_when_its_first_answer_was_wrong(path: Path) -> Non
         ("volume", 1, ["a", "c"], True),
         ("bytes", 2, 35.9, True),
     ]
-    assert progress.missed("zero1") == ["bytes"]
-    assert progress.missed("zero2") == []
+    assert progress.first_answers("zero1") == {"bytes": False, "volume": True}
+    assert progress.first_answers("zero2") == {}
 
 
 def test_a_prediction_is_locked_and_scored(path: Path) -> None:

@@ -3,7 +3,7 @@
     quizzes.get("ranks").questions[0].answer("b")       # mark one answer
     quizzes.Sitting(quizzes.get("ranks"))               # take the quiz, with retries and a score
 
-Imports point one way: registry, sitting -> quiz -> choice, numeric -> quantities, feedback.
+Imports point one way: review -> registry; registry, sitting -> quiz -> choice, numeric -> quantities, feedback.
 """
 
 from .choice import Choice, Option
@@ -11,6 +11,7 @@ from .feedback import Feedback
 from .numeric import Mistake, Numeric
 from .quiz import Problem, Question, Quiz
 from .registry import Registry, get, names, register
+from .review import review
 from .sitting import Answer, Score, Sitting, Turn
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "get",
     "names",
     "register",
+    "review",
 ]

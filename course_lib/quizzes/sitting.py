@@ -1,6 +1,6 @@
 """One learner's way through one quiz: what was asked, what was answered, and the score."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .feedback import Feedback
@@ -35,28 +35,36 @@ class Score:
 
 
 class Turn:
-    """One question as one learner meets it: `problem` is what is asked now, `feedback` what was last said."""
+    """One question as one learner meets it.
+
+    `problem` is what is asked now, `given` what was last answered to it, and `feedback` what was said to that.
+    `answered` and `solved`: whether an answer was marked, and whether one was right, on any attempt.
+    """
 
     def __init__(self, quiz: Quiz, question: Question, on_answer: Callable[[Answer], object] | None) -> None:
         self.question = question
         self.attempt = 0
         self.problem: Problem = question.problem()
+        self.given = ""
         self.feedback: Feedback | None = None
-        self.solved = False
+        self.answered = self.solved = False
         self._quiz = quiz
         self._on_answer = on_answer
 
     def answer(self, given: str | float) -> Feedback:
         """Mark an answer, as `Question.answer` does, and hand it to `on_answer` if it could be read."""
-        self.feedback = feedback = self.problem.answer(str(given))
-        self.solved = self.solved or feedback.correct
-        if self._on_answer and feedback.status != "unread":
+        self.given = str(given)
+        self.feedback = feedback = self.problem.answer(self.given)
+        if feedback.status == "unread":
+            return feedback
+        self.answered, self.solved = True, self.solved or feedback.correct
+        if self._on_answer:
             self._on_answer(
                 Answer(
                     quiz=self._quiz.name,
                     question=self.question.id,
                     attempt=self.attempt,
-                    given=str(given),
+                    given=self.given,
                     reading=feedback.reading,
                     correct=feedback.correct,
                 )
@@ -66,9 +74,20 @@ class Turn:
     def retry(self) -> Problem:
         """Ask again, with the options in another order or with other numbers."""
         self.attempt += 1
-        self.feedback = None
+        self.given, self.feedback = "", None
         self.problem = self.question.problem(self.attempt)
         return self.problem
+
+    def resume(self, answer: Answer) -> None:
+        """Go on from an answer of an earlier sitting, which is marked again and handed to nobody.
+
+        An answer that would be read differently today belongs to a question that has changed: it is left out.
+        """
+        problem = self.question.problem(answer.attempt)
+        feedback = problem.answer(answer.given)
+        if feedback.reading == answer.reading:
+            self.attempt, self.problem, self.given, self.feedback = answer.attempt, problem, answer.given, feedback
+            self.answered, self.solved = True, self.solved or feedback.correct
 
     def text(self) -> str:
         return self.problem.text() + (f"\n{self.feedback}" if self.feedback else "")
@@ -83,16 +102,28 @@ class Sitting:
         sitting.turns[0].retry()
         print(sitting.score)
 
-    `on_answer` is called with each `Answer` that was marked, for whoever keeps them.
+    `on_answer` is called with each `Answer` that was marked, for whoever keeps them; `answers` are those that were
+    kept, oldest first: the sitting goes on from there.
     """
 
-    def __init__(self, quiz: Quiz, *, on_answer: Callable[[Answer], object] | None = None) -> None:
+    def __init__(
+        self, quiz: Quiz, *, on_answer: Callable[[Answer], object] | None = None, answers: Iterable[Answer] = ()
+    ) -> None:
         self.quiz = quiz
         self.turns = tuple(Turn(quiz, question, on_answer) for question in quiz.questions)
+        turns = {turn.question.id: turn for turn in self.turns}
+        for answer in answers:
+            if answer.question in turns:
+                turns[answer.question].resume(answer)
 
     @property
     def score(self) -> Score:
         return Score(right=sum(turn.solved for turn in self.turns), questions=len(self.turns))
+
+    @property
+    def begun(self) -> bool:
+        """Whether a question has been answered."""
+        return any(turn.answered for turn in self.turns)
 
     def text(self) -> str:
         """What is asked now and what was last said, question by question, and the score."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import linecache
+import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from ..exercises import Exercise, Verdict
+from ..progress import Attempt as StoredAttempt
 from ..progress import Progress
+
+OUTCOMES = {"passed": "passed", "failed": "was not right yet", "error": "ended in an error", None: "did not end"}
 
 
 class Hint(str):
@@ -31,6 +37,7 @@ class Attempt:
 
     Attributes:
         verdict: what came of the check; None before it has ended.
+        earlier: the attempt before this one, in this kernel or long ago; None if there was none.
         hints: the hints taken so far, on this attempt or an earlier one, first to last.
         returned: what the name of the function stands for in later cells: the solution, once it has passed, and the
             reference until then.
@@ -40,6 +47,7 @@ class Attempt:
         self.exercise, self.solution = exercise, solution
         self.verdict: Verdict | None = None
         self._progress = progress
+        self.earlier: StoredAttempt | None = progress.last_attempt(exercise.name)
         self._taken = len(progress.hints(exercise.name))
 
     def check(self, on_case: Callable[[int, int], object]) -> Verdict:
@@ -79,8 +87,8 @@ class Attempt:
 
     @property
     def hints_open(self) -> int:
-        """How many hints can be taken: the first at once, all of them after a try."""
-        untried = self.verdict is None or self.verdict.status == "unattempted"
+        """How many hints can be taken: the first at once, all of them after a try, however long ago."""
+        untried = self.earlier is None and (self.verdict is None or self.verdict.status == "unattempted")
         return max(1, self._taken) if untried else len(self.ladder)
 
     def hint(self) -> Hint:
@@ -102,16 +110,29 @@ class Attempt:
             return f"Later cells use your `{name}`."
         return f"Until yours passes, later cells use the course's own `{name}`."
 
+    @property
+    def reminder(self) -> str:
+        """What became of the earlier attempt, where the cell is as it came; empty otherwise."""
+        if self.earlier is None or self.verdict is None or self.verdict.status != "unattempted":
+            return ""
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.earlier.started_ns / 1e9))
+        return (
+            f"Your last attempt, of {day}, {OUTCOMES[self.earlier.status]}. "
+            f'`exercise("{self.exercise.name}").insert()` puts it into the cell that calls it.'
+        )
+
     def __repr__(self) -> str:
         """What the widget shows, hints and explanation left out: a saved notebook holds no solution."""
         if self.verdict is None:
             return f"{self.exercise.name}: not checked yet"
-        return "\n".join(filter(None, [repr(self.verdict), self.consequence, self.notice]))
+        return "\n".join(filter(None, [repr(self.verdict), self.reminder, self.consequence, self.notice]))
 
 
 def _source(solution: Any) -> str:
-    """The text of the cell's function; empty where Python does not know it."""
+    """The text of the cell, helpers included; of the function alone in a file; empty where Python knows neither."""
     try:
-        return inspect.getsource(solution)
+        file = inspect.getsourcefile(solution) or ""
+        in_a_file = os.path.exists(file)
+        return inspect.getsource(solution) if in_a_file else "".join(linecache.getlines(file)).rstrip("\n")
     except (OSError, TypeError):
         return ""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from IPython.core.getipython import get_ipython
+
 from .. import exercises, quizzes
 from ..errors import CourseError
 from ..exercises import Exercise, Verdict
+from ..progress import Attempt as StoredAttempt
 from .attempt import Attempt, Hint
 from .exercise import ExerciseWidget
-from .quiz import QuizWidget, show
-from .record import progress
+from .quiz import QuizWidget
+from .record import progress, review
 
 F = TypeVar("F")
 
@@ -24,6 +27,7 @@ class ExerciseCell:
         exercise("ranks.hello").hint()      # the next hint
         exercise("ranks.hello").verdict     # what the last check found
         exercise("ranks.hello").rerun(3)    # the same solution, on other cases
+        exercise("ranks.hello").insert()    # put the last attempt that is stored into this cell
     """
 
     def __init__(self, exercise: Exercise) -> None:
@@ -60,6 +64,35 @@ class ExerciseCell:
         """The next hint."""
         return self.attempt.hint()
 
+    @property
+    def stored(self) -> StoredAttempt:
+        """The last attempt that is stored, in this kernel or long ago, with its `source`.
+
+        Raises:
+            CourseError: there is none.
+        """
+        last = progress().last_attempt(self.exercise.name)
+        if last is None:
+            raise CourseError(
+                f"{self.exercise.name}: no attempt is stored. A cell that was left as it came is not one. "
+                "Write a line or two, and run the cell."
+            )
+        return last
+
+    def insert(self) -> None:
+        """Put the source of the last attempt into the cell that calls this; print it outside a notebook.
+
+        Raises:
+            CourseError: no attempt is stored.
+        """
+        source, shell = self.stored.source, get_ipython()
+        if shell is None:
+            print(source)
+            return
+        shell.set_next_input(source, replace=True)
+        name = self.exercise.name
+        print(f'This cell is now your last attempt. If it is not, try print(exercise("{name}").stored.source)')
+
     def rerun(self, seed: int) -> Verdict:
         """Check the latest solution on the cases of `seed`."""
         return self.exercise.rerun(seed)
@@ -93,9 +126,4 @@ def quiz(name: str) -> QuizWidget:
     Raises:
         CourseError: there is none; the text names those that are near.
     """
-    return show(quizzes.get(name), on_answer=_keep)
-
-
-def _keep(answer: quizzes.Answer) -> None:
-    value = {"given": answer.given, "reading": answer.reading}
-    progress().answer(answer.quiz, answer.question, answer.attempt, value, answer.correct)
+    return QuizWidget(quizzes.get(name), progress(), earlier=review(name))

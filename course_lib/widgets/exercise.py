@@ -6,6 +6,7 @@ It shows what an `Attempt` says. Hints and the solution stay in Python until the
 from __future__ import annotations
 
 import _thread
+import json
 from contextlib import suppress
 from html import escape
 
@@ -15,7 +16,7 @@ from ipywidgets import HTML, Button, HBox, Layout, VBox
 from ..exercises import Finding, Row, Verdict
 from ..exercises.findings import SHAPES
 from .attempt import Attempt
-from .style import alert, display_text, inline, markup, sheet
+from .style import alert, display_text, inline, markup, note, sheet
 
 SHEET = """
 .course-widget table { border-collapse: collapse; margin: 0.2em 0 0.6em; }
@@ -47,7 +48,7 @@ class ExerciseWidget(VBox):
         self.checking = False
         hidden = Layout(display="none")
         self.status, self.findings, self.hints, self.explanation = HTML(), HTML(), HTML(), HTML()
-        self.progress = HTML()
+        self.progress, self.earlier = HTML(), HTML()
         self.stop_button = Button(description="Stop", layout=Layout(width="auto"))
         self.hint_button = Button(layout=Layout(width="auto", align_self="flex-start"))
         self.stop_button.on_click(lambda _: self.stop())
@@ -55,7 +56,7 @@ class ExerciseWidget(VBox):
         self.running = HBox([self.progress, self.stop_button])
         self.result = VBox([self.findings, self.explanation, self.hints, self.hint_button], layout=hidden)
         title = HTML(f"<style>{SHEET}</style><h3>Exercise: {inline(attempt.exercise.title)}</h3>")
-        card = VBox([title, self.running, self.status, self.result])
+        card = VBox([title, self.running, self.status, self.earlier, self.result])
         card.add_class("course-card")
         super().__init__([sheet(), card])
         self.add_class("course-widget")
@@ -98,6 +99,7 @@ class ExerciseWidget(VBox):
         message = "\n".join([verdict.headline, self.attempt.consequence] + [notice] * bool(notice))
         headline = f"{SHAPES[verdict.status]} {WORDS[verdict.status]}"
         self.status.value = alert(headline, message, tone=TONES[verdict.status])
+        self.earlier.value = earlier_html(self.attempt)
         self.findings.value = "".join(map(finding_html, verdict.findings)) + printed_html(verdict.output)
         if verdict.status == "passed":
             self.explanation.value = details("Why this is right", markup(self.attempt.ladder[-1]))
@@ -131,6 +133,23 @@ def _heed_while_busy(button: Button) -> None:
 
 def _label(number: int, of: int) -> str:
     return "The solution" if number == of else f"Hint {number} of {of - 1}"
+
+
+def earlier_html(attempt: Attempt) -> str:
+    """What became of the earlier attempt, and a button that inserts it, where the cell is as it came.
+
+    A kernel cannot write into a notebook when a button is clicked. JupyterLab runs its own commands for elements
+    that name them: a new cell below, and the text into it. Elsewhere the button does nothing, and `insert()` works.
+    """
+    if attempt.earlier is None or not attempt.reminder:
+        return ""
+    commands = ["notebook:insert-cell-below", "notebook:replace-selection"]
+    arguments = escape(json.dumps({"commands": commands, "args": {"text": attempt.earlier.source}}))
+    button = (
+        '<button class="jupyter-button" data-commandlinker-command="apputils:run-all-enabled" '
+        f'data-commandlinker-args="{arguments}">Insert my last attempt below</button>'
+    )
+    return note("Welcome back.", attempt.reminder) + button
 
 
 def finding_html(finding: Finding) -> str:

@@ -10,41 +10,81 @@ from collections.abc import Callable
 
 from ipywidgets import HTML, Button, Checkbox, HBox, Layout, RadioButtons, Text, VBox
 
-from ..quizzes import Answer, Choice, Numeric, Problem, Quiz, Sitting, Turn
-from .style import alert, display_with_text, inline, markup, plain, sheet
-
-
-def show(quiz: Quiz, *, on_answer: Callable[[Answer], object] | None = None) -> QuizWidget:
-    """The widget of a quiz. `on_answer` is called with each answer that was marked."""
-    return QuizWidget(quiz, on_answer=on_answer)
+from ..progress import Progress
+from ..quizzes import Answer, Choice, Feedback, Numeric, Problem, Quiz, Sitting, Turn
+from .style import alert, display_with_text, inline, markup, note, plain, sheet
 
 
 class QuizWidget(VBox):
-    """A quiz being taken: `sitting` is its state, `cards` are the questions. Its repr is the quiz's text."""
+    """A quiz being taken, which goes on from the answers that are stored.
 
-    def __init__(self, quiz: Quiz, *, on_answer: Callable[[Answer], object] | None = None) -> None:
-        self.sitting = Sitting(quiz, on_answer=on_answer)
-        of = len(self.sitting.turns)
-        self.cards = tuple(
-            Card(turn, heading=f"Question {number} of {of}", answered=self._show_score)
-            for number, turn in enumerate(self.sitting.turns, start=1)
-        )
+    `sitting` is its state, `cards` are the questions. `earlier` is a sitting, too: the questions of earlier lessons
+    that come back, or None. Its repr is the quiz's text.
+    """
+
+    def __init__(self, quiz: Quiz, progress: Progress, *, earlier: Quiz | None = None) -> None:
+        self._progress = progress
+        self.sitting = self._sit(quiz)
+        self.earlier = self._sit(earlier) if earlier else None
+        self.cards = self._cards(self.sitting)
         self.score = HTML()
-        title = HTML(f"<h3>Quiz: {inline(quiz.title)}</h3>")
-        super().__init__([sheet(), title, *self.cards, self.score])
+        parts = [sheet(), HTML(f"<h3>Quiz: {inline(quiz.title)}</h3>"), *self.cards, self.score]
+        if self.earlier:
+            title = f"<h3>{inline(self.earlier.quiz.title)}</h3>"
+            about = "You missed these at first. Here they are again, now that some time has passed."
+            parts += [HTML(title + markup(about)), *self._cards(self.earlier)]
+        super().__init__(parts)
         self.add_class("course-widget")
         self._show_score()
 
+    def _sit(self, quiz: Quiz) -> Sitting:
+        """Go on from the stored answers, and store what is answered."""
+        stored = [
+            Answer(
+                quiz=answer.quiz,
+                question=answer.question,
+                attempt=answer.attempt,
+                given=answer.value["given"],
+                reading=answer.value["reading"],
+                correct=answer.correct,
+            )
+            for answer in self._progress.answers(quiz.name)
+        ]
+        return Sitting(quiz, on_answer=self._store, answers=stored)
+
+    def _store(self, answer: Answer) -> None:
+        value = {"given": answer.given, "reading": answer.reading}
+        self._progress.answer(answer.quiz, answer.question, answer.attempt, value, answer.correct)
+
+    def _cards(self, sitting: Sitting) -> tuple[Card, ...]:
+        of = len(sitting.turns)
+        return tuple(
+            Card(turn, heading=f"Question {number} of {of}", answered=self._show_score)
+            for number, turn in enumerate(sitting.turns, start=1)
+        )
+
     def _show_score(self) -> None:
-        self.score.value = markup(f"Score: {self.sitting.score}.")
+        self.score.value = markup(f"Score: {self.sitting.score}.") + markup(self.notice)
+
+    @property
+    def notice(self) -> str:
+        """What is wrong with the record of the learner's progress; empty while all is well."""
+        return self._progress.notice or ""
+
+    def text(self) -> str:
+        """The questions, and the score once there is one: nothing that gives an answer away."""
+        parts = []
+        for sitting in filter(None, [self.sitting, self.earlier]):
+            parts += [sitting.quiz.text(), f"{sitting.score}." if sitting.begun else ""]
+        return "\n\n".join(filter(None, [*parts, self.notice]))
 
     def _ipython_display_(self) -> None:
         quiz = self.sitting.quiz
         summary = f"Quiz: {quiz.title} ({len(quiz.questions)} questions). Run this cell to take it."
-        display_with_text(self, text=quiz.text(), summary=summary)
+        display_with_text(self, text=self.text(), summary=summary)
 
     def __repr__(self) -> str:
-        return self.sitting.quiz.text()
+        return self.text()
 
 
 class Card(VBox):
@@ -66,14 +106,12 @@ class Card(VBox):
         super().__init__([self.prompt, self.entry_box, buttons, self.feedback])
         self.add_class("course-card")
         self._ask()
+        if turn.feedback:
+            self._show(turn.feedback, note)
 
     def check(self) -> None:
         """Mark what has been entered."""
-        feedback = self.turn.answer(self.entry.given)
-        tone = "note" if feedback.status == "unread" else feedback.status
-        self.feedback.value = alert(feedback.headline, feedback.message, tone=tone)
-        if feedback.status != "unread":
-            self.again_button.layout.display = None
+        self._show(self.turn.answer(self.entry.given), alert)
         self._answered()
 
     def try_again(self) -> None:
@@ -82,10 +120,16 @@ class Card(VBox):
         self._ask()
         self.feedback.value = alert("Asked anew.", "The order or the numbers may have changed.")
 
+    def _show(self, feedback: Feedback, message: Callable[..., str]) -> None:
+        tone = "note" if feedback.status == "unread" else feedback.status
+        self.feedback.value = message(feedback.headline, feedback.message, tone=tone)
+        if feedback.status != "unread":
+            self.again_button.layout.display = None
+
     def _ask(self) -> None:
         problem = self.turn.problem
         self.prompt.value = self._heading + markup(problem.prompt) + markup(problem.instruction)
-        self.entry = entry_for(problem, changed=self._forget_feedback, entered=self.check)
+        self.entry = entry_for(problem, self.turn.given, changed=self._forget_feedback, entered=self.check)
         self.entry_box.children = [self.entry]
 
     def _forget_feedback(self) -> None:
@@ -94,19 +138,23 @@ class Card(VBox):
 
 
 def entry_for(
-    problem: Problem, *, changed: Callable[[], None], entered: Callable[[], None]
+    problem: Problem, given: str, *, changed: Callable[[], None], entered: Callable[[], None]
 ) -> OneOf | AnyOf | Number:
-    """What a learner answers `problem` with: calls `changed` at each change, `entered` at the Enter key."""
+    """What a learner answers `problem` with, which is `given` so far.
+
+    It calls `changed` at each change, `entered` at the Enter key.
+    """
     if isinstance(problem, Numeric):
-        return Number(problem, changed=changed, entered=entered)
-    return AnyOf(problem, changed=changed) if problem.several else OneOf(problem, changed=changed)
+        return Number(problem, given, changed=changed, entered=entered)
+    return (AnyOf if problem.several else OneOf)(problem, given, changed=changed)
 
 
 class OneOf(RadioButtons):
     """The options of a `Choice`, one of which can be picked."""
 
-    def __init__(self, problem: Choice, *, changed: Callable[[], None]) -> None:
-        super().__init__(options=_labels(problem), index=None, layout=Layout(width="auto"))
+    def __init__(self, problem: Choice, given: str, *, changed: Callable[[], None]) -> None:
+        index = next((i for i, letter in enumerate(problem.lettered) if letter in given.casefold()), None)
+        super().__init__(options=_labels(problem), index=index, layout=Layout(width="auto"))
         self.observe(lambda _: changed(), "index")
 
     @property
@@ -118,9 +166,12 @@ class OneOf(RadioButtons):
 class AnyOf(VBox):
     """The options of a `Choice`, each with a box to tick."""
 
-    def __init__(self, problem: Choice, *, changed: Callable[[], None]) -> None:
+    def __init__(self, problem: Choice, given: str, *, changed: Callable[[], None]) -> None:
         layout = Layout(width="auto")
-        self.boxes = [Checkbox(description=label, indent=False, layout=layout) for label in _labels(problem)]
+        self.boxes = [
+            Checkbox(description=label, value=label[0] in given.casefold(), indent=False, layout=layout)
+            for label in _labels(problem)
+        ]
         super().__init__(self.boxes)
         for box in self.boxes:
             box.observe(lambda _: changed(), "value")
@@ -134,9 +185,12 @@ class AnyOf(VBox):
 class Number(Text):
     """A field for a number and its unit."""
 
-    def __init__(self, problem: Numeric, *, changed: Callable[[], None], entered: Callable[[], None]) -> None:
+    def __init__(
+        self, problem: Numeric, given: str, *, changed: Callable[[], None], entered: Callable[[], None]
+    ) -> None:
         in_unit = f" in {problem.unit}" if problem.unit else ""
         super().__init__(
+            value=given,
             description=f"Your answer{in_unit}",
             placeholder=f"for example 12.5 {problem.unit}".strip(),
             layout=Layout(width="100%"),

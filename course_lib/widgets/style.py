@@ -121,10 +121,15 @@ def alert(headline: str, message: str = "", *, tone: str = "note") -> str:
     A widget replaces its HTML as a whole, and screen readers keep silent about a new element that is merely a
     live region; they do read one with the role of an alert.
     """
+    return f'<div role="alert">{note(headline, message, tone=tone)}</div>'
+
+
+def note(headline: str, message: str = "", *, tone: str = "note") -> str:
+    """The same message, there from the start and so not read out by itself."""
     first, *more = message.split("\n")
     paragraphs = [f"<strong>{escape(headline)}</strong> {inline(first)}", *map(inline, more)]
     body = "".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
-    return f'<div role="alert" class="course-feedback course-{tone}">{body}</div>'
+    return f'<div class="course-feedback course-{tone}">{body}</div>'
 
 
 def display_with_text(widget: Widget, *, text: str, summary: str) -> None:

@@ -1,9 +1,11 @@
 """The widget below an exercise's cell, and the calls behind its buttons."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import nbformat
 import pytest
 import torch
 from nbclient import NotebookClient
+from nbclient.exceptions import DeadKernelError
 
 from course_lib import CourseError, exercise
 from course_lib.exercises import Finding, Row, get
 from course_lib.progress import Progress
+from course_lib.widgets import record
 from course_lib.widgets.attempt import Attempt
 from course_lib.widgets.exercise import ExerciseWidget, finding_html, printed_html
 from course_lib.widgets.style import markup
@@ -192,6 +196,36 @@ def test_stop_does_nothing_when_nothing_runs(tried: Tried) -> None:
     tried(right).stop()
 
 
+# What was done before
+
+
+def test_the_cell_as_it_came_tells_of_the_last_attempt(tried: Tried, progress: Progress) -> None:
+    tried(sum_for_mean)
+    widget = tried(MEAN.stub)
+
+    assert "<strong>Welcome back.</strong> Your last attempt, of 20" in widget.earlier.value
+    assert ", was not right yet. <code>exercise(&quot;sample.mean&quot;).insert()</code>" in widget.earlier.value
+    assert "Your last attempt, of 20" in repr(widget.attempt)
+    arguments = re.search(r'-args="([^"]+)">Insert my last attempt below</button>', widget.earlier.value)
+    stored = progress.last_attempt("sample.mean")
+    assert arguments is not None and stored is not None
+    assert json.loads(unescape(arguments[1]))["args"]["text"] == stored.source
+    assert widget.attempt.hints_open == len(widget.attempt.ladder)
+
+
+def test_an_attempt_that_took_the_kernel_with_it_is_told(tried: Tried, progress: Progress) -> None:
+    progress.begin_attempt("sample.mean", "def mean_stub(x): os.abort()")
+    assert "did not end" in tried(MEAN.stub).earlier.value
+
+
+def test_an_attempt_speaks_for_itself_alone(tried: Tried) -> None:
+    tried(sum_for_mean)
+    again = tried(right)
+
+    assert again.earlier.value == ""
+    assert "last attempt" not in repr(again.attempt)
+
+
 # The record
 
 
@@ -256,6 +290,16 @@ def test_calls_stand_behind_the_widget() -> None:
     assert cell.hint() == get("start.first").hints[0]
 
 
+def test_the_last_attempt_is_printed_outside_a_notebook(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CourseError, match=r"ranks\.broadcast: no attempt is stored"):
+        exercise("ranks.broadcast").insert()
+    record.progress().begin_attempt("ranks.broadcast", "def broadcast(): ...")
+    exercise("ranks.broadcast").insert()
+
+    assert capsys.readouterr().out == "def broadcast(): ...\n"
+    assert exercise("ranks.broadcast").stored.status is None
+
+
 def test_an_unknown_name_is_refused_with_those_that_are_near() -> None:
     with pytest.raises(CourseError, match=r"no exercise named 'ranks\.helo'\. Did you mean 'ranks\.hello'"):
         exercise("ranks.helo")
@@ -275,7 +319,8 @@ def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
         imports = "import torch.distributed as dist\nfrom course_lib import World, exercise"
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in (imports, *cells)])
         NotebookClient(notebook, kernel_name="python3", timeout=60).execute(cwd=str(ROOT))
-        return notebook, [[output["data"]["text/plain"] for output in cell.outputs] for cell in notebook.cells[1:]]
+        outputs = [cell.outputs for cell in notebook.cells[1:]]
+        return notebook, [[output.data["text/plain"] for output in shown if "data" in output] for shown in outputs]
 
     return execute
 
@@ -297,6 +342,27 @@ def test_every_cell_runs_and_its_text_tells_what_the_widget_shows(executed: Call
     assert hint == [get("ranks.hello").hints[0]]
     assert right[1].startswith("✓ ranks.hello: passed\nAll 6 cases agree with the reference (seed 0).")
     assert executed(*cells)[1] == [stub, greeting, wrong, hint, right]
+
+
+@pytest.mark.slow
+def test_a_kernel_that_dies_in_a_check_loses_nothing(executed: Callable[..., Any], tmp_path: Path) -> None:
+    cell = 'import os\n\ndef crash():\n    os.abort()\n\n@exercise("ranks.hello")\ndef hello():\n    crash()'
+    with pytest.raises(DeadKernelError):
+        executed(cell)
+    (home,) = tmp_path.iterdir()
+    attempt = Progress(home / "progress.sqlite3").last_attempt("ranks.hello")
+
+    assert attempt is not None
+    assert (attempt.source, attempt.status) == (cell, None)  # the whole cell
+
+
+@pytest.mark.slow
+def test_the_last_attempt_goes_into_the_cell_that_asks_for_it(executed: Callable[..., Any]) -> None:
+    payload = "get_ipython().payload_manager.read_payload()[0]"  # what the kernel asks of the notebook
+    insert = f'exercise("ranks.hello").insert()\nasked = {payload}'
+    texts = executed(WRONG, insert, "asked['source'], asked['replace']", "asked['text']")[1]
+
+    assert texts[2:] == [["('set_next_input', True)"], [repr(WRONG)]]
 
 
 @pytest.mark.slow

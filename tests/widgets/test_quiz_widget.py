@@ -8,8 +8,9 @@ import pytest
 from ipywidgets import Widget
 from nbclient import NotebookClient
 
-from course_lib.quizzes import Answer, Choice, Numeric, Option, Question, Quiz
-from course_lib.widgets.quiz import AnyOf, Card, Number, OneOf, QuizWidget, show
+from course_lib.progress import Progress
+from course_lib.quizzes import Choice, Numeric, Option, Question, Quiz
+from course_lib.widgets.quiz import AnyOf, Card, Number, OneOf, QuizWidget
 from course_lib.widgets.style import alert, inline, markup, plain
 from tests.sample_quiz import QUIZ, secrets
 
@@ -17,8 +18,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def widget() -> QuizWidget:
-    return show(QUIZ)
+def progress(tmp_path: Path) -> Progress:
+    return Progress(tmp_path / "progress.sqlite3")
+
+
+@pytest.fixture
+def widget(progress: Progress) -> QuizWidget:
+    return QuizWidget(QUIZ, progress)
 
 
 def pick(card: Card, text: str) -> None:
@@ -68,17 +74,15 @@ def test_a_number_is_typed_and_answered_with_the_enter_key(widget: QuizWidget) -
     assert "Your answer was read as 58.7 GiB." in widget.cards[2].feedback.value
 
 
-def test_nothing_entered_is_told_and_not_counted() -> None:
-    stored: list[Answer] = []
-    widget = show(QUIZ, on_answer=stored.append)
+def test_nothing_entered_is_told_and_not_counted(widget: QuizWidget, progress: Progress) -> None:
     for card in widget.cards:
         card.check_button.click()
         assert "<strong>Not marked.</strong>" in card.feedback.value
         assert card.again_button.layout.display == "none"
-    assert stored == []
+    assert progress.answers("sample") == []
     pick(widget.cards[0], "The sum of all four")
     widget.cards[0].check_button.click()
-    assert [answer.reading for answer in stored] == ["The sum of all four"]
+    assert [answer.value["reading"] for answer in progress.answers("sample")] == ["The sum of all four"]
 
 
 def test_try_again_asks_anew_and_leaves_the_buttons_in_place(widget: QuizWidget) -> None:
@@ -114,12 +118,12 @@ def test_every_field_has_its_label(widget: QuizWidget) -> None:
     assert labels == ["a) The moments of Adam", "b) The parameters", "c) The gradients"]
 
 
-def test_what_a_quiz_says_cannot_become_html() -> None:
+def test_what_a_quiz_says_cannot_become_html(progress: Progress) -> None:
     hostile = "<script>alert(1)</script> & `<b>`"
     options = (Option(text=hostile, feedback=hostile, right=True), Option(text="no", feedback="No."))
     choice = Question(id="one", ask=Choice(prompt=hostile, options=options))
     number = Question(id="two", ask=Numeric(prompt="?", expected=1, right="Yes.", wrong="No."))
-    widget = show(Quiz(name="hostile", title=hostile, questions=(choice, number)))
+    widget = QuizWidget(Quiz(name="hostile", title=hostile, questions=(choice, number)), progress)
     pick(widget.cards[0], plain(hostile))
     assert isinstance(widget.cards[1].entry, Number)
     widget.cards[1].entry.value = hostile
@@ -141,8 +145,8 @@ def test_markup_knows_paragraphs_code_and_blocks() -> None:
 
 def test_an_alert_is_read_out_and_says_in_words_what_its_colour_says() -> None:
     assert alert("Right.", "First.\nSecond.", tone="right") == (
-        '<div role="alert" class="course-feedback course-right">'
-        "<p><strong>Right.</strong> First.</p><p>Second.</p></div>"
+        '<div role="alert"><div class="course-feedback course-right">'
+        "<p><strong>Right.</strong> First.</p><p>Second.</p></div></div>"
     )
 
 
@@ -161,9 +165,79 @@ def test_the_repr_is_the_text_of_the_quiz(widget: QuizWidget) -> None:
     assert repr(widget) == QUIZ.text()
 
 
+# What was answered before
+
+
+def answer_all_wrong(progress: Progress) -> None:
+    widget = QuizWidget(QUIZ, progress)
+    pick(widget.cards[0], "A quarter of the sum")
+    pick(widget.cards[1], "The parameters")
+    for card in widget.cards[2:]:
+        assert isinstance(card.entry, Number)
+        card.entry.value = "5"
+    for card in widget.cards:
+        card.check_button.click()
+
+
+def test_a_quiz_goes_on_where_it_was_left(progress: Progress) -> None:
+    answer_all_wrong(progress)
+    before = QuizWidget(QUIZ, progress)
+    before.cards[0].again_button.click()
+    pick(before.cards[0], "The sum of all four")
+    before.cards[0].check_button.click()
+
+    after = QuizWidget(QUIZ, progress)
+    assert [card.entry.given for card in after.cards] == [card.entry.given for card in before.cards]
+    assert [card.prompt.value for card in after.cards] == [card.prompt.value for card in before.cards]
+    assert "<strong>Right.</strong> Every rank holds all of it." in after.cards[0].feedback.value
+    assert "<strong>Not yet.</strong> 1 missing." in after.cards[1].feedback.value
+    assert [card.again_button.layout.display for card in after.cards] == [None] * 4
+    assert "Score: 1 of 4 right." in after.score.value
+    assert repr(after) == f"{QUIZ.text()}\n\n1 of 4 right."
+
+
+def test_what_is_there_from_the_start_is_not_read_out(progress: Progress) -> None:
+    answer_all_wrong(progress)
+    assert 'role="alert"' not in "".join(card.feedback.value for card in QuizWidget(QUIZ, progress).cards)
+
+
+def test_an_answer_to_a_question_that_has_changed_is_left_out(progress: Progress) -> None:
+    progress.answer("sample", "adam-bytes", 0, {"given": "16", "reading": "16 loaves"}, correct=True)
+    progress.answer("sample", "dropped-question", 0, {"given": "a", "reading": "yes"}, correct=True)
+    assert repr(QuizWidget(QUIZ, progress)) == QUIZ.text()
+
+
+def test_questions_of_earlier_lessons_stand_below_and_are_kept_apart(progress: Progress) -> None:
+    earlier = Quiz(name="sample: from earlier lessons", title="From earlier", questions=QUIZ.questions[3:])
+    widget = QuizWidget(QUIZ, progress, earlier=earlier)
+    card = widget.children[-1]
+    card.entry.value = "16"
+    card.check_button.click()
+
+    assert "<strong>Right.</strong>" in card.feedback.value
+    assert "You missed these at first." in widget.children[-2].value
+    assert "Score: 0 of 4 right." in widget.score.value
+    assert progress.first_answers("sample") == {}
+    again = QuizWidget(QUIZ, progress, earlier=earlier)
+    assert "<strong>Right.</strong>" in again.children[-1].feedback.value
+    assert repr(again) == f"{QUIZ.text()}\n\n{earlier.text()}\n\n1 of 1 right."
+
+
+def test_answers_that_cannot_be_stored_are_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    widget = QuizWidget(QUIZ, Progress(tmp_path / "file" / "progress.sqlite3"))
+    pick(widget.cards[0], "The sum of all four")
+    widget.cards[0].check_button.click()
+
+    assert "<strong>Right.</strong>" in widget.cards[0].feedback.value
+    assert "Progress cannot be stored in" in widget.score.value
+    assert "Progress cannot be stored in" in repr(widget)
+
+
 @pytest.mark.slow
 def test_a_saved_notebook_shows_the_questions_and_no_answer() -> None:
-    source = "from course_lib.widgets.quiz import show\nfrom tests.sample_quiz import QUIZ\nshow(QUIZ)"
+    imports = "from course_lib.progress import Progress\nfrom course_lib.widgets.quiz import QuizWidget\n"
+    source = f"{imports}from tests.sample_quiz import QUIZ\nQuizWidget(QUIZ, Progress())"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     place = {"metadata": {"path": ROOT}}
     NotebookClient(notebook, timeout=60, kernel_name="python3", resources=place).execute()
