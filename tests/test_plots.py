@@ -135,6 +135,13 @@ def test_ids_occur_only_where_the_figure_refers_to_them(picture):
     assert all(f"#{name}" in picture.svg for name in ids)
 
 
+def test_the_same_figure_drawn_again_is_the_same_to_the_letter_and_another_has_other_ids():
+    first, again, other = (plot_shards([("w", numel, [(0, 0, numel)])]) for numel in (8, 8, 9))
+
+    assert first.svg == again.svg
+    assert not set(re.findall(r' id="([^"]*)"', first.svg)) & set(re.findall(r' id="([^"]*)"', other.svg))
+
+
 def test_drawing_leaves_matplotlib_as_it_was(picture):
     from matplotlib import _pylab_helpers
 

@@ -76,7 +76,8 @@ def drawing() -> Iterator[None]:
 def picture(figure: Figure, *, caption: str, text: str) -> Picture:
     """Close what was drawn: from here on it is a `Picture`. Call it within `drawing`."""
     out = io.StringIO()
-    figure.savefig(out, format="svg", transparent=True)
+    with matplotlib.rc_context({"svg.hashsalt": caption + text}):  # ids: other figures have others, the same the same
+        figure.savefig(out, format="svg", transparent=True)
     svg = _at_home_in_a_page(out.getvalue()).replace(INK, "currentColor")
     head = f'<svg role="img" aria-label="{escape(caption)}" style="max-width: 100%; height: auto; {_LINES}"'
     return Picture(svg=head + svg.removeprefix("<svg"), caption=caption, text=text)
