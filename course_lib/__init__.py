@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .errors import CourseError
     from .meter import mark
     from .planner import plan
-    from .widgets import exercise, quiz
+    from .widgets import exercise, predict, quiz
     from .world import RankError, Run, World
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "exercises",
     "mark",
     "plan",
+    "predict",
     "quiz",
     "quizzes",
     "zero",
@@ -42,6 +43,7 @@ _HOMES = {
     "exercise": "widgets",
     "mark": "meter",
     "plan": "planner",
+    "predict": "widgets",
     "quiz": "widgets",
 }
 """Where each public name lives; those that are missing here are modules."""

@@ -1,10 +1,10 @@
 """What the learner sees and clicks.
 
-    cells -> exercise, quiz -> style        what a notebook calls, the widgets, their look
-    cells, exercise -> attempt              what an exercise's widget shows and does, without the widget
-    cells -> record                         where progress is kept
+    cells -> exercise, prediction, quiz -> style    what a notebook calls, the widgets, their look
+    exercise -> attempt;  prediction -> guess       what these widgets show and do, without the widget
+    cells -> record                                 where progress is kept
 """
 
-from .cells import exercise, quiz
+from .cells import exercise, predict, quiz
 
-__all__ = ["exercise", "quiz"]
+__all__ = ["exercise", "predict", "quiz"]

@@ -1,4 +1,4 @@
-"""What the cells of a notebook call: `@exercise("ranks.hello")` and `quiz("ranks")`."""
+"""What the cells of a notebook call: `@exercise("ranks.hello")`, `predict("ranks.sum", ...)`, `quiz("ranks")`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ..exercises import Exercise, Verdict
 from ..progress import Attempt as StoredAttempt
 from .attempt import Attempt, Hint
 from .exercise import ExerciseWidget
+from .guess import Guess
+from .prediction import PredictionCell
 from .quiz import QuizWidget
 from .record import progress, review
 
@@ -118,6 +120,20 @@ class ExerciseCells:
 
 
 exercise = ExerciseCells().get
+
+
+def predict(name: str, question: str, *, unit: str = "", tolerance: float = 0.1) -> PredictionCell:
+    """Ask for a prediction, before the cell runs that shows the truth. A field is shown; see `PredictionCell`.
+
+    Args:
+        name: the prediction is kept under it: lesson and subject, `start.sum`.
+        question: what to predict, in Markdown. The answer is one number.
+        unit: "MB", "GiB", "%", "ranks", or nothing.
+        tolerance: how far off is close enough, as a share of what was measured; 0 asks for the exact number.
+    """
+    cell = PredictionCell(Guess(name, question, progress(), unit=unit, tolerance=tolerance))
+    cell.show()
+    return cell
 
 
 def quiz(name: str) -> QuizWidget:

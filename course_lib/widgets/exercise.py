@@ -64,11 +64,11 @@ class ExerciseWidget(VBox):
     def check(self) -> None:
         """Show the widget, check the solution, show what came of it; then the same as text, for a saved notebook."""
         name = self.attempt.exercise.name
-        display(self._repr_mimebundle_() | {"text/plain": f"Exercise {name}: run this cell to check it."}, raw=True)
-        self._show_progress(0, self.attempt.exercise.case_count)
         _heed_while_busy(self.stop_button)
-        self.checking = True
+        self.checking = True  # before the button can be seen, and clicked
         try:
+            display(self._repr_mimebundle_() | {"text/plain": f"Exercise {name}: run this cell to check it."}, raw=True)
+            self._show_progress(0, self.attempt.exercise.case_count)
             verdict = self.attempt.check(self._show_progress)
         finally:
             self.checking = False

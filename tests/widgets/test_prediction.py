@@ -1,0 +1,177 @@
+"""A prediction: committed before the run, locked, scored against what the run measured."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from nbclient import NotebookClient
+
+from course_lib import CourseError, predict
+from course_lib.progress import Progress
+from course_lib.quizzes.quantities import Unreadable
+from course_lib.widgets.guess import Guess
+from course_lib.widgets.prediction import PredictionCell, PredictionWidget
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def progress(tmp_path: Path) -> Progress:
+    return Progress(tmp_path / "progress.sqlite3")
+
+
+def peak(progress: Progress) -> Guess:
+    return Guess("zero1.peak", "How much does rank 0 hold at its peak?", progress, unit="MB")
+
+
+# What is predicted
+
+
+def test_a_prediction_is_scored_against_what_was_measured(progress: Progress) -> None:
+    guess = peak(progress)
+    guess.commit("0.98 GB")
+
+    assert guess.standing == "You predicted 0.98 GB, which is 980 MB. It is locked: run the next cell to see."
+    right = guess.reveal(992_000_000)
+    assert (repr(right), right.correct) == (
+        "Measured: 992 MB. You predicted 0.98 GB, which is 980 MB. Right.",
+        True,
+    )
+    assert guess.reveal(656_000_000).correct is False
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("500", "You predicted 500 MB. Off. Too low."),
+        ("992 kB", "You predicted 992 kB, which is 0.992 MB. Off. The digits are right, but 10^3 times too few"),
+    ],
+)
+def test_a_wrong_prediction_is_told_why(progress: Progress, given: str, told: str) -> None:
+    guess = peak(progress)
+    guess.commit(given)
+    assert told in repr(guess.reveal(992e6))
+
+
+def test_the_first_prediction_is_locked(progress: Progress) -> None:
+    guess = peak(progress)
+    guess.commit("500")
+    guess.commit("992")
+    peak(progress).commit("992")
+
+    assert guess.given == peak(progress).given == "500"
+
+
+def test_what_is_no_number_locks_nothing(progress: Progress) -> None:
+    guess = peak(progress)
+    with pytest.raises(Unreadable, match="cannot be read as a number"):
+        guess.commit("a lot")
+    assert guess.given is None
+    assert progress.prediction("zero1.peak") is None
+
+
+def test_without_a_prediction_the_measurement_is_shown_and_nothing_is_scored(progress: Progress) -> None:
+    outcome = peak(progress).reveal(992e6)
+    assert outcome.correct is None
+    assert repr(outcome) == (
+        "Measured: 992 MB. You made no prediction: next time, commit one before you run the cell."
+    )
+    assert progress.prediction("zero1.peak") is None
+
+
+def test_prediction_and_score_are_found_again(progress: Progress) -> None:
+    guess = peak(progress)
+    guess.commit("980")
+    guess.reveal(992e6)
+    again = peak(progress)
+
+    assert again.outcome == guess.outcome
+    assert repr(again.outcome) in PredictionWidget(again).message.value
+    assert PredictionWidget(again).field.disabled
+
+
+@pytest.mark.parametrize("measured", [12, 12.0, Fraction(12), torch.tensor(12), torch.tensor(12.0)])
+def test_any_kind_of_number_can_be_measured(progress: Progress, measured: float) -> None:
+    guess = Guess("start.sum", "What is the sum?", progress, tolerance=0)
+    guess.commit(12)
+    assert guess.reveal(measured).correct
+
+
+@pytest.mark.parametrize("measured", [None, "many", torch.ones(2), float("nan"), float("inf"), [1]])
+def test_what_is_not_one_number_is_refused(progress: Progress, measured: object) -> None:
+    with pytest.raises(CourseError, match=r"zero1\.peak: a prediction is scored against one number"):
+        peak(progress).reveal(measured)  # type: ignore[arg-type]
+
+
+def test_how_exact_it_must_be_is_said(progress: Progress) -> None:
+    assert peak(progress).instruction == "Answer in MB; 10 % off is close enough."
+    assert Guess("a", "b", progress, tolerance=0).instruction == "Answer with a number; exactly."
+
+
+# The widget
+
+
+def test_a_prediction_is_typed_and_committed(progress: Progress) -> None:
+    cell = PredictionCell(peak(progress))
+    widget = cell._widget
+    widget.field.value = "lots"
+    widget.button.click()
+    assert "<strong>Not read.</strong> <code>lots</code> cannot be read as a number." in widget.message.value
+    assert not widget.field.disabled
+
+    widget.field.value = "980"
+    widget.field._handle_custom_msg({"event": "submit"}, [])  # the Enter key
+    assert "<strong>Locked.</strong> You predicted 980 MB." in widget.message.value
+    assert widget.field.disabled
+    assert widget.button.layout.display == "none"
+
+    cell.reveal(992e6)
+    assert "<strong>Measured.</strong> 992 MB. You predicted 980 MB. Right." in widget.message.value
+    assert 'role="alert"' in widget.message.value
+    assert "course-right" in widget.message.value
+
+
+def test_the_call_does_what_the_button_does(progress: Progress) -> None:
+    cell = PredictionCell(peak(progress))
+    cell.commit(980)
+    assert cell._widget.field.value == "980"
+    assert cell._widget.field.disabled
+    assert repr(cell).endswith("You predicted 980 MB. It is locked: run the next cell to see.")
+
+
+def test_the_field_has_its_label(progress: Progress) -> None:
+    assert PredictionWidget(peak(progress)).field.description == "Your prediction in MB"
+    assert PredictionWidget(Guess("a", "b", progress)).field.description == "Your prediction"
+
+
+def test_a_prediction_that_cannot_be_stored_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    widget = PredictionWidget(peak(Progress(tmp_path / "file" / "progress.sqlite3")))
+    widget.field.value = "980"
+    widget.button.click()
+    assert "Progress cannot be stored in" in widget.message.value
+
+
+def test_a_cell_shows_the_field_and_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    predict("test.shown", "How many?", unit="ranks")
+    assert "Predict: How many?" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_notebook_runs_with_no_prediction_made() -> None:
+    cells = [
+        "from course_lib import predict",
+        'guess = predict("test.run-all", "What is `6 * 7`?")',
+        "guess.reveal(6 * 7)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, kernel_name="python3", timeout=60).execute(cwd=str(ROOT))
+    (still, alive), (measured,) = (cell.outputs for cell in notebook.cells[1:])
+
+    assert still.data["text/plain"] == (
+        "Predict: What is `6 * 7`?\nAnswer with a number; 10 % off is close enough.\nNo prediction yet."
+    )
+    assert "application/vnd.jupyter.widget-view+json" in alive.data
+    assert measured.data["text/plain"].startswith("Measured: 42. You made no prediction")
