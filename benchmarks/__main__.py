@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from . import worlds
+from . import stages, worlds
 from .measure import Row
 
-BENCHMARKS = {"worlds": worlds.rows}
+BENCHMARKS = {"worlds": worlds.rows, "stages": stages.rows}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

@@ -4,7 +4,7 @@ Read `data_parallel`, then `flat`, then `stage1`, `stage2` and `stage3`: each is
 `sharded_optimizer` stands by itself. Nothing here knows on what backend it runs, or that it is measured: it is plain
 torch and `torch.distributed`, on CPU or CUDA. What is imported from where, from the top:
 
-    stages -> engine -> optimizer_state -> flat;  stage3 -> units -> flat;  stages, engine -> backward
+    stages -> engine -> optimizer_state -> flat;  stage3 -> notes -> units -> flat;  stages, engine -> backward
     checkpoint -> pieces -> engine;  loss_scaling -> engine
 """
 

@@ -84,7 +84,8 @@ def load_checkpoint(engine: Engine, folder: str | Path) -> dict[str, Any]:
     path = latest.with_name(latest.read_text(encoding="utf-8"))
     saved = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     whole = "model" in saved
-    state = ({"model": None, "optimizer": None} if whole else room_for(engine, saved)) | {"extra": None}
+    state: dict[str, Any] = {"model": None, "optimizer": None} if whole else room_for(engine, saved)
+    state["extra"] = None
     dcp.load(state, checkpoint_id=path, planner=LoadPieces(), process_group=_group(engine))
     if whole:
         engine.load_state_dict(state["model"])

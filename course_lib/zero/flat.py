@@ -112,6 +112,13 @@ class Bucket:
         self.arrived.add(index)
         self.used.add(index)
 
+    def collect_grads(self, scale: float) -> None:
+        """Move every parameter's gradient into `flat_grad`, and free it."""
+        for index, param in enumerate(self.params):
+            if param.grad is not None:
+                self.add_grad(index, param.grad, scale)
+                param.grad = None
+
     def take_flat_grad(self) -> Tensor:
         """Hand `flat_grad` over, ready to be summed: -0.0 for whoever has no gradient, 0 in the padding."""
         if self.flat_grad is None:

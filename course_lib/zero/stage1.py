@@ -65,10 +65,7 @@ class Stage1(Engine):
         if self._averaged:
             return
         for bucket in self.buckets:
-            for index, param in enumerate(bucket.params):
-                if param.grad is not None:
-                    bucket.add_grad(index, param.grad, self.scale)
-                    param.grad = None  # it is in flat_grad now
+            bucket.collect_grads(self.scale)
             self._reduce_scatter(bucket)
         self._averaged = True
 

@@ -37,7 +37,7 @@ class Stage2(Engine):
         process_group: the ranks that share gradients and optimizer state; all of them by default.
         param_groups: as for the optimizer, where parameters are not all to be trained, or not all alike.
         replicate_group: the ranks that hold the same shard in other groups, for hybrid sharding.
-        bucket_bytes: how many bytes of parameters are reduced together.
+        bucket_bytes: how many bytes of parameters are reduced together; by default an eighth of all, at most 25 MiB.
         defaults: what `optimizer_class` takes: `lr=1e-3`, ...
     """
 
@@ -51,11 +51,13 @@ class Stage2(Engine):
         *,
         param_groups: ParamGroups | None = None,
         replicate_group: dist.ProcessGroup | None = None,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int | None = None,
         **defaults: Any,
     ) -> None:
         super().__init__(model, process_group, param_groups, replicate_group)
         # Partition: this rank owns one shard of every bucket, and its optimizer knows of nothing else.
+        if bucket_bytes is None:
+            bucket_bytes = min(BUCKET_BYTES, sum(param.nbytes for param in self.trainable) // 8)
         buckets = in_buckets(reversed(self.trainable), bucket_bytes)
         self.buckets = [ShardedBucket(params, self.rank, self.world_size) for params in buckets]
         self.optimizer = self._make_optimizer(optimizer_class, defaults)

@@ -11,12 +11,9 @@ gathered again just before its backward and freed after it, and its gradients ar
 unit computes, the next are being gathered. Every rank passes through all units in the order of their numbers, forth
 in forward and back in backward, also those that it does not use: so the collectives are the same on every rank.
 
-Autograd keeps some parameters for backward, and would keep all of a gathered unit in memory with them. So it is given
-a note in their place, of where in the flat_param to find them when the unit has been gathered again.
-
 Bytes per rank for Ψ parameters on N ranks with Adam: (4Ψ + 4Ψ + 8Ψ)/N in fp32; 16Ψ/N in bf16 too, for masters,
 averages and moments. During forward and backward the units gathered come on top: unit 0, the one in use and those
-ahead, at 2 or 4 bytes an element; and in backward the gradients of two units, at 4.
+ahead, at 2 or 4 bytes an element; and in backward the gradients of two units, of which one is at 4.
 Elements sent per rank and step: 3Ψ·(N-1)/N, for two gathers and one reduction.
 """
 
@@ -24,18 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from .backward import after_backward, before_backward
 from .engine import Engine, ParamGroups
 from .flat import ShardedBucket
+from .notes import notes_of_parameters
 from .units import Unit, blocks, parameters_by_unit
 
 
@@ -75,9 +71,6 @@ class Stage3(Engine):
         self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
         self.frozen = [bucket for unit in self.units for bucket in unit.frozen]
         self.optimizer = self._make_optimizer(optimizer_class, defaults)
-        for bucket in self.buckets:
-            for index, param in enumerate(bucket.params):
-                param.register_post_accumulate_grad_hook(partial(self._on_gradient, bucket, index))
         for number, module in enumerate(by_unit):
             module.register_forward_pre_hook(partial(self._before_forward, number))
             module.register_forward_hook(partial(self._after_forward, number))
@@ -93,7 +86,7 @@ class Stage3(Engine):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._in_forward = True
         try:
-            with saved_tensors_hooks(self._pack, self._unpack):
+            with notes_of_parameters(self._running):
                 return super().forward(*args, **kwargs)
         finally:
             self._in_forward = False
@@ -125,28 +118,6 @@ class Stage3(Engine):
             self.units[self._gathered].gather()
             self._gathered += 1
 
-    def _pack(self, tensor: Tensor) -> Any:
-        """What autograd is to keep until backward: of a parameter only where it is, or its unit would not be freed."""
-        for unit in self._running:
-            bucket = unit.bucket_of(tensor)
-            if bucket is not None:
-                return Place(unit=unit, bucket=bucket, view=(tensor.size(), tensor.stride(), tensor.storage_offset()))
-        return tensor.detach(), tensor._version
-
-    def _unpack(self, packed: Any) -> Tensor:
-        if isinstance(packed, Place):
-            packed.unit.ready()
-            assert packed.bucket.flat_param is not None
-            return packed.bucket.flat_param.as_strided(*packed.view)
-        tensor: Tensor
-        tensor, version = packed
-        if tensor._version != version:  # torch itself does not look, where tensors are packed
-            raise RuntimeError(
-                f"a {list(tensor.shape)} tensor that backward needs was modified in place after it had been used. "
-                "Find the in-place operation (add_, relu_, x += ...) that changes it, and make it one that does not."
-            )
-        return tensor
-
     # -- backward: a unit is gathered before it, freed after it, and its gradients reduced -------------------------
 
     def _begin_backward(self) -> None:
@@ -177,14 +148,9 @@ class Stage3(Engine):
         for bucket in unit.buckets:
             self._reduce_scatter(bucket)
 
-    def _on_gradient(self, bucket: ShardedBucket, index: int, param: Parameter) -> None:
-        """Autograd has just put a gradient into `param.grad`."""
-        assert param.grad is not None
-        bucket.add_grad(index, param.grad, self.scale)
-        param.grad = None  # it is in flat_grad now: the whole gradient is freed here
-
     def _reduce_scatter(self, bucket: ShardedBucket) -> None:
         self._finish_reduction()  # one at a time, or the buckets under way would add up to all gradients
+        bucket.collect_grads(self.scale)  # the whole gradients are freed here
         flat_grad = bucket.take_flat_grad()
         grad_shard = flat_grad.new_empty(bucket.shard_numel)
         work = dist.reduce_scatter_single(grad_shard, flat_grad, group=self.process_group, async_op=True)
@@ -207,7 +173,7 @@ class Stage3(Engine):
         for unit in self.units:
             unit.free()
         for bucket in self.buckets:
-            if bucket.flat_grad is not None:
+            if any(param.grad is not None for param in bucket.params):
                 self._reduce_scatter(bucket)
         self._finish_reduction()
         self._in_backward = False
@@ -241,11 +207,3 @@ class Stage3(Engine):
                 f"rank {self.rank} of {self.world_size}: a {type(module).__name__} of the model was called by itself. "
                 "Stage 3 frees parameters until backward, which it can do only if the engine is called: engine(x)."
             )
-
-
-class Place(NamedTuple):
-    """Where a parameter, or a view of it, is to be found when its unit has been gathered again."""
-
-    unit: Unit
-    bucket: ShardedBucket
-    view: tuple[Any, ...]  # size, stride, offset

@@ -92,7 +92,7 @@ def test_three_micro_batches(engine, ops):
     """Data parallel and stage 1 wait for the last; stages 2 and 3, which keep shards only, reduce each."""
 
     def rank():
-        made = getattr(zero, engine)(Even(), SGD, lr=0.1)
+        made = getattr(zero, engine)(Even(), SGD, lr=0.1, **({} if engine == "Stage3" else {"bucket_bytes": 144}))
         dist.barrier()
         train(made, dist.get_rank(), range(1), micro_batches=3)
 
@@ -147,7 +147,7 @@ def test_hybrid_sharding_all_reduces_only_shards_across_nodes():
     def rank():
         mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
         groups = {"process_group": mesh.get_group("shard"), "replicate_group": mesh.get_group("replicate")}
-        made = zero.Stage2(Even(), SGD, lr=0.1, **groups)
+        made = zero.Stage2(Even(), SGD, lr=0.1, bucket_bytes=144, **groups)
         dist.barrier()
         train(made, dist.get_rank(), range(1))
 

@@ -1,0 +1,136 @@
+"""A training step of each engine beside torch's own, on four simulated ranks, in turns within one run; and its peak."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
+
+from course_lib import World, zero
+
+from .measure import Row
+
+RANKS, ROUNDS = 4, 30
+
+SECONDS = {
+    "ShardedOptimizer": ("ZeroRedundancyOptimizer", 1.0),
+    "DataParallel": ("DDP", 1.1),
+    "Stage1": ("DDP", None),
+    "Stage2": ("DDP", None),
+    "Stage3": ("FSDP2", 1.0),
+}
+"""Beside whom each is timed, and the most of the other's time that it may take."""
+
+PEAKS = {"Stage2": "FSDP2, kept after forward", "Stage3": "FSDP2"}
+"""Whose peak each must not exceed."""
+
+
+class Transformer(nn.Module):
+    """A causal language model over bytes, of 64 tokens at most: [batch, length] to [batch, length, 256]."""
+
+    def __init__(self, width: int = 128, depth: int = 4) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(256, width), nn.Embedding(64, width)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+            for _ in range(depth)
+        )
+        self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], dtype=self.out.weight.dtype)
+        x = self.tokens(x) + self.places(torch.arange(x.shape[1]))
+        for block in self.blocks:
+            x = block(x, mask, is_causal=True)
+        logits: Tensor = self.out(self.norm(x))
+        return logits
+
+
+def training(name: str) -> Callable[[], None]:
+    """A training step of the engine of that name, on a new model."""
+    model: Any = Transformer()
+    if name == "DDP":
+        model = DistributedDataParallel(model)
+    elif name.startswith("FSDP2"):
+        for part in (*model.blocks, model):
+            fully_shard(part, reshard_after_forward=name == "FSDP2")
+    else:
+        model = getattr(zero, name)(model, AdamW, lr=1e-3)
+    optimizer = model if hasattr(zero, name) else AdamW(model.parameters(), lr=1e-3)
+    x = torch.randint(256, (4, 64))
+
+    def step() -> None:
+        logits = model(x[:, :-1])
+        nn.functional.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def stepping(sharded: Callable[..., Any]) -> Callable[[], None]:
+    """A step of a sharded optimizer, and nothing else."""
+    model = Transformer()
+    model(torch.zeros(1, 64, dtype=torch.long)).sum().backward()
+    step: Callable[[], None] = sharded(model.parameters(), AdamW, lr=1e-3).step
+    return step
+
+
+def median_seconds() -> dict[str, float]:
+    """On a rank: the median time of a step of each, taken in turns."""
+    steps = {name: training(name) for name in ("DataParallel", "Stage1", "Stage2", "Stage3", "DDP", "FSDP2")}
+    steps |= {sharded.__name__: stepping(sharded) for sharded in (zero.ShardedOptimizer, ZeroRedundancyOptimizer)}
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(ROUNDS):
+        for name, step in steps.items():
+            dist.barrier()
+            start = time.perf_counter()
+            step()
+            dist.barrier()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
+
+
+def peak_bytes(name: str) -> int:
+    """The most that a rank holds at once, of all ranks, over three steps."""
+
+    def rank() -> None:
+        step = training(name)
+        for _ in range(3):
+            step()
+
+    return max(report.peak_bytes for report in World(RANKS, timeout=600).run(rank).memory)
+
+
+def rows() -> Iterator[Row]:
+    """The rows of this benchmark."""
+    seconds = World(RANKS, timeout=600, measure=False).run(median_seconds)[0]
+    for name, (peer, bound) in SECONDS.items():
+        yield Row(
+            what=f"{name}, a step of {RANKS} ranks",
+            ours=seconds[name],
+            peer=seconds[peer],
+            peer_name=peer,
+            goal="" if bound is None else f"≤ {bound} × {peer}",
+            met=None if bound is None else seconds[name] <= bound * seconds[peer],
+        )
+    for name, peer in PEAKS.items():
+        ours, theirs = peak_bytes(name), peak_bytes(peer)
+        yield Row(
+            what=f"{name}, peak of a rank",
+            ours=ours / 1e6,
+            peer=theirs / 1e6,
+            peer_name=peer,
+            goal=f"≤ {peer}",
+            met=ours <= theirs,
+            unit="MB",
+        )
