@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .errors import CourseError
     from .meter import mark
     from .planner import plan
-    from .widgets import exercise, predict, quiz
+    from .widgets import course_map, exercise, predict, quiz
     from .world import RankError, Run, World
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "RankError",
     "Run",
     "World",
+    "course_map",
     "exercise",
     "exercises",
     "mark",
@@ -40,6 +41,7 @@ _HOMES = {
     "RankError": "world",
     "Run": "world",
     "World": "world",
+    "course_map": "widgets",
     "exercise": "widgets",
     "mark": "meter",
     "plan": "planner",

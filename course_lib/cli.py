@@ -9,8 +9,10 @@ from typing import Any
 
 from course_lib import doctor
 from course_lib.errors import CourseError
+from course_lib.lessons import NOTEBOOKS, lessons
+from course_lib.progress import Progress
+from course_lib.progress_map import CourseMap
 
-NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 FIRST_LESSON = "00-start-here.ipynb"
 
 Subcommands = Any  # argparse does not name the type of what add_subparsers() returns
@@ -78,13 +80,38 @@ def add_doctor(subcommands: Subcommands) -> None:
     parser.set_defaults(run=run_doctor)
 
 
+def add_progress(subcommands: Subcommands) -> None:
+    parser = subcommands.add_parser("progress", help="tell what is done, and what to do next")
+    files = parser.add_mutually_exclusive_group()
+    files.add_argument("--export", type=Path, metavar="FILE", help="write all that is stored, as JSON")
+    files.add_argument("--import", type=Path, metavar="FILE", dest="import_", help="add what such a file holds")
+    parser.set_defaults(run=run_progress)
+
+
+def run_progress(options: argparse.Namespace) -> int:
+    progress = Progress()
+    try:
+        if options.export:
+            options.export.write_text(progress.export_json(), "utf-8")
+            print(f"Exported to {options.export}. Read it in elsewhere: course progress --import FILE")
+        elif options.import_:
+            print(f"New entries: {progress.import_json(options.import_.read_text('utf-8'))}. What was there stays.")
+        else:
+            print(CourseMap(lessons(), progress.summary()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CourseError(f"the file could not be used ({error}). Name another.") from error
+    if progress.notice:
+        print(progress.notice, file=sys.stderr)
+    return 1 if progress.notice else 0
+
+
 def run_doctor(_: argparse.Namespace) -> int:
     findings = doctor.examine()
     print(doctor.page(findings))
     return 0 if doctor.lessons_can_run(findings) else 1
 
 
-COMMANDS = (add_lab, add_doctor)
+COMMANDS = (add_lab, add_progress, add_doctor)
 
 if __name__ == "__main__":
     sys.exit(main())

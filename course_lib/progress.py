@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -220,20 +220,6 @@ class Progress:
 def default_path() -> Path:
     home = os.environ.get("COURSE_HOME") or platformdirs.user_data_dir("sharded", appauthor=False)
     return Path(home).expanduser() / "progress.sqlite3"
-
-
-def summary_text(summary: Summary, lessons: Mapping[str, Sequence[str]]) -> str:
-    """A plain table, and what to do next. lessons: the exercises of each lesson, by the name of its quiz."""
-    lines = [f"{'exercise':<32} {'state':<12} {'attempts':>8} {'hints':>5}"]
-    unsolved = []
-    for lesson, exercises in lessons.items():
-        for name in exercises:
-            done = summary.exercises.get(name, ExerciseProgress())
-            lines.append(f"{name:<32} {done.state:<12} {done.attempts:>8} {done.hints:>5}")
-            unsolved += [] if done.passed else [name]
-        quiz = summary.quizzes.get(lesson, QuizProgress())
-        lines.append(f"{lesson + ' quiz':<32} {quiz.right} right of {quiz.answered} answered")
-    return "\n".join([*lines, f"next: {unsolved[0]}" if unsolved else "every exercise is solved"])
 
 
 def _prediction(db: sqlite3.Connection, name: str) -> Prediction | None:

@@ -119,12 +119,14 @@ ALLOWED: dict[str, set[str]] = {
     "quizzes": {"errors"},
     "progress_store": {"errors"},
     "progress": {"errors", "progress_store"},
+    "lessons": {"errors"},
+    "progress_map": {"lessons", "progress"},
     "meter": {"errors"},
     "plots": {"errors", "planner"},
     "world": {"errors", "meter", "plots"},
     "recipe": {"errors", "world"},
     "exercises": {"errors", "zero", "world", "meter", "planner", "quizzes"},
-    "widgets": {"errors", "exercises", "progress", "plots", "quizzes"},
+    "widgets": {"errors", "exercises", "lessons", "progress", "progress_map", "plots", "quizzes"},
     "doctor": {"errors", "world", "progress"},
 }
 TOP = {"__init__", "cli"}  # these may import everything

@@ -1,10 +1,10 @@
 """What the learner sees and clicks.
 
-    cells -> exercise, prediction, quiz -> style    what a notebook calls, the widgets, their look
-    exercise -> attempt;  prediction -> guess       what these widgets show and do, without the widget
-    cells -> record                                 where progress is kept
+    cells -> exercise, map, prediction, quiz -> style    what a notebook calls, the widgets, their look
+    exercise -> attempt;  prediction -> guess            what these widgets show and do, without the widget
+    cells -> record                                      where progress is kept
 """
 
-from .cells import exercise, predict, quiz
+from .cells import course_map, exercise, predict, quiz
 
-__all__ = ["exercise", "predict", "quiz"]
+__all__ = ["course_map", "exercise", "predict", "quiz"]

@@ -9,10 +9,13 @@ from IPython.core.getipython import get_ipython
 from .. import exercises, quizzes
 from ..errors import CourseError
 from ..exercises import Exercise, Verdict
+from ..lessons import lessons
 from ..progress import Attempt as StoredAttempt
+from ..progress_map import CourseMap
 from .attempt import Attempt, Hint
 from .exercise import ExerciseWidget
 from .guess import Guess
+from .map import ShownMap
 from .prediction import PredictionCell
 from .quiz import QuizWidget
 from .record import progress, review
@@ -120,6 +123,16 @@ class ExerciseCells:
 
 
 exercise = ExerciseCells().get
+
+
+def course_map() -> ShownMap:
+    """Every lesson with what is done in it, and what to do next; as the last line of a cell it is shown.
+
+    Raises:
+        CourseError: a notebook of the course cannot be read.
+    """
+    done = progress()
+    return ShownMap(CourseMap(lessons(), done.summary()), done.notice or "")
 
 
 def predict(name: str, question: str, *, unit: str = "", tolerance: float = 0.1) -> PredictionCell:

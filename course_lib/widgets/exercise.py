@@ -19,18 +19,8 @@ from .attempt import Attempt
 from .style import alert, display_text, inline, markup, note, sheet
 
 SHEET = """
-.course-widget table { border-collapse: collapse; margin: 0.2em 0 0.6em; }
-.course-widget th, .course-widget td {
-  border: 1px solid var(--jp-border-color2, #e0e0e0);
-  padding: 0.15em 0.6em;
-  text-align: left;
-  vertical-align: top;
-  color: inherit;
-  background: none;
-}
 .course-widget td { font-family: var(--jp-code-font-family, monospace); overflow-wrap: anywhere; }
 .course-differs td { background: var(--jp-warn-color3, rgba(245, 124, 0, 0.2)); color: #000; }
-.course-scroll { overflow-x: auto; }
 .course-observed, .course-hint p { white-space: pre-wrap; }
 .course-widget progress { width: 15em; max-width: 100%; accent-color: var(--jp-brand-color1, #1976d2); }
 .course-widget details { margin: 0.4em 0; }

@@ -74,6 +74,17 @@ SHEET = """
   outline: 0.15em solid var(--jp-brand-color1, Highlight) !important;
   outline-offset: 0.15em;
 }
+.course-widget table { border-collapse: collapse; margin: 0.2em 0 0.6em; }
+.course-widget th, .course-widget td {
+  border: 1px solid var(--jp-border-color2, #e0e0e0);
+  padding: 0.15em 0.6em;
+  text-align: left;
+  vertical-align: top;
+  color: inherit;
+  background: none;
+}
+.course-scroll { overflow-x: auto; }
+
 .course-feedback { border-left: 0.3em solid; padding: 0.3em 0.8em; margin-top: 0.5em; }
 .course-right { border-color: var(--jp-success-color1, #388e3c); }
 .course-wrong { border-color: var(--jp-warn-color1, #f57c00); }

@@ -1,0 +1,119 @@
+"""The lessons as their notebooks have them: titles, exercises, quizzes. Nothing else lists them, so nothing goes stale.
+
+    lessons()                                   # the course's own, in order
+    named(source, "exercise")                   # the names that a cell's text calls `exercise` with
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import CourseError
+
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """One notebook of the course; `exercises` and `quizzes` are names, in the order of its cells."""
+
+    path: Path
+    title: str
+    exercises: tuple[str, ...]
+    quizzes: tuple[str, ...]
+
+
+def lessons(folder: Path = NOTEBOOKS) -> tuple[Lesson, ...]:
+    """Every lesson of a folder, in order; none where the folder is not there.
+
+    Raises:
+        CourseError: a notebook cannot be read.
+    """
+    return tuple(read_lesson(path) for path in sorted(folder.glob("[0-9][0-9]-*.ipynb")))
+
+
+def read_lesson(path: Path) -> Lesson:
+    """The lesson in the notebook at `path`.
+
+    Raises:
+        CourseError: it cannot be read.
+    """
+    cells = read_cells(path)
+    prose = "\n".join(source for kind, source in cells if kind == "markdown")
+    heading = re.search(r"^# (.+)$", prose, re.MULTILINE)
+    sources = code(cells)
+    return Lesson(
+        path=path,
+        title=heading[1].strip() if heading else path.stem,
+        exercises=_each_once(name for source in sources for name in named(source, "exercise")),
+        quizzes=_each_once(name for source in sources for name in named(source, "quiz")),
+    )
+
+
+def read_cells(path: Path) -> list[tuple[str, str]]:
+    """Kind ("code", "markdown", ...) and text of each cell.
+
+    Raises:
+        CourseError: there is no such file, or it is not a notebook.
+    """
+    return [(cell["cell_type"], _joined(cell["source"])) for cell in read_notebook(path)["cells"]]
+
+
+def read_notebook(path: Path) -> dict[str, Any]:
+    """The notebook as JSON has it; each cell is known to have a kind and a text.
+
+    Raises:
+        CourseError: there is no such file, or it is not a notebook.
+    """
+    try:
+        notebook: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        for cell in notebook["cells"]:
+            if not isinstance(cell["cell_type"], str) or not isinstance(_joined(cell["source"]), str):
+                raise TypeError(f"a cell whose text is {type(cell['source']).__name__}")
+    except OSError as error:
+        raise CourseError(f"{path} cannot be read: {error.strerror}. Name a notebook that is there.") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CourseError(
+            f"{path} is not a notebook that Jupyter has saved ({type(error).__name__}: {error}). "
+            "Open it in JupyterLab and save it again."
+        ) from error
+    return notebook
+
+
+def code(cells: list[tuple[str, str]]) -> list[str]:
+    """The texts of the code cells."""
+    return [source for kind, source in cells if kind == "code"]
+
+
+def named(source: str, function: str) -> list[str]:
+    """The names that `source` calls `function` with, in order: `@exercise("ranks.hello")` gives "ranks.hello".
+
+    What is no Python, such as a cell of shell commands, calls nothing.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node.func) == function]
+    calls.sort(key=lambda call: (call.lineno, call.col_offset))
+    values = [argument.value for call in calls for argument in call.args[:1] if isinstance(argument, ast.Constant)]
+    return [value for value in values if isinstance(value, str)]
+
+
+def _called(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):  # course_lib.exercise(...)
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _joined(source: Any) -> Any:
+    """A cell's text, which notebooks store whole or as a list of lines."""
+    return "".join(source) if isinstance(source, list) else source
+
+
+def _each_once(names: Iterator[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,97 @@
+"""The course map: every lesson with what is done in it, and what to do next. Plain data and text, no widget."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .lessons import Lesson
+from .progress import ExerciseProgress, QuizProgress, Summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One exercise or quiz. `state` is words, `detail` is numbers; `begun` and `done` say how far it is."""
+
+    name: str
+    state: str
+    detail: str
+    begun: bool
+    done: bool
+
+    @property
+    def shape(self) -> str:
+        """A mark for the state that needs no colour."""
+        return "✓" if self.done else "◐" if self.begun else "○"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """One lesson on the map: its notebook's `path` and `title`, and what there is to do, in order."""
+
+    path: Path
+    title: str
+    items: tuple[Item, ...]
+
+    @property
+    def standing(self) -> str:
+        return f"{sum(item.done for item in self.items)} of {len(self.items)} done"
+
+
+class CourseMap:
+    """Lessons, and what the learner has done of them.
+
+    Attributes:
+        stops: the lessons, in order.
+    """
+
+    def __init__(self, lessons: Sequence[Lesson], summary: Summary) -> None:
+        self.stops = tuple(
+            Stop(path=lesson.path, title=lesson.title, items=tuple(_items(lesson, summary))) for lesson in lessons
+        )
+
+    @property
+    def next(self) -> tuple[Item, Stop] | None:
+        """The first exercise or quiz that is not done, and its lesson; None when all is done."""
+        waiting = ((item, stop) for stop in self.stops for item in stop.items if not item.done)
+        return next(waiting, None)
+
+    @property
+    def advice(self) -> str:
+        """What to do next, in words."""
+        if not self.stops:
+            return "There are no lessons here."
+        if self.next is None:
+            return "Everything is done."
+        item, stop = self.next
+        return f"Next: {item.name}, in {stop.path.name}"
+
+    def __str__(self) -> str:
+        width = max((len(item.name) for stop in self.stops for item in stop.items), default=0)
+        lines = itertools.chain.from_iterable(_lines(stop, width) for stop in self.stops)
+        return "\n".join([*lines, self.advice])
+
+
+def _items(lesson: Lesson, summary: Summary) -> Iterator[Item]:
+    for name in lesson.exercises:
+        tried = summary.exercises.get(name, ExerciseProgress())
+        counts = f"{_count(tried.attempts, 'attempt')}, {_count(tried.hints, 'hint')}"
+        begun = bool(tried.attempts or tried.hints)
+        yield Item(name=name, state=tried.state, detail=counts if begun else "", begun=begun, done=tried.passed)
+    for name in lesson.quizzes:
+        quiz = summary.quizzes.get(name, QuizProgress())
+        state = f"{quiz.right} right of {quiz.answered} answered" if quiz.answered else "not started"
+        # How many questions a quiz has is known to its lesson, which needs torch; here, done is: nothing left wrong.
+        done = 0 < quiz.right == quiz.answered
+        yield Item(name=f"quiz {name}", state=state, detail="", begun=quiz.answered > 0, done=done)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _lines(stop: Stop, width: int) -> Iterator[str]:
+    yield f"{stop.title} ({stop.standing})"
+    for item in stop.items:
+        yield f"  {item.shape} {item.name:<{width}}  {item.state:<12} {item.detail}".rstrip()
+    yield ""

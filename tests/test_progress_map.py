@@ -1,0 +1,149 @@
+"""The course map: what is done, and what to do next, as text, in a notebook and in the terminal."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from course_lib import cli
+from course_lib.lessons import Lesson, lessons
+from course_lib.progress import Progress
+from course_lib.progress_map import CourseMap
+from course_lib.widgets.map import ShownMap
+
+LESSONS = (
+    Lesson(
+        path=Path("01-ranks.ipynb"),
+        title="01 · Ranks",
+        exercises=("ranks.hello", "ranks.ring"),
+        quizzes=("ranks",),
+    ),
+    Lesson(path=Path("02-a & b.ipynb"), title="02 · A & <b>", exercises=("ab.step",), quizzes=()),
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def progress(home: Path) -> Progress:
+    return Progress()
+
+
+def solve(progress: Progress, *exercises: str) -> None:
+    for name in exercises:
+        progress.finish_attempt(progress.begin_attempt(name, "def f(): ..."), "passed", [])
+
+
+def drawn(progress: Progress) -> CourseMap:
+    return CourseMap(LESSONS, progress.summary())
+
+
+def test_the_map_tells_what_is_done_and_what_comes_next(progress: Progress) -> None:
+    solve(progress, "ranks.hello")
+    progress.hint_taken("ranks.ring", 1)
+    progress.answer("ranks", "who", 0, "a", correct=True)
+    progress.answer("ranks", "why", 0, "a", correct=False)
+
+    assert str(drawn(progress)).splitlines() == [
+        "01 · Ranks (1 of 3 done)",
+        "  ✓ ranks.hello  passed       1 attempt, 0 hints",
+        "  ◐ ranks.ring   not started  0 attempts, 1 hint",
+        "  ◐ quiz ranks   1 right of 2 answered",
+        "",
+        "02 · A & <b> (0 of 1 done)",
+        "  ○ ab.step      not started",
+        "",
+        "Next: ranks.ring, in 01-ranks.ipynb",
+    ]
+
+
+def test_next_is_the_first_that_is_not_done_quizzes_included(progress: Progress) -> None:
+    solve(progress, "ranks.hello", "ranks.ring")
+    assert drawn(progress).advice == "Next: quiz ranks, in 01-ranks.ipynb"
+
+    progress.answer("ranks", "who", 0, "a", correct=True)
+    assert drawn(progress).advice == "Next: ab.step, in 02-a & b.ipynb"
+
+    solve(progress, "ab.step")
+    assert drawn(progress).advice == "Everything is done."
+    assert CourseMap((), progress.summary()).advice == "There are no lessons here."
+
+
+def test_in_a_notebook_every_lesson_is_a_link_and_nothing_becomes_html(progress: Progress) -> None:
+    shown = ShownMap(drawn(progress), notice="The file <x> is full.")
+    html = shown._repr_html_()
+
+    assert '<a href="02-a%20%26%20b.ipynb">02 · A &amp; &lt;b&gt;</a> (0 of 1 done)' in html
+    assert '<strong>Next: ranks.hello, in <a href="01-ranks.ipynb">01 · Ranks</a></strong>' in html
+    assert '<th scope="row">ab.step</th><td><span aria-hidden="true">○</span> not started</td>' in html
+    assert "The file &lt;x&gt; is full." in html
+    assert repr(shown) == f"The file <x> is full.\n\n{drawn(progress)}"
+
+
+# In the terminal
+
+
+def test_the_terminal_shows_the_courses_own_lessons(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    solve(Progress(), "start.first")
+    assert cli.main(["progress"]) == 0
+    out = capsys.readouterr().out
+
+    assert out == f"{CourseMap(lessons(), Progress().summary())}\n"
+    assert "✓ start.first" in out
+    assert out.endswith("Next: quiz start, in 00-start-here.ipynb\n")
+
+
+def test_progress_goes_to_another_machine_and_back(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    solve(Progress(), "start.first")
+    file = tmp_path / "export.json"
+    assert cli.main(["progress", "--export", str(file)]) == 0
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "other"))
+
+    assert cli.main(["progress", "--import", str(file)]) == 0
+    assert Progress().summary().exercises["start.first"].passed
+    assert cli.main(["progress", "--import", str(file)]) == 0
+    assert [line[:14] for line in capsys.readouterr().out.splitlines()[1:]] == ["New entries: 2", "New entries: 0"]
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "told"),
+    [
+        ("--import", None, "No such file or directory"),
+        ("--import", b"\xff\xfe", "the file could not be used"),
+        ("--import", b"{}", "Nothing was imported"),
+        ("--export", None, "No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, content: bytes | None, told: str
+) -> None:
+    file = tmp_path / "folder" / "export.json"
+    if content is not None:
+        file.parent.mkdir()
+        file.write_bytes(content)
+
+    assert cli.main(["progress", option, str(file)]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_a_damaged_record_is_told_and_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Progress().hint_taken("start.first", 1)
+    home.joinpath("progress.sqlite3").write_bytes(b"this is no database" * 100)
+
+    assert cli.main(["progress"]) == 1
+    assert "is damaged" in capsys.readouterr().err
+    assert [path.name for path in Progress().kept_aside()] == ["progress.sqlite3.damaged-1"]
+
+
+def test_an_export_is_plain_json(home: Path, tmp_path: Path) -> None:
+    solve(Progress(), "start.first")
+    cli.main(["progress", "--export", str(tmp_path / "export.json")])
+    exported = json.loads((tmp_path / "export.json").read_text())
+
+    assert exported["tables"]["attempts"][0]["exercise"] == "start.first"
