@@ -1,0 +1,139 @@
+"""What a rank holds, measured, is what the formulas say: to the byte, with padding told apart."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import Adam
+
+from benchmarks.stages import PEAKS, peak_bytes
+from course_lib import World, mark, zero
+
+ENGINES = ["DataParallel", "Stage1", "Stage2", "Stage3"]
+
+
+def layers(*widths):
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(into, out) for into, out in pairwise(widths)))
+
+
+def training(engine, widths, dtype=torch.float32):
+    """Two steps, with marks where gradients are averaged and where they are gone; how many counts of steps there are.
+
+    torch's Adam counts the steps of each parameter that it is given, in 4 bytes.
+    """
+    made = getattr(zero, engine)(layers(*widths).to(dtype), Adam, lr=0.1)
+    x = torch.ones(2, widths[0], dtype=dtype)
+    for _ in range(2):
+        made.zero_grad()
+        mark("between steps")
+        made(x).sum().backward()
+        mark("after backward")
+        made.step()
+    return sum("step" in state for state in made.optimizer.state.values())
+
+
+def measured(run, label):
+    """Bytes by category, of all ranks: without padding and without counts of steps."""
+    for report, counts in zip(run.memory, run, strict=True):
+        held = report.marks[label]
+        bare = {category: nbytes - held.padding.get(category, 0) for category, nbytes in held.by_category.items()}
+        yield bare | {"optimizer": bare["optimizer"] - 4 * counts}
+
+
+EVEN = (11, 12, 12, 12)  # each tensor of it is shared by 1, 2, 3 and 4 ranks without padding
+
+
+def psi(widths):
+    return sum(param.numel() for param in layers(*widths).parameters())
+
+
+# Bytes for each parameter on N ranks: of parameters, of averaged gradients, and of the optimizer's state
+FP32 = {
+    "DataParallel": lambda n: (4, 4, 8),
+    "Stage1": lambda n: (4, 4, 8 / n),
+    "Stage2": lambda n: (4, 4 / n, 8 / n),
+    "Stage3": lambda n: (4 / n, 4 / n, 8 / n),
+}
+# In bf16 masters count as the optimizer's, and averages are in fp32; stage 1 has what backward leaves, which is in bf16
+BF16 = {
+    "DataParallel": lambda n: (2, 4, 12),
+    "Stage1": lambda n: (2, 2, 12 / n),
+    "Stage2": lambda n: (2, 4 / n, 12 / n),
+    "Stage3": lambda n: (0, 4 / n, 12 / n),
+}
+
+
+@pytest.mark.parametrize(("dtype", "formulas"), [(torch.float32, FP32), (torch.bfloat16, BF16)])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_it_holds_what_the_formula_says(engine, world_size, dtype, formulas):
+    run = World(world_size).run(training, engine, EVEN, dtype)
+    parameters, gradients, optimizer = (psi(EVEN) * width for width in formulas[engine](world_size))
+    for held in measured(run, "after backward"):
+        assert (held["parameters"], held["gradients"], held["optimizer"]) == (parameters, gradients, optimizer)
+    for held in measured(run, "between steps"):
+        assert (held["parameters"], held["gradients"]) == (parameters, 0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_does_not_divide_is_padded_and_the_padding_is_told(engine):
+    uneven = (5, 7, 7, 3)
+    run = World(4).run(training, engine, uneven)
+    total = {"parameters": 0, "gradients": 0, "optimizer": 0}
+    for held in measured(run, "after backward"):
+        total = {category: nbytes + held[category] for category, nbytes in total.items()}
+    parameters, gradients, optimizer = FP32[engine](4)
+    assert total == {
+        "parameters": 4 * parameters * psi(uneven),
+        "gradients": 4 * gradients * psi(uneven),
+        "optimizer": 4 * optimizer * psi(uneven),
+    }
+    padded = {category for report in run.memory for category, nbytes in report.padding.items() if nbytes}
+    assert ("parameters" in padded) == (engine != "DataParallel")
+
+
+def test_stage_3_holds_no_more_than_its_units_in_use_at_once():
+    def rank(depth):
+        made = zero.Stage3(layers(*[32] * (depth + 1)), Adam, lr=0.1)
+        for _ in range(2):
+            made(torch.ones(1, 32)).sum().backward()
+            made.step()
+        return [param.numel() for param in made.module.parameters()]
+
+    few, many = (World(4).run(rank, depth) for depth in (4, 12))
+    assert set(many[0]) == {0}
+    # 8 layers more: a quarter of their 16 bytes a parameter, an activation of 32 numbers, and two numbers besides (a
+    # count of steps and a zero); a step needs no more than it did.
+    each = (32 * 32 + 32) * 16 // 4 + 4 * (32 + 2)
+    assert many.memory[0].peak_bytes - few.memory[0].peak_bytes == 8 * each
+
+
+def test_stage_2_frees_gradients_as_backward_goes_on():
+    def rank(engine):
+        made = getattr(zero, engine)(layers(*[64] * 17), Adam, lr=0.1)
+        mark("made")
+        made(torch.ones(1, 64)).sum().backward()
+        mark("after backward")
+        return sum(param.nbytes for param in made.module.parameters())
+
+    one, two = (World(4).run(rank, engine) for engine in ("Stage1", "Stage2"))
+    parameters = one[0]
+    during = [
+        run.memory[0].marks["after backward"].current_bytes - run.memory[0].marks["made"].current_bytes
+        for run in (one, two)
+    ]
+    assert during[0] == pytest.approx(parameters, rel=0.01) and during[1] == pytest.approx(parameters / 4, rel=0.01)
+    assert (
+        two.memory[0].marks["after backward"].peak_bytes
+        < 1.75 * parameters
+        < one.memory[0].marks["after backward"].peak_bytes
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor:UserWarning")
+@pytest.mark.parametrize("engine", PEAKS)
+def test_no_peak_is_above_that_of_fsdp2(engine):
+    assert peak_bytes(engine) <= peak_bytes(PEAKS[engine])
