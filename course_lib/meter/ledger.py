@@ -115,11 +115,11 @@ class Ledger:
         block = self._live.get(id(storage))
         return block if block is not None and block() is storage else None
 
-    def enter(self, storage: Any, tensor: Tensor | None, operator: str) -> Block:
-        """A storage has come, or has got a new size."""
+    def enter(self, storage: torch.UntypedStorage, nbytes: int, tensor: Tensor | None, operator: str) -> Block:
+        """A storage of `nbytes` has come, or has got this new size."""
         block = Block(storage, self._events.append)
         block.address = address = id(storage)
-        block.nbytes = nbytes = storage.nbytes()
+        block.nbytes = nbytes
         block.size = self._size_of(nbytes)
         block.operator = operator
         block.line = block.layout = block.category = block.told = None
@@ -135,8 +135,10 @@ class Ledger:
 
     def resize(self, block: Block, operator: str) -> Block:
         """The storage of `block` has got a new size."""
+        storage = block()
+        assert storage is not None
         self._events.append(block)
-        new = self.enter(block(), None, operator)
+        new = self.enter(storage, storage.nbytes(), None, operator)
         new.category, new.in_forward, new.tensor = block.category, block.in_forward, block.tensor
         return new
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableSet
 from contextlib import contextmanager
 from time import perf_counter
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,8 @@ from .storages import plain, storage_of, tensors_in
 
 LARGE = 1000
 """A block of at least one part in so many of the peak is entered with its line and layout."""
+
+_Value = TypeVar("_Value")
 
 _DDP = distributed.__file__
 _MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
@@ -67,6 +69,7 @@ class MemoryMeter:
         self._meters = meters
         meters.add(self)
         self._learners: dict[str, bool] = {}  # by filename
+        self._values: dict[Any, Any] = {}
         self._loans = Loans()
         self._returning: Returning | None = None  # until the learner's function has been seen to run
         self._holders: dict[Block, tuple[str, ...]] = {}
@@ -86,10 +89,10 @@ class MemoryMeter:
     def _note(self, part: Tensor, tensor: Tensor, operator: str) -> None:
         """`operator` returned `tensor`, which is or contains `part`; the memory of that may be new."""
         storage = storage_of(part)
-        if storage is None or self.ledger.find(storage) is not None or not storage.nbytes():
+        if storage is None or self.ledger.find(storage) is not None or not (nbytes := storage.nbytes()):
             return
         self._loans.settle()
-        block = self.ledger.enter(storage, tensor, operator)
+        block = self.ledger.enter(storage, nbytes, tensor, operator)
         caller = sys._getframe(2)
         if self._returning is not None:
             self._returning.look(caller)
@@ -97,8 +100,13 @@ class MemoryMeter:
         if makes_gradient(caller.f_back):
             block.category = "gradients"
         if block.size * LARGE >= self.ledger.peak:
-            block.layout = (part.dtype, part.shape)
+            block.layout = self._alike((part.dtype, part.shape))
             self._locate(block, caller)
+
+    def _alike(self, value: _Value) -> _Value:
+        """The first value that equals this one: a step makes the same blocks again and again."""
+        first: _Value = self._values.setdefault(value, value)
+        return first
 
     def _locate(self, block: Block, frame: FrameType | None) -> None:
         """Find the learner's line and, on the way to it, whether DDP makes a bucket."""
@@ -109,7 +117,7 @@ class MemoryMeter:
             if filename not in learners:
                 learners[filename] = self._is_learners(code)
             if learners[filename]:
-                block.line = (filename, frame.f_lineno, code.co_name)
+                block.line = self._alike((filename, frame.f_lineno, code.co_name))
                 return
             if filename == _DDP and code.co_name in _MAKE_BUCKETS:
                 block.guess("communication")
@@ -123,7 +131,7 @@ class MemoryMeter:
         if block is not None and block.nbytes != storage.nbytes():
             self.ledger.resize(block, operator)
         elif block is None and storage.nbytes():
-            self.ledger.enter(storage, None, operator)
+            self.ledger.enter(storage, storage.nbytes(), None, operator)
 
     def detached(self, tensor: Tensor) -> None:
         if makes_gradient(sys._getframe(1).f_back):

@@ -102,13 +102,9 @@ def unwatched(fn: Callable[[], Any]) -> Callable[[], Any]:
     return call
 
 
-def _watch() -> tuple[AbstractContextManager[None], Watcher | None]:
-    """How to leave the key out on this thread, and who watches it."""
-    try:
-        watch: tuple[AbstractContextManager[None], Watcher | None] = _thread.watch
-    except AttributeError:  # a thread that inherited the key: autograd has one for each GPU
-        return _left_out(), _watchers[0] if len(_watchers) == 1 else None
-    return watch
+def _inherited() -> tuple[AbstractContextManager[None], Watcher | None]:
+    """How to leave the key out, and who watches, on a thread that inherited the key: autograd has one for each GPU."""
+    return _left_out(), _watchers[0] if len(_watchers) == 1 else None
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------
@@ -118,7 +114,10 @@ def _making(operator: Any, name: str) -> Callable[..., Any]:
     call = operator._op
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        guard, watcher = _watch()
+        try:
+            guard, watcher = _thread.watch
+        except AttributeError:
+            guard, watcher = _inherited()
         with guard:
             result = call(*args, **kwargs)
         if watcher is not None:
@@ -132,7 +131,10 @@ def _converting(operator: Any, name: str) -> Callable[..., Any]:
     call = operator._op
 
     def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        guard, watcher = _watch()
+        try:
+            guard, watcher = _thread.watch
+        except AttributeError:
+            guard, watcher = _inherited()
         with guard:
             result = call(tensor, *args, **kwargs)
         if watcher is not None and isinstance(tensor, Tensor):  # or the 2 of `x *= 2`, which gets the dtype of x
@@ -146,7 +148,10 @@ def _detaching(operator: Any, name: str) -> Callable[..., Any]:
     call = operator._op
 
     def kernel(tensor: Tensor) -> Any:
-        guard, watcher = _watch()
+        try:
+            guard, watcher = _thread.watch
+        except AttributeError:
+            guard, watcher = _inherited()
         with guard:
             result = call(tensor)
         if watcher is not None:
@@ -160,7 +165,10 @@ def _resizing(operator: Any, name: str) -> Callable[..., Any]:
     call = operator._op
 
     def kernel(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        guard, watcher = _watch()
+        try:
+            guard, watcher = _thread.watch
+        except AttributeError:
+            guard, watcher = _inherited()
         with guard:
             result = call(tensor, *args, **kwargs)
         if watcher is not None:

@@ -57,7 +57,7 @@ def purposes(ledger: Ledger, owners: Owners, maker: Maker, variables: Iterable[T
             storage = storage_of(part)
             if storage is None or not storage.nbytes() or _is_borrowed(storage, ledger, maker, found):
                 continue
-            block = ledger.find(storage) or ledger.enter(storage, None, "another library")
+            block = ledger.find(storage) or ledger.enter(storage, storage.nbytes(), None, "another library")
             block.category = found.by_address.setdefault(block.address, category)
             covered[block.address].append(_span(part))
     for tensor in variables:
