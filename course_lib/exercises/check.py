@@ -19,7 +19,7 @@ from .compare import findings
 from .diagnose import known_mistake
 from .findings import Finding, Verdict
 from .guard import Guard
-from .observe import Observation, Trial, observe
+from .observe import Observation, Trial, observe, recall
 from .plain import Opaque, leaves
 from .unready import misfit, unattempted
 
@@ -50,7 +50,7 @@ def check(
     try:
         expected: list[Observation] = []
         for case in cases:
-            expected.append(observe(exercise, exercise.reference, case, world))
+            expected.append(recall(exercise, exercise.reference, case, world))
             problem = _unfit(exercise, case, expected[-1])
             if problem is not None:
                 return replace(verdict, findings=(problem,))
@@ -67,7 +67,10 @@ def draw(exercise: Exercise, seed: int, world: World | None = None) -> list[Case
         CourseError: no case fits.
     """
     numbers = range(exercise.case_count if world is None else 20 * exercise.case_count)
-    cases = [exercise.draw(random.Random(f"{exercise.name} {seed} {number}"), number) for number in numbers]
+    cases = [
+        replace(exercise.draw(random.Random(f"{exercise.name} {seed} {number}"), number), drawn=(seed, number))
+        for number in numbers
+    ]
     if world is not None:
         cases = [case for case in cases if case.world_size in (0, world.world_size)][: exercise.case_count]
     if not cases:

@@ -21,6 +21,7 @@ from ..errors import CourseError
 from ..world import World
 from .check import OnCase, check, nobody_watches
 from .findings import Verdict
+from .observe import Observation
 from .rules import Rule
 from .unready import unattempted
 
@@ -36,11 +37,13 @@ class Case:
         args: called with a rank, the positional arguments of the solution there. Drawn anew on every call, always the
             same: whoever runs the solution may change them. It runs on the rank itself.
         about: the case in a few words, for the learner ("3 ranks, 10 elements").
+        drawn: the seed and the number that it was drawn from; set by the check.
     """
 
     world_size: int
     args: Callable[[int], tuple[Any, ...]]
     about: str
+    drawn: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +65,17 @@ class Mistake:
 
 
 @dataclass(kw_only=True)
-class Latest:
-    """The solution that was checked last, so that it can be checked again."""
+class Remembered:
+    """What is kept from check to check.
 
-    solution: Solution | None = None
+    Attributes:
+        latest: the solution that was checked last, so that it can be checked again.
+        observed: what the reference and the known mistakes did, by solution and by what the case was drawn from: they
+            do the same each time, so once is enough.
+    """
+
+    latest: Solution | None = None
+    observed: dict[tuple[Solution, tuple[int, int]], Observation] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +122,7 @@ class Exercise:
     inputs_matter: bool = True
     tolerance: float = 1e-5
     case_count: int = 6
-    latest: Latest = field(default_factory=Latest, init=False, repr=False, compare=False)
+    remembered: Remembered = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     def check(
         self, solution: Any, world: World | None = None, *, seed: int = 0, on_case: OnCase = nobody_watches
@@ -125,7 +135,7 @@ class Exercise:
             seed: the same seed draws the same cases.
             on_case: called with the number of cases done and the number to do.
         """
-        self.latest.solution = solution
+        self.remembered.latest = solution
         return check(self, solution, world, seed=seed, on_case=on_case)
 
     def is_stub(self, solution: Any) -> bool:
@@ -138,12 +148,12 @@ class Exercise:
         Raises:
             CourseError: nothing was checked yet.
         """
-        if self.latest.solution is None:
+        if self.remembered.latest is None:
             raise CourseError(
                 f"{self.name}: nothing to run again, because no solution has been checked in this kernel. "
                 "Run the cell of the exercise first."
             )
-        return self.check(self.latest.solution, seed=seed)
+        return self.check(self.remembered.latest, seed=seed)
 
     @property
     def cell(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
 from ..world import RankError, RankReport, World
-from .observe import Observation, Trial, observe
+from .observe import Observation, Trial, recall
 from .plain import same
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def known_mistake(trials: Iterable[Trial], world: World | None = None) -> Mistak
             candidates = [(mistake, 0) for mistake in trial.exercise.mistakes]
         matches = []
         for mistake, alike in candidates:
-            made = observe(trial.exercise, mistake.solution, trial.case, world)
+            made = recall(trial.exercise, mistake.solution, trial.case, world)
             if _same_behaviour(trial, made):
                 matches.append((mistake, alike + (_calls(made) == _calls(trial.yours))))
         candidates = matches

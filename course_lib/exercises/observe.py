@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -37,7 +37,7 @@ class Observation:
         before: its arguments before the call.
         after: its arguments after the call.
         calls: its part in collectives and messages.
-        memory: what it held; empty, too, where the exercise is not `measured`.
+        memory: what it held, without its timeline; empty, too, where the exercise is not `measured`.
         output: what it printed; also where there is an error.
         error: why it did not end well.
     """
@@ -93,10 +93,23 @@ def observe(exercise: Exercise, solution: Solution, case: Case, world: World | N
     except CourseError as error:
         return Observation(error=error, output=error.output if isinstance(error, RankError) else ())
     values, before, after = zip(*run, strict=True)
-    memory = run.memory if exercise.measured else ()
+    memory = tuple(replace(report, changes=()) for report in run.memory) if exercise.measured else ()
     return Observation(
         values=values, before=before, after=after, calls=run.calls, memory=memory, output=tuple(run.output)
     )
+
+
+def recall(exercise: Exercise, solution: Solution, case: Case, world: World | None = None) -> Observation:
+    """As `observe`, for a solution of the course's own. On simulated ranks it is run once for each case."""
+    if world is not None:
+        return observe(exercise, solution, case, world)
+    seen, key = exercise.remembered.observed, (solution, case.drawn)
+    if key not in seen:
+        observation = observe(exercise, solution, case)
+        if isinstance(observation.error, RankError) and observation.error.kind == "timeout":
+            return observation  # a busy machine's doing, maybe
+        seen[key] = observation
+    return seen[key]
 
 
 def _on_rank(
