@@ -13,7 +13,7 @@ from course_lib import CourseError, World
 from course_lib.plots import plot_comm, plot_memory, plot_shards, plot_timeline
 from course_lib.plots.comm import LIGHT
 from course_lib.plots.memory import MOST_PLACES, stacked
-from course_lib.plots.picture import BLUE, GREY, INK, PALETTE, in_bytes
+from course_lib.plots.picture import BLUE, GREY, INK, PALETTE, in_bytes, short_path
 
 SVG = "http://www.w3.org/2000/svg"
 RING = [[0, 12_800_000, 0], [0, 0, 12_800_000], [12_800_000, 0, 0]]
@@ -133,6 +133,19 @@ def test_ids_occur_only_where_the_figure_refers_to_them(picture):
     ids = re.findall(r' id="([^"]+)"', picture.svg)
     assert len(ids) == len(set(ids))
     assert all(f"#{name}" in picture.svg for name in ids)
+
+
+@pytest.mark.parametrize(
+    ("path", "short"),
+    [
+        ("M 0.16 2 \nL 1 2 \nL 3 2 \nL 3 5 \nL 3 9 \nz\n", "M 0.1 2 L 3 2 L 3 9 z"),
+        ("M 0 0 \nL 0 5 \nL 0 3 \nL 0 4", "M 0 0 L 0 5 L 0 3 L 0 4"),  # there and back again
+        ("M 0 0 \nL 1 1 \nL 2 2", "M 0 0 L 1 1 L 2 2"),
+        ("M 0 0 \nC 1 1 2 0 3 0 \nL 4 0 \nL 5 0 \nM 6 0 \nL 7 0", "M 0 0 C 1 1 2 0 3 0 L 5 0 M 6 0 L 7 0"),
+    ],
+)
+def test_a_path_is_drawn_without_the_places_that_its_straight_lines_pass(path, short):
+    assert short_path(path) == short
 
 
 def test_the_same_figure_drawn_again_is_the_same_to_the_letter_and_another_has_other_ids():

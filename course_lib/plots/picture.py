@@ -88,12 +88,33 @@ _LINES = "stroke-linejoin: round; stroke-linecap: butt"  # matplotlib's own rule
 
 def _at_home_in_a_page(svg: str) -> str:
     """The `<svg>` of a file without what only a file needs, without ids that it does not use itself (a page may have
-    an id once, and figures are many), and with places to a tenth of a point, which is half as long."""
+    an id once, and figures are many), and with short paths."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
+    svg = re.sub(r' d="([^"]*)"', lambda path: f' d="{short_path(path[1])}"', svg)
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
     return re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
+
+
+def short_path(path: str) -> str:
+    """The same path, with places to a tenth of a point, and without those that level and upright lines pass.
+
+    What a long run held is drawn as stairs with many such places, and a saved notebook holds them all.
+    """
+    steps: list[str] = []
+    for step in re.sub(r"(\.\d)\d+", r"\1", path).strip().split("\n"):
+        if len(steps) > 1 and _is_passed(steps[-2], steps[-1], step):
+            steps.pop()
+        steps.append(step.strip())
+    return " ".join(steps)
+
+
+def _is_passed(start: str, middle: str, end: str) -> bool:
+    """Whether the line from `start` to `end`, such as `L 3 4`, is level or upright and passes `middle`."""
+    if (middle[:1], end[:1]) != ("L", "L"):
+        return False
+    xs, ys = zip(*(map(float, step.split()[-2:]) for step in (start, middle, end)), strict=True)
+    return any(len(set(same)) == 1 and sorted(along)[1] == along[1] for same, along in ((xs, ys), (ys, xs)))
 
 
 def in_bytes(count: float) -> str:
