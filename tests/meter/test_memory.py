@@ -352,6 +352,20 @@ def test_the_text_has_every_category():
     assert text.endswith("\n  other                      4,000 bytes")
 
 
+@pytest.mark.slow
+def test_a_long_history_is_condensed_and_still_adds_up():
+    def program():
+        kept = [torch.zeros(N)]
+        for _ in range(25_000):
+            kept[0] = torch.zeros(N)
+        return kept
+
+    report = measured(program)
+    assert len(report.timeline) < 41_000  # of 50,001 changes
+    assert sum(sum(event.deltas.values()) for event in report.timeline) == report.current_bytes == BYTES
+    assert max(event.highest_bytes for event in report.timeline) == report.peak_bytes == 2 * BYTES
+
+
 # CUDA's allocator
 
 
