@@ -75,6 +75,35 @@ def lab_arguments(notebooks: Path, others: Sequence[str]) -> list[str]:
     return [*arguments, *others]
 
 
+def add_check(subcommands: Subcommands) -> None:
+    parser = subcommands.add_parser("check", help="grade notebooks, each in a fresh kernel; none can stop the others")
+    parser.add_argument("notebooks", type=Path, nargs="+", metavar="NOTEBOOK")
+    parser.add_argument("--seconds", type=float, default=300, help="to run one notebook, and again to check it (300)")
+    parser.add_argument("--memory", type=float, default=8, metavar="GIB", help="GiB that one notebook may use (8)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the results as CSV, a row for each exercise")
+    parser.set_defaults(run=run_check)
+
+
+def run_check(options: argparse.Namespace) -> int:
+    from course_lib import grading  # Jupyter's client, which the other subcommands need not load
+
+    limits = grading.Limits(seconds=options.seconds, memory_bytes=int(options.memory * 2**30))
+    graded = []
+    for one in grading.grade(options.notebooks, limits):
+        print(str(one).encode("utf-8", "backslashreplace").decode(), flush=True)
+        graded.append(one)
+    for file, write in ((options.json, grading.as_json), (options.csv, grading.as_csv)):
+        try:
+            if file:
+                file.write_text(write(graded), "utf-8", "backslashreplace", newline="")
+        except OSError as error:
+            raise CourseError(f"{file} cannot be written ({error}). Name another; the results are above.") from error
+    passed = sum(one.passed for one in graded)
+    print(f"{passed} of {len(graded)} notebooks passed")
+    return 0 if passed == len(graded) else 1
+
+
 def add_doctor(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser("doctor", help="tell what this machine can run, and what is missing")
     parser.set_defaults(run=run_doctor)
@@ -111,7 +140,7 @@ def run_doctor(_: argparse.Namespace) -> int:
     return 0 if doctor.lessons_can_run(findings) else 1
 
 
-COMMANDS = (add_lab, add_progress, add_doctor)
+COMMANDS = (add_lab, add_check, add_progress, add_doctor)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -127,6 +127,7 @@ ALLOWED: dict[str, set[str]] = {
     "recipe": {"errors", "world"},
     "exercises": {"errors", "zero", "world", "meter", "planner", "quizzes"},
     "widgets": {"errors", "exercises", "lessons", "progress", "progress_map", "plots", "quizzes"},
+    "grading": {"errors", "exercises", "lessons", "widgets"},
     "doctor": {"errors", "world", "progress"},
 }
 TOP = {"__init__", "cli"}  # these may import everything

@@ -1,0 +1,94 @@
+"""Grades one notebook: runs it, checks what it handed in, and adds what its lesson has and it has not."""
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import CourseError
+from ..lessons import Lesson, lessons, named, read_notebook
+from .judge import judge
+from .kernel import Ran, claimed, run
+from .limits import Limits
+from .report import Grade, Graded
+
+
+def grade(paths: Sequence[Path], limits: Limits | None = None) -> Iterator[Graded]:
+    """Grade notebooks one after the other. None of them can keep the others from being graded.
+
+    All are read before the first one runs, so that none can change another.
+    """
+    texts = [(path, _text(path)) for path in paths]
+    course = lessons()
+    for path, text in texts:
+        try:
+            graded = _graded(path, text, course, limits or Limits())
+        except CourseError as error:
+            graded = Graded(notebook=str(path), ended=str(error))
+        except Exception as error:  # whatever is in this notebook, the next one is graded
+            graded = Graded(notebook=str(path), ended=f"it could not be graded ({type(error).__name__}: {error})")
+        yield graded
+
+
+def _text(path: Path) -> bytes | None:
+    """What is in the file; None where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _graded(path: Path, text: bytes | None, course: Iterable[Lesson], limits: Limits) -> Graded:
+    if text is None:
+        raise CourseError("the file cannot be read: name a notebook that is there")
+    # A learner's code may leave processes that still write: what they leave behind is none of ours.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        scratch = Path(folder)
+        (scratch / "work").mkdir()
+        copy = scratch / "work" / path.name
+        copy.write_bytes(text)
+        cells = [cell for cell in read_notebook(copy)["cells"] if cell["cell_type"] == "code"]
+        sources = ["".join(cell["source"]) for cell in cells]
+        ran = run(sources, scratch, limits)
+        remarks = [
+            f"code cell {number} raised {error}"
+            for number, error in ran.raised.items()
+            if "raises-exception" not in str(cells[number - 1].get("metadata"))
+        ]
+        if not copy.exists() or copy.read_bytes() != text:
+            remarks.append("it changed or deleted its own file while it ran")
+        own = list(dict.fromkeys(name for source in sources for name in named(source, "exercise")))
+        judged = {grade.exercise: grade for grade in judge(ran.solutions, scratch, limits)}
+    grades = [judged.get(name) or _not_judged(name, name in own, ran) for name in _expected(path, own, course)]
+    claims = ran.claims | claimed(json.dumps([cell.get("outputs") for cell in cells]), own)
+    return Graded(
+        notebook=str(path),
+        exercises=tuple(_remarked(grade, claims) for grade in grades),
+        ended=ran.ended or ("" if grades else "there is no exercise in it, and it is no lesson of the course"),
+        remarks=tuple(remarks),
+    )
+
+
+def _expected(path: Path, own: Sequence[str], course: Iterable[Lesson]) -> list[str]:
+    """The exercises of the lesson that the notebook is, by its name or by what is in it, and any others in it."""
+    of_the_lesson = [
+        name
+        for lesson in course
+        if lesson.path.name == path.name or not set(own).isdisjoint(lesson.exercises)
+        for name in lesson.exercises
+    ]
+    return list(dict.fromkeys([*of_the_lesson, *own]))
+
+
+def _not_judged(name: str, in_notebook: bool, ran: Ran) -> Grade:
+    if not in_notebook:
+        return Grade(exercise=name, status="missing", observed="the notebook has no cell for it")
+    observed = ran.problems.get(name) or f"its cell was not reached: {ran.ended}"
+    return Grade(exercise=name, status="error", observed=observed)
+
+
+def _remarked(grade: Grade, claims: set[str]) -> Grade:
+    if grade.status == "passed" or grade.exercise not in claims:
+        return grade
+    return replace(grade, remark="an output of the notebook says passed")

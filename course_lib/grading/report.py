@@ -1,0 +1,80 @@
+"""What came of grading, as a table, as JSON and as CSV."""
+
+import csv
+import io
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Literal
+
+Status = Literal["passed", "failed", "error", "unattempted", "missing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grade:
+    """One exercise of one notebook.
+
+    Attributes:
+        status: as a verdict has it, or `missing`: the lesson has the exercise, and the notebook does not.
+        observed: what was seen, or why there is no verdict; empty after a pass.
+        mistake: the id of the known mistake that behaves just like the solution.
+        remark: what an instructor should look at; it does not change the status.
+    """
+
+    exercise: str
+    status: Status
+    observed: str = ""
+    mistake: str = ""
+    remark: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graded:
+    """One notebook.
+
+    Attributes:
+        ended: why it could not be run to its end; empty where it could.
+        remarks: what an instructor should look at.
+    """
+
+    notebook: str
+    exercises: tuple[Grade, ...] = ()
+    ended: str = ""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """The notebook ran to its end, it has exercises, and each was passed."""
+        return not self.ended and bool(self.exercises) and all(grade.status == "passed" for grade in self.exercises)
+
+    @property
+    def score(self) -> str:
+        return f"{sum(grade.status == 'passed' for grade in self.exercises)} of {len(self.exercises)} passed"
+
+    def __str__(self) -> str:
+        lines = [f"{self.notebook}: {self.score}"]
+        lines += [f"  ! {text}" for text in (self.ended, *self.remarks) if text]
+        width = max((len(grade.exercise) for grade in self.exercises), default=0)
+        for grade in self.exercises:
+            seen = textwrap.shorten(grade.observed, 100, placeholder=" ...")
+            lines.append(f"  {grade.exercise:<{width}}  {grade.status:<11}  {seen}".rstrip())
+            lines += [f"  {'':<{width}}  ! {grade.remark}"] if grade.remark else []
+        return "\n".join(lines)
+
+
+def as_json(graded: Sequence[Graded]) -> str:
+    return json.dumps([asdict(one) | {"passed": one.passed} for one in graded], indent=1, ensure_ascii=False)
+
+
+def as_csv(graded: Sequence[Graded]) -> str:
+    """A row for each exercise; for a notebook that has none, a row that says why."""
+    columns = [field.name for field in fields(Grade)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["notebook", *columns, "ended", "remarks"])
+    writer.writeheader()
+    for one in graded:
+        whole = {"notebook": one.notebook, "ended": one.ended, "remarks": "; ".join(one.remarks)}
+        rows = [asdict(grade) for grade in one.exercises] or [dict.fromkeys(columns, "")]
+        writer.writerows(whole | row for row in rows)
+    return text.getvalue()

@@ -1,0 +1,266 @@
+"""Notebooks are graded, whatever they do."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+
+import cloudpickle
+import nbformat
+import pytest
+
+from course_lib import cli
+from course_lib.grading import Grade, Graded, Limits, as_csv, as_json, grade
+from course_lib.grading.judge import CRASHED, judge
+from course_lib.progress import Progress
+
+IMPORTS = "import torch.distributed as dist\nfrom course_lib import exercise"
+RIGHT = '@exercise("start.first")\ndef first():\n    return squared(dist.get_rank())'
+HELPER = "def squared(x):\n    return x * x"
+WRONG = '@exercise("start.first")\ndef first():\n    return 2 * dist.get_rank()'
+FORGED = 'print("✓ start.first: passed")'
+PATCH = """
+from dataclasses import replace
+from course_lib.exercises import Exercise, Verdict
+Exercise.check = lambda self, *args, **options: Verdict(exercise=self.name, status="passed", seed=0)
+"""
+HAND_IN_THE_REFERENCE = """
+from course_lib import exercises
+exercise("ranks.hello")(exercises.get("ranks.hello").reference)
+"""
+MISSPELT = RIGHT.replace("first", "frist")
+HELLO = '@exercise("ranks.hello")\ndef hello(): ...'
+DELETE = """
+import pathlib
+from IPython.display import clear_output
+for path in pathlib.Path().glob("*.ipynb"):
+    path.unlink()
+"""
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    """Writes a notebook of code cells."""
+    folder = tmp_path_factory.mktemp("class")
+
+    def write_it(name: str, *cells: str) -> Path:
+        path = folder / f"{name}.ipynb"
+        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
+        return path
+
+    return write_it
+
+
+@pytest.fixture(scope="module")
+def graded(write: Write) -> dict[str, Graded]:
+    """A class of notebooks, graded in one go."""
+    notebooks = [
+        write("right", IMPORTS, HELPER, RIGHT),
+        write("forged", IMPORTS, "1 / 0", WRONG, FORGED, MISSPELT),
+        write("patched", IMPORTS, PATCH, WRONG, HAND_IN_THE_REFERENCE),
+        write("leaves", DELETE, IMPORTS, HELPER, f"{RIGHT}\nclear_output()", "import os; os._exit(0)", HELLO),
+        write("empty", "1 + 1"),
+    ]
+    notebooks[0].with_name("broken.ipynb").write_text("{")
+    paths = [notebooks[0].with_name("broken.ipynb"), *notebooks]
+    return {Path(one.notebook).stem: one for one in grade(paths, Limits(seconds=120))}
+
+
+def of(one: Graded) -> dict[str, Grade]:
+    """The grades of a notebook by exercise."""
+    return {grade.exercise: grade for grade in one.exercises}
+
+
+@pytest.mark.slow
+def test_a_right_solution_passes_with_what_it_uses(graded: dict[str, Graded]) -> None:
+    assert graded["right"].exercises == (Grade(exercise="start.first", status="passed"),)
+    assert graded["right"].passed
+    assert graded["right"].remarks == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["forged", "patched"])
+def test_what_a_notebook_says_of_itself_does_not_count(graded: dict[str, Graded], name: str) -> None:
+    one = of(graded[name])["start.first"]
+    assert (one.status, one.mistake) == ("failed", "doubled")
+    assert one.remark == "an output of the notebook says passed"
+
+
+@pytest.mark.slow
+def test_a_cell_that_raises_stops_nothing(graded: dict[str, Graded]) -> None:
+    remark, misspelt = graded["forged"].remarks
+    assert remark == "code cell 2 raised ZeroDivisionError: division by zero"
+    assert misspelt.startswith("code cell 5 raised CourseError: There is no exercise named 'start.frist'.")
+    assert "Did you mean 'start.first'?" in of(graded["forged"])["start.frist"].observed
+
+
+@pytest.mark.slow
+def test_the_courses_own_solution_is_not_the_learners(graded: dict[str, Graded]) -> None:
+    one = of(graded["patched"])["ranks.hello"]
+    assert one.status == "failed"
+    assert one.observed == "this is a function of the course itself, handed in as it is"
+
+
+@pytest.mark.slow
+def test_a_notebook_that_deletes_its_file_and_ends_its_process_keeps_what_it_handed_in(
+    graded: dict[str, Graded],
+) -> None:
+    leaves = of(graded["leaves"])
+    assert leaves["start.first"].status == "passed"
+    assert leaves["ranks.hello"].status == "error"
+    assert leaves["ranks.hello"].observed.startswith("its cell was not reached: it ended its own process")
+    assert leaves["ranks.broadcast"].status == "missing"
+    assert graded["leaves"].remarks == ("it changed or deleted its own file while it ran",)
+    assert Path(graded["leaves"].notebook).exists()
+    assert not graded["leaves"].passed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "told"), [("broken", "is not a notebook that Jupyter has saved"), ("empty", "there is no exercise in it")]
+)
+def test_what_cannot_be_graded_is_told(graded: dict[str, Graded], name: str, told: str) -> None:
+    assert told in graded[name].ended
+    assert not graded[name].passed
+
+
+@pytest.mark.slow
+def test_the_learners_own_record_is_not_touched(graded: dict[str, Graded]) -> None:
+    assert graded["right"].passed
+    assert "start.first" not in Progress().summary().exercises
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("while True: pass", "it did not end within 4 s"),
+        ("while True: print('x' * 1000)", "it printed or showed more than 1 MB"),
+        ("hog = b'x' * 10**9\nimport time; time.sleep(60)", "it used more than 0.5 GiB of memory"),
+        ("import subprocess; subprocess.run(['sleep', '60'])", "it did not end within 4 s"),
+    ],
+    ids=["endless", "flood", "memory", "child"],
+)
+def test_a_notebook_that_passes_a_limit_is_ended_and_the_next_is_graded(write: Write, cell: str, told: str) -> None:
+    limits = Limits(seconds=4, memory_bytes=2**29, output_bytes=10**6)
+    paths = [write("greedy", cell, RIGHT), write("modest", "1 + 1")]
+    greedy, modest = grade(paths, limits)
+
+    assert greedy.ended == told
+    assert of(greedy)["start.first"].observed == f"its cell was not reached: {told}"
+    assert "there is no exercise in it" in modest.ended
+
+
+# The process that checks
+
+
+def pack(folder: Path, body: str) -> Path:
+    """A function of a notebook in a file, as the kernel packs it."""
+    source = f"def first():\n    import os, time, torch.distributed as dist\n    {body}"
+    namespace: dict[str, FunctionType] = {}
+    exec(source, {"__name__": "__main__"}, namespace)
+    file = folder / f"{abs(hash(body))}.pickle"
+    file.write_bytes(cloudpickle.dumps(namespace["first"]))
+    return file
+
+
+@pytest.mark.slow
+def test_a_function_that_ends_the_checking_process_is_told_and_the_rest_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    greeting = 'return f"rank {dist.get_rank()} of {dist.get_world_size()} says hello"'
+    solutions = {
+        "start.first": pack(tmp_path, "os.write(1, b'{}\\n'); os._exit(0)"),
+        "ranks.hello": pack(tmp_path, greeting),
+    }
+    first, second = judge(solutions, tmp_path, Limits())
+
+    assert first == Grade(exercise="start.first", status="error", observed=CRASHED)
+    assert (second.exercise, second.status) == ("ranks.hello", "passed")
+
+
+@pytest.mark.slow
+def test_a_check_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (one,) = judge({"start.first": pack(tmp_path, "time.sleep(1000)")}, tmp_path, Limits(seconds=3))
+    assert (one.status, one.observed) == ("error", "it did not end within 3 s")
+
+
+# Reports
+
+SAMPLE = [
+    Graded(
+        notebook="ann.ipynb",
+        exercises=(
+            Grade(exercise="start.first", status="passed"),
+            Grade(exercise="ranks.hello", status="failed", observed='rank 0 returned "a, b"', mistake="swapped"),
+        ),
+        remarks=("code cell 2 raised NameError: x",),
+    ),
+    Graded(notebook="ben.ipynb", ended="it did not end within 300 s"),
+]
+
+
+def test_the_table_tells_it_all() -> None:
+    assert "\n".join(map(str, SAMPLE)).splitlines() == [
+        "ann.ipynb: 1 of 2 passed",
+        "  ! code cell 2 raised NameError: x",
+        "  start.first  passed",
+        '  ranks.hello  failed       rank 0 returned "a, b"',
+        "ben.ipynb: 0 of 0 passed",
+        "  ! it did not end within 300 s",
+    ]
+
+
+def test_json_and_csv_hold_the_same() -> None:
+    ann, ben = json.loads(as_json(SAMPLE))
+    assert ann["exercises"][1]["mistake"] == "swapped"
+    assert (ann["passed"], ben["passed"], ben["ended"]) == (False, False, "it did not end within 300 s")
+
+    rows = list(csv.DictReader(io.StringIO(as_csv(SAMPLE))))
+    assert [(row["notebook"], row["exercise"], row["status"]) for row in rows] == [
+        ("ann.ipynb", "start.first", "passed"),
+        ("ann.ipynb", "ranks.hello", "failed"),
+        ("ben.ipynb", "", ""),
+    ]
+    assert rows[1]["observed"] == 'rank 0 returned "a, b"'
+    assert rows[2]["ended"] == "it did not end within 300 s"
+
+
+def test_a_notebook_has_passed_only_if_it_ended_and_has_exercises() -> None:
+    right = Grade(exercise="start.first", status="passed")
+    assert Graded(notebook="a", exercises=(right,)).passed
+    assert not Graded(notebook="a").passed
+    assert not Graded(notebook="a", exercises=(right,), ended="it did not end within 300 s").passed
+
+
+@pytest.mark.parametrize(("status", "code"), [("passed", 0), ("failed", 1)])
+def test_the_command_prints_writes_and_exits(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: str,
+    code: int,
+) -> None:
+    asked = []
+
+    def graded(paths: list[Path], limits: Limits) -> list[Graded]:
+        asked.append((paths, limits))
+        one = Grade(exercise="start.first", status=status, observed="\ud800")  # type: ignore[arg-type]
+        return [Graded(notebook="ann.ipynb", exercises=(one,))]
+
+    monkeypatch.setattr("course_lib.grading.grade", graded)
+    files = tmp_path / "out.json", tmp_path / "out.csv"
+    options = ["--seconds", "7", "--memory", "0.5", "--json", str(files[0]), "--csv", str(files[1])]
+
+    assert cli.main(["check", "ann.ipynb", *options]) == code
+    assert asked[:1] == [([Path("ann.ipynb")], Limits(seconds=7, memory_bytes=2**29))]
+    assert capsys.readouterr().out.endswith(f"{1 - code} of 1 notebooks passed\n")
+    assert json.loads(files[0].read_text())[0]["passed"] is (code == 0)
+    assert files[1].read_text().startswith("notebook,exercise,status,")
+
+    assert cli.main(["check", "ann.ipynb", "--csv", str(tmp_path / "nowhere" / "out.csv")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
