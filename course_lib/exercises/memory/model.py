@@ -1,0 +1,206 @@
+"""Count the bytes of a model and of its gradients."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ..declare import Exercise, Mistake
+from . import stubs
+from .data import draw_model
+
+
+def model_bytes(model: nn.Module) -> dict[str, int]:
+    """Return the bytes of the model's "parameters", and of their "gradients" after a backward."""
+    held = {"parameters": 0, "gradients": 0}
+    for param in model.parameters():
+        held["parameters"] += param.numel() * param.element_size()
+        if param.requires_grad:
+            held["gradients"] += param.numel() * param.element_size()
+    return held
+
+
+def shared_count_twice(model: nn.Module) -> dict[str, int]:
+    params = [param for _, param in model.named_parameters(remove_duplicate=False)]
+    return {
+        "parameters": sum(param.numel() * param.element_size() for param in params),
+        "gradients": sum(param.numel() * param.element_size() for param in params if param.requires_grad),
+    }
+
+
+def state_dict_values(model: nn.Module) -> dict[str, int]:
+    values = model.state_dict(keep_vars=True).values()
+    return {
+        "parameters": sum(value.numel() * value.element_size() for value in values),
+        "gradients": sum(value.numel() * value.element_size() for value in values if value.requires_grad),
+    }
+
+
+def state_dict_detached(model: nn.Module) -> dict[str, int]:
+    nbytes = sum(value.numel() * value.element_size() for value in model.state_dict().values())
+    return {"parameters": nbytes, "gradients": nbytes}
+
+
+def buffers_too(model: nn.Module) -> dict[str, int]:
+    held = model_bytes(model)
+    held["parameters"] += sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    return held
+
+
+def frozen_get_gradients(model: nn.Module) -> dict[str, int]:
+    nbytes = sum(param.numel() * param.element_size() for param in model.parameters())
+    return {"parameters": nbytes, "gradients": nbytes}
+
+
+def frozen_left_out(model: nn.Module) -> dict[str, int]:
+    nbytes = sum(param.numel() * param.element_size() for param in model.parameters() if param.requires_grad)
+    return {"parameters": nbytes, "gradients": nbytes}
+
+
+def always_four_bytes(model: nn.Module) -> dict[str, int]:
+    return {
+        "parameters": sum(4 * param.numel() for param in model.parameters()),
+        "gradients": sum(4 * param.numel() for param in model.parameters() if param.requires_grad),
+    }
+
+
+def gradients_in_fp32(model: nn.Module) -> dict[str, int]:
+    return {
+        "parameters": sum(param.numel() * param.element_size() for param in model.parameters()),
+        "gradients": sum(4 * param.numel() for param in model.parameters() if param.requires_grad),
+    }
+
+
+def elements(model: nn.Module) -> dict[str, int]:
+    return {
+        "parameters": sum(param.numel() for param in model.parameters()),
+        "gradients": sum(param.numel() for param in model.parameters() if param.requires_grad),
+    }
+
+
+def rows(model: nn.Module) -> dict[str, int]:
+    return {
+        "parameters": sum(len(param) * param.element_size() for param in model.parameters()),
+        "gradients": sum(len(param) * param.element_size() for param in model.parameters() if param.requires_grad),
+    }
+
+
+def gradients_of_now(model: nn.Module) -> dict[str, int]:
+    grads = [param.grad for param in model.parameters() if param.grad is not None]
+    return {
+        "parameters": sum(param.numel() * param.element_size() for param in model.parameters()),
+        "gradients": sum(grad.numel() * grad.element_size() for grad in grads),
+    }
+
+
+def by_nbytes(model: nn.Module) -> dict[str, int]:
+    params = list(model.parameters())
+    trained = [param for param in params if param.requires_grad]
+    return {"parameters": sum(p.nbytes for p in params), "gradients": sum(p.nbytes for p in trained)}
+
+
+def by_storage(model: nn.Module) -> dict[str, int]:
+    sizes = {}
+    for _, param in model.named_parameters(remove_duplicate=False):
+        sizes[param.data_ptr()] = (param.untyped_storage().nbytes(), param.requires_grad)
+    return {
+        "parameters": sum(nbytes for nbytes, _ in sizes.values()),
+        "gradients": sum(nbytes * trained for nbytes, trained in sizes.values()),
+    }
+
+
+MODEL = Exercise(
+    name="memory.model",
+    title="Weigh a model",
+    task='Return a dict with two numbers of bytes: those of the `"parameters"`, and those that their `"gradients"` '
+    "will take after a backward. A tensor that two layers share is there once. Layers may be frozen "
+    "(`requires_grad` is False), and in another dtype than float32.",
+    stub=stubs.model_bytes,
+    reference=model_bytes,
+    draw=draw_model,
+    variants={"nbytes": by_nbytes, "storages": by_storage},
+    mistakes=[
+        Mistake(
+            id="shared-count-twice",
+            solution=shared_count_twice,
+            told="A tensor that two layers share is counted once for each of them. It has two names, and one memory.",
+            action="Go through `model.parameters()` and nothing else: it gives a shared tensor once.",
+        ),
+        Mistake(
+            id="state-dict",
+            solution=state_dict_values,
+            told="A state dict has an entry for each name: a shared tensor stands in it twice, and buffers, such as "
+            "running averages, stand in it too, which are no parameters.",
+            action="Go through `model.parameters()`.",
+        ),
+        Mistake(
+            id="state-dict-as-gradients",
+            solution=state_dict_detached,
+            told="You weigh the state dict, twice. It names a shared tensor twice and holds buffers; and of frozen "
+            "parameters there are no gradients.",
+            action="Go through `model.parameters()`, and ask each whether it requires a gradient.",
+        ),
+        Mistake(
+            id="buffers-too",
+            solution=buffers_too,
+            told="Buffers, such as running averages, are counted as parameters. They are part of the model, but no "
+            "optimizer trains them.",
+            action="Leave `model.buffers()` out.",
+        ),
+        Mistake(
+            id="frozen-get-gradients",
+            solution=frozen_get_gradients,
+            told="Frozen parameters are given gradients. Backward makes none where `requires_grad` is False.",
+            action="Count a gradient only where `param.requires_grad`.",
+        ),
+        Mistake(
+            id="frozen-left-out",
+            solution=frozen_left_out,
+            told="Frozen parameters are left out altogether. They get no gradient, but are held like the others.",
+            action="Count all parameters; let `requires_grad` decide about the gradient alone.",
+        ),
+        Mistake(
+            id="always-four-bytes",
+            solution=always_four_bytes,
+            told="Every element is counted with 4 bytes, as in float32. Elements of bfloat16 and float16 take 2, of "
+            "float64 8.",
+            action="Ask each parameter: `param.element_size()`.",
+        ),
+        Mistake(
+            id="gradients-in-fp32",
+            solution=gradients_in_fp32,
+            told="Gradients are counted with 4 bytes an element. Backward makes them in the dtype of their parameter.",
+            action="Use `param.element_size()` for the gradients too.",
+        ),
+        Mistake(
+            id="elements",
+            solution=elements,
+            told="These are numbers of elements. Each takes some bytes, how many depends on its dtype.",
+            action="Multiply each parameter's `numel()` by its `element_size()`.",
+        ),
+        Mistake(
+            id="rows",
+            solution=rows,
+            told="`len` of a matrix is the number of its rows, and not of its elements.",
+            action="Use `param.numel()` in place of `len(param)`.",
+        ),
+        Mistake(
+            id="gradients-of-now",
+            solution=gradients_of_now,
+            told="You weigh the gradients that are there now. No backward has run yet, so there are none; asked is "
+            "what they will take.",
+            action="Tell from the parameter: its gradient will have its shape and its dtype.",
+        ),
+    ],
+    hints=[
+        "What would a kitchen scale show? It weighs things, however many names they have. Which things does a model "
+        "hold, and which of them does backward make a second one of?",
+        "A tensor takes its number of elements times the bytes of one element. A gradient is a tensor like its "
+        "parameter, made only where one is required.",
+        "`model.parameters()`, `param.numel()`, `param.element_size()` and `param.requires_grad`.",
+        "```python\nfor param in model.parameters():\n    nbytes = param.numel() * ...\n    if param.requires_grad:\n"
+        "        ...\n```",
+    ],
+    explanation="`model.parameters()` gives each tensor once, however many layers use it, so tied weights count once. "
+    "Names do not: a state dict has an entry for each. A gradient has the shape and the dtype of its parameter, and "
+    "exists only where `requires_grad` is True. That is what fine-tuning with frozen layers saves first.",
+)

@@ -1,0 +1,270 @@
+"""How much memory an optimizer keeps."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import torch
+from torch import nn
+
+from ..declare import Case, Exercise, Mistake
+from . import stubs
+from .data import about_model, make_model
+from .model import model_bytes
+
+OPTIMIZERS = ("adam", "momentum", "sgd", "adamw")
+STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+
+
+def state_bytes(model: nn.Module, optimizer: str) -> int:
+    """Return the bytes that an optimizer keeps for the model, once it has made a step."""
+    states = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[optimizer]  # each like the gradients
+    counts = 0
+    if optimizer in ("adam", "adamw"):
+        counts = 4 * sum(param.requires_grad for param in model.parameters())
+    return states * model_bytes(model)["gradients"] + counts
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    return [param for param in model.parameters() if param.requires_grad]
+
+
+def kept(model: nn.Module, states: int, step_bytes: int) -> int:
+    """`states` elements for each that is trained, and `step_bytes` for each tensor."""
+    return sum(states * param.nbytes + step_bytes for param in trained(model))
+
+
+def step_bytes(optimizer: str) -> int:
+    return 4 if optimizer.startswith("adam") else 0
+
+
+def four_times(model: nn.Module, optimizer: str) -> int:
+    return kept(model, STATES[optimizer] + 2, step_bytes(optimizer))
+
+
+def one_moment(model: nn.Module, optimizer: str) -> int:
+    return kept(model, min(STATES[optimizer], 1), step_bytes(optimizer))
+
+
+def decay_is_kept(model: nn.Module, optimizer: str) -> int:
+    return kept(model, STATES[optimizer] + (optimizer == "adamw"), step_bytes(optimizer))
+
+
+def sgd_keeps_gradients(model: nn.Module, optimizer: str) -> int:
+    return kept(model, max(STATES[optimizer], 1), step_bytes(optimizer))
+
+
+def momentum_is_a_number(model: nn.Module, optimizer: str) -> int:
+    return kept(model, STATES[optimizer] if optimizer != "momentum" else 0, step_bytes(optimizer))
+
+
+def always_adam(model: nn.Module, optimizer: str) -> int:
+    return kept(model, 2, 4)
+
+
+def no_step_counts(model: nn.Module, optimizer: str) -> int:
+    return kept(model, STATES[optimizer], 0)
+
+
+def one_step_count(model: nn.Module, optimizer: str) -> int:
+    return kept(model, STATES[optimizer], 0) + step_bytes(optimizer)
+
+
+def eight_byte_counts(model: nn.Module, optimizer: str) -> int:
+    return kept(model, STATES[optimizer], 2 * step_bytes(optimizer))
+
+
+def everyone_counts(model: nn.Module, optimizer: str) -> int:
+    return kept(model, STATES[optimizer], 4)
+
+
+def counts_of_elements(model: nn.Module, optimizer: str) -> int:
+    return kept(model, STATES[optimizer], 0) + step_bytes(optimizer) * sum(param.numel() for param in trained(model))
+
+
+def frozen_keep_states(model: nn.Module, optimizer: str) -> int:
+    return sum(STATES[optimizer] * param.nbytes + step_bytes(optimizer) for param in model.parameters())
+
+
+def frozen_keep_counts(model: nn.Module, optimizer: str) -> int:
+    return kept(model, STATES[optimizer], 0) + step_bytes(optimizer) * len(list(model.parameters()))
+
+
+def always_fp32(model: nn.Module, optimizer: str) -> int:
+    return sum(4 * STATES[optimizer] * param.numel() + step_bytes(optimizer) for param in trained(model))
+
+
+def elements(model: nn.Module, optimizer: str) -> int:
+    return sum(STATES[optimizer] * param.numel() for param in trained(model))
+
+
+def shared_twice(model: nn.Module, optimizer: str) -> int:
+    params = [param for _, param in model.named_parameters(remove_duplicate=False) if param.requires_grad]
+    return sum(STATES[optimizer] * param.nbytes + step_bytes(optimizer) for param in params)
+
+
+def asks_torch(model: nn.Module, optimizer: str) -> int:
+    model = copy.deepcopy(model)
+    made: torch.optim.Optimizer
+    if optimizer.startswith("adam"):
+        made = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer](model.parameters())
+    else:
+        made = torch.optim.SGD(model.parameters(), momentum=0.9 if optimizer == "momentum" else 0)
+    for param in trained(model):
+        param.grad = torch.zeros_like(param)
+    made.step()
+    states = [value for state in made.state.values() for value in state.values()]
+    return sum(state.nbytes for state in states if isinstance(state, torch.Tensor))
+
+
+def one_by_one(model: nn.Module, optimizer: str) -> int:
+    total = 0
+    for param in model.parameters():
+        if not param.requires_grad or optimizer == "sgd":
+            continue
+        total += param.numel() * param.element_size()
+        if optimizer != "momentum":
+            total += param.numel() * param.element_size() + 4
+    return total
+
+
+def draw(rng: random.Random, number: int) -> Case:
+    seed, optimizer = rng.getrandbits(32), OPTIMIZERS[number % 4]
+    return Case(
+        world_size=0,
+        args=lambda rank: (make_model(seed, number // 2), optimizer),
+        about=f"{optimizer}, {about_model(number // 2)}",
+    )
+
+
+OPTIMIZER = Exercise(
+    name="memory.optimizer",
+    title="What an optimizer keeps",
+    task='Return how many bytes an optimizer keeps for a model, once it has made a step: `"sgd"`, `"momentum"` (SGD '
+    'with momentum), `"adam"` or `"adamw"`. Beside its moments, Adam keeps, for each tensor, the number of steps, in '
+    "a tensor of one float32.",
+    stub=stubs.state_bytes,
+    reference=state_bytes,
+    draw=draw,
+    case_count=12,
+    variants={"asks-torch": asks_torch, "one-by-one": one_by_one},
+    mistakes=[
+        Mistake(
+            id="four-times",
+            solution=four_times,
+            told="The parameters and the gradients are counted in: with Adam that makes 4 times the model. Of these, "
+            "the optimizer keeps 2; the other 2 are there with any optimizer.",
+            action="Count only what the optimizer adds.",
+        ),
+        Mistake(
+            id="one-moment",
+            solution=one_moment,
+            told="Adam keeps two moments of each element: a running mean of its gradients, and one of their squares. "
+            "You count one.",
+            action="Count 2 for Adam and AdamW.",
+        ),
+        Mistake(
+            id="decay-is-kept",
+            solution=decay_is_kept,
+            told="AdamW is given a third state for its weight decay. Decay multiplies the weights by a number, and "
+            "needs to remember nothing.",
+            action="Let AdamW keep what Adam keeps.",
+        ),
+        Mistake(
+            id="sgd-keeps-gradients",
+            solution=sgd_keeps_gradients,
+            told="Plain SGD is given a state. It uses the gradient and keeps nothing of it; with momentum it does.",
+            action='Return 0 for "sgd".',
+        ),
+        Mistake(
+            id="momentum-is-a-number",
+            solution=momentum_is_a_number,
+            told="Momentum is given no state. The factor 0.9 is one number, but what it is applied to, the running "
+            "sum of gradients, is as large as the gradients.",
+            action='Count 1 for "momentum".',
+        ),
+        Mistake(
+            id="always-adam",
+            solution=always_adam,
+            told="Every optimizer is counted as if it were Adam.",
+            action="Let the second argument decide how many states there are.",
+        ),
+        Mistake(
+            id="no-step-counts",
+            solution=no_step_counts,
+            told="The moments are right. What is missing are the step counts of Adam: 4 bytes for each tensor.",
+            action="Add 4 bytes for each tensor that Adam or AdamW updates.",
+        ),
+        Mistake(
+            id="one-step-count",
+            solution=one_step_count,
+            told="Steps are counted once for the whole model. Adam counts them for each tensor, since a tensor may "
+            "be left out of a step.",
+            action="Add 4 bytes for each tensor that is trained.",
+        ),
+        Mistake(
+            id="eight-byte-counts",
+            solution=eight_byte_counts,
+            told="A step count takes 8 bytes in your calculation. It is a float32 and takes 4.",
+            action="Add 4 bytes for each tensor.",
+        ),
+        Mistake(
+            id="everyone-counts",
+            solution=everyone_counts,
+            told="SGD is given step counts. Adam needs them to correct its moments, which start at 0; SGD does not.",
+            action="Add step counts for Adam and AdamW alone.",
+        ),
+        Mistake(
+            id="counts-of-elements",
+            solution=counts_of_elements,
+            told="Steps are counted for each element. There is one count for each tensor.",
+            action="Multiply 4 bytes by the number of tensors, not by `numel()`.",
+        ),
+        Mistake(
+            id="frozen-keep-states",
+            solution=frozen_keep_states,
+            told="Frozen parameters are given states. The optimizer makes a state when it meets the first gradient, "
+            "and they never get one.",
+            action="Leave out parameters whose `requires_grad` is False.",
+        ),
+        Mistake(
+            id="frozen-keep-counts",
+            solution=frozen_keep_counts,
+            told="The moments are right, but steps are counted for frozen parameters too. They make none.",
+            action="Count only the tensors whose `requires_grad` is True.",
+        ),
+        Mistake(
+            id="always-fp32",
+            solution=always_fp32,
+            told="The moments are counted with 4 bytes an element. torch makes them like the parameter, in its dtype. "
+            "(Mixed precision has them in float32 because it gives the optimizer parameters in float32.)",
+            action="Use `param.element_size()`, or what `model_bytes` says of the gradients.",
+        ),
+        Mistake(
+            id="elements",
+            solution=elements,
+            told="These are numbers of elements, and not bytes.",
+            action="Multiply by the bytes of an element, and add the step counts.",
+        ),
+        Mistake(
+            id="shared-twice",
+            solution=shared_twice,
+            told="A tensor that two layers share is counted once for each. The optimizer sees it once.",
+            action="Go through `model.parameters()`, which gives it once.",
+        ),
+    ],
+    hints=[
+        "Which of the four optimizers has to remember anything from one step to the next? How many numbers does it "
+        "remember for each element of a parameter?",
+        "Every state is like the gradients: as many elements, of the same dtype, and none for frozen parameters. SGD "
+        "keeps 0 of them, momentum 1, Adam and AdamW 2. Adam's step counts come on top, 4 bytes a tensor.",
+        '`model_bytes(model)["gradients"]` has most of it; `param.requires_grad` tells which tensors are counted.',
+        '```python\nstates = {"sgd": 0, "momentum": ..., ...}[optimizer]\ncounts = 4 * ...  # Adam and AdamW only\n'
+        'return states * model_bytes(model)["gradients"] + counts\n```',
+    ],
+    explanation="An optimizer's states are made like the gradients: SGD has none, momentum one, Adam and AdamW two. "
+    "The step counts are 4 bytes for each tensor, too few to matter; they are in the formula because a formula that is "
+    "right to the byte leaves nothing unexplained. AdamW differs from Adam in how it decays weights, not in what it "
+    "keeps.",
+)

@@ -1,0 +1,340 @@
+"""How much of what a rank holds is a copy."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+import torch.distributed as dist
+
+from ..declare import Case, Exercise, Mistake
+from . import stubs
+
+
+def copied_bytes(tensors: list[torch.Tensor]) -> int:
+    """Return how many bytes of this rank's tensors are copies of what rank 0 holds."""
+    copied = 0
+    for tensor in tensors:
+        original = tensor.clone()  # broadcast overwrites what it is given
+        dist.broadcast(original, src=0)
+        if dist.get_rank() != 0 and torch.equal(tensor, original):
+            copied += tensor.numel() * tensor.element_size()
+    return copied
+
+
+def broadcast_from_0(tensor: torch.Tensor) -> torch.Tensor:
+    original = tensor.clone()
+    dist.broadcast(original, src=0)
+    return original
+
+
+def overwrites(tensors: list[torch.Tensor]) -> int:
+    copied = 0
+    for tensor in tensors:
+        original = tensor
+        dist.broadcast(original, src=0)
+        if dist.get_rank() != 0 and torch.equal(tensor, original):
+            copied += tensor.nbytes
+    return copied
+
+
+def overwrites_on_rank_0_too(tensors: list[torch.Tensor]) -> int:
+    copied = 0
+    for tensor in tensors:
+        dist.broadcast(tensor, src=0)
+        copied += tensor.nbytes
+    return copied
+
+
+def compares_with_itself(tensors: list[torch.Tensor]) -> int:
+    copied = 0
+    for tensor in tensors:
+        original = tensor.clone()
+        if dist.get_rank() != 0 and torch.equal(tensor, original):
+            copied += tensor.nbytes
+    return copied
+
+
+def rank_0_counts_too(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors if torch.equal(tensor, broadcast_from_0(tensor)))
+
+
+def elements(tensors: list[torch.Tensor]) -> int:
+    same = [tensor.numel() for tensor in tensors if torch.equal(tensor, broadcast_from_0(tensor))]
+    return sum(same) if dist.get_rank() else 0
+
+
+def always_four_bytes(tensors: list[torch.Tensor]) -> int:
+    return 4 * elements(tensors)
+
+
+def how_many_tensors(tensors: list[torch.Tensor]) -> int:
+    same = sum(torch.equal(tensor, broadcast_from_0(tensor)) for tensor in tensors)
+    return same if dist.get_rank() else 0
+
+
+def equal_elements(tensors: list[torch.Tensor]) -> int:
+    same = sum(int((tensor == broadcast_from_0(tensor)).sum()) * tensor.element_size() for tensor in tensors)
+    return same if dist.get_rank() else 0
+
+
+def any_element(tensors: list[torch.Tensor]) -> int:
+    same = sum(tensor.nbytes for tensor in tensors if (tensor == broadcast_from_0(tensor)).any())
+    return same if dist.get_rank() else 0
+
+
+def same_sums(tensors: list[torch.Tensor]) -> int:
+    same = sum(tensor.nbytes for tensor in tensors if tensor.sum() == broadcast_from_0(tensor).sum())
+    return same if dist.get_rank() else 0
+
+
+def nearly_equal(tensors: list[torch.Tensor]) -> int:
+    same = sum(tensor.nbytes for tensor in tensors if torch.allclose(tensor, broadcast_from_0(tensor)))
+    return same if dist.get_rank() else 0
+
+
+def what_differs(tensors: list[torch.Tensor]) -> int:
+    other = sum(tensor.nbytes for tensor in tensors if not torch.equal(tensor, broadcast_from_0(tensor)))
+    return other if dist.get_rank() else 0
+
+
+def only_rank_0_broadcasts(tensors: list[torch.Tensor]) -> int:
+    copied = 0
+    for tensor in tensors:
+        original = tensor.clone()
+        if dist.get_rank() == 0:
+            dist.broadcast(original, src=0)
+        elif torch.equal(tensor, original):
+            copied += tensor.nbytes
+    return copied
+
+
+def rank_0_returns_early(tensors: list[torch.Tensor]) -> int:
+    if dist.get_rank() == 0:
+        return 0
+    return rank_0_counts_too(tensors)
+
+
+def sum_over_ranks(tensors: list[torch.Tensor]) -> int:
+    total = torch.tensor(copied_bytes(tensors))
+    dist.all_reduce(total)
+    return int(total)
+
+
+def until_the_first_difference(tensors: list[torch.Tensor]) -> int:
+    copied, same = 0, True
+    for tensor in tensors:
+        same = torch.equal(tensor, broadcast_from_0(tensor)) and same
+        if same and dist.get_rank() != 0:
+            copied += tensor.nbytes
+    return copied
+
+
+def all_or_nothing(tensors: list[torch.Tensor]) -> int:
+    same = [torch.equal(tensor, broadcast_from_0(tensor)) for tensor in tensors]
+    return sum(tensor.nbytes for tensor in tensors) if all(same) and dist.get_rank() else 0
+
+
+def own_rank_as_source(tensors: list[torch.Tensor]) -> int:
+    copied = 0
+    for tensor in tensors:
+        original = tensor.clone()
+        dist.broadcast(original, src=dist.get_rank())
+        if dist.get_rank() != 0 and torch.equal(tensor, original):
+            copied += tensor.nbytes
+    return copied
+
+
+def gathers_all(tensors: list[torch.Tensor]) -> int:
+    copied = 0
+    for tensor in tensors:
+        everyones = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyones, tensor)
+        copied += tensor.nbytes * bool((everyones[0] == tensor).all())
+    return copied if dist.get_rank() else 0
+
+
+def as_objects(tensors: list[torch.Tensor]) -> int:
+    originals = list(tensors)
+    dist.broadcast_object_list(originals, src=0)
+    if dist.get_rank() == 0:
+        return 0
+    pairs = zip(tensors, originals, strict=True)
+    return sum(mine.untyped_storage().nbytes() for mine, original in pairs if mine.tolist() == original.tolist())
+
+
+KINDS = {
+    "one's own": torch.float32,
+    "a copy": torch.bfloat16,
+    "a copy but for the last element": torch.float32,
+    "reordered": torch.float64,
+    "a copy on odd ranks": torch.float64,
+    "almost a copy": torch.float32,
+}
+"""What a tensor is to rank 0's, and its dtype in such a case."""
+
+
+def draw(rng: random.Random, number: int) -> Case:
+    world_size = (2, 4, 3, 1)[number] if number < 4 else rng.randint(2, 4)
+    kinds = {"one's own": torch.float32, "a copy": torch.float32}
+    if number:  # the copy first, where draw 0 has it last
+        kinds = {kind: KINDS[kind] for kind in ("a copy", *rng.sample(list(KINDS), len(KINDS)))}
+    numels, seed = [rng.randint(3, 9) for _ in kinds], rng.getrandbits(32)
+
+    def args(rank: int) -> tuple[list[torch.Tensor]]:
+        drawn = zip(kinds.items(), numels, strict=True)
+        return ([make_tensor(kind, numel, seed, rank).to(dtype) for (kind, dtype), numel in drawn],)
+
+    about = f"{world_size} rank{'s' * (world_size > 1)}, {len(kinds)} tensors"
+    return Case(world_size=world_size, args=args, about=about)
+
+
+def make_tensor(kind: str, numel: int, seed: int, rank: int) -> torch.Tensor:
+    """`numel` different values; what they are to those of rank 0, `kind` says."""
+    original = 1 + torch.randperm(numel, generator=torch.Generator().manual_seed(seed)) / 8  # exact in each dtype
+    if rank == 0 or kind == "a copy" or (kind == "a copy on odd ranks" and rank % 2):
+        return original
+    return {
+        "one's own": original + numel + rank,
+        "a copy but for the last element": torch.cat([original[:-1], original[-1:] + rank]),
+        "reordered": original.roll(1),
+        "a copy on odd ranks": original - 2 * rank,
+        "almost a copy": original * (1 + 2**-20),
+    }[kind]
+
+
+REDUNDANCY = Exercise(
+    name="memory.redundancy",
+    title="What is a copy",
+    task="Return how many bytes of this rank's tensors are copies: tensors all of whose values are those of rank 0's "
+    "tensor at the same place in the list. On rank 0 these are the originals: it has 0 bytes of copies. The tensors "
+    "keep their values.",
+    stub=stubs.copied_bytes,
+    reference=copied_bytes,
+    draw=draw,
+    variants={"gathers-all": gathers_all, "as-objects": as_objects},
+    mistakes=[
+        Mistake(
+            id="overwrites",
+            solution=overwrites,
+            told="Broadcast writes rank 0's values into the tensor that it is given. `original = tensor` is no second "
+            "tensor, only a second name: so each tensor becomes a copy, and its own values are gone.",
+            action="Broadcast into a copy: `original = tensor.clone()`.",
+        ),
+        Mistake(
+            id="makes-copies",
+            solution=overwrites_on_rank_0_too,
+            told="Each tensor is overwritten by rank 0's, and then counted: you make the copies that you count.",
+            action="Broadcast into a clone, and compare the two.",
+        ),
+        Mistake(
+            id="compares-with-itself",
+            solution=compares_with_itself,
+            told="Each tensor is compared with its own clone, so everything is a copy. Nothing has come from rank 0.",
+            action="Fill the clone by `dist.broadcast(..., src=0)` before you compare.",
+        ),
+        Mistake(
+            id="rank-0-counts-too",
+            solution=rank_0_counts_too,
+            told="Rank 0 compares its tensors with themselves, and calls them all copies. It holds the originals.",
+            action="Let rank 0 take part in the broadcast, and count nothing.",
+        ),
+        Mistake(
+            id="elements",
+            solution=elements,
+            told="You count the elements of copies, and not their bytes.",
+            action="Multiply `numel()` by `element_size()`.",
+        ),
+        Mistake(
+            id="always-four-bytes",
+            solution=always_four_bytes,
+            told="Every element is counted with 4 bytes. In bfloat16 it has 2, in float64 8.",
+            action="Use `tensor.element_size()`.",
+        ),
+        Mistake(
+            id="how-many-tensors",
+            solution=how_many_tensors,
+            told="You count the tensors that are copies, and not their bytes.",
+            action="Add `tensor.numel() * tensor.element_size()` for each of them.",
+        ),
+        Mistake(
+            id="equal-elements",
+            solution=equal_elements,
+            told="You count equal elements. A tensor that differs in one of them is no copy: it has to be kept.",
+            action="Compare whole tensors: `torch.equal(a, b)`.",
+        ),
+        Mistake(
+            id="any-element",
+            solution=any_element,
+            told="One equal element is enough for your function to call a tensor a copy. All of them have to be equal.",
+            action="Compare whole tensors: `torch.equal(a, b)`.",
+        ),
+        Mistake(
+            id="same-sums",
+            solution=same_sums,
+            told="You compare sums. Tensors with the same sum can hold other values, or the same in another order.",
+            action="Compare all values: `torch.equal(a, b)`.",
+        ),
+        Mistake(
+            id="nearly-equal",
+            solution=nearly_equal,
+            told="`allclose` lets small differences pass. What is nearly equal cannot replace the original: ranks that "
+            "drift apart begin like this.",
+            action="Compare exactly: `torch.equal(a, b)`.",
+        ),
+        Mistake(
+            id="what-differs",
+            solution=what_differs,
+            told="You count the bytes that are *not* copies.",
+            action="Turn the condition round.",
+        ),
+        Mistake(
+            id="only-rank-0-broadcasts",
+            solution=only_rank_0_broadcasts,
+            told="Only rank 0 calls broadcast, and the others never receive. A collective is called by all: with "
+            "`src=0` rank 0 gives, and the others get.",
+            action="Take the broadcast out of the `if`.",
+        ),
+        Mistake(
+            id="rank-0-returns-early",
+            solution=rank_0_returns_early,
+            told="Rank 0 returns before the broadcast that the others wait in. It has nothing to count, but everyone "
+            "needs its values.",
+            action="Let every rank broadcast; let the rank decide only about what is counted.",
+        ),
+        Mistake(
+            id="own-rank-as-source",
+            solution=own_rank_as_source,
+            told="Every rank names itself as the source, and all must name the same: the one whose values they get.",
+            action="Write `src=0`.",
+        ),
+        Mistake(
+            id="sum-over-ranks",
+            solution=sum_over_ranks,
+            told="You return what all ranks have together. Asked is what is a copy on this rank.",
+            action="Leave the all-reduce out.",
+        ),
+        Mistake(
+            id="until-the-first-difference",
+            solution=until_the_first_difference,
+            told="After the first tensor that differs, none is counted any more. Each is judged by itself.",
+            action="Let what you found about one tensor not decide about the next.",
+        ),
+        Mistake(
+            id="all-or-nothing",
+            solution=all_or_nothing,
+            told="You count the whole list if all of it is a copy, and else nothing. Each tensor is judged by itself.",
+            action="Add up, tensor by tensor, those that are copies.",
+        ),
+    ],
+    hints=[
+        "To know whether yours is a copy of rank 0's, what do you need beside it? And where does that go?",
+        "Bring rank 0's tensor to every rank, into memory of its own, and compare. All ranks take part, also rank 0; "
+        "but rank 0 counts nothing.",
+        "`tensor.clone()`, `dist.broadcast(..., src=0)`, `torch.equal`, `dist.get_rank()`.",
+        "```python\nfor tensor in tensors:\n    original = ...\n    dist.broadcast(original, src=0)\n"
+        "    if dist.get_rank() != 0 and ...:\n        copied += ...\n```",
+    ],
+    explanation="A broadcast brings the originals, and a clone is where they land: without it the comparison would "
+    "destroy what it compares. Every rank calls the broadcast; the rank number decides only about what is counted.",
+)
