@@ -104,6 +104,19 @@ def run_check(options: argparse.Namespace) -> int:
     return 0 if passed == len(graded) else 1
 
 
+def add_recipe(subcommands: Subcommands) -> None:
+    parser = subcommands.add_parser("recipe", help="run the recipe of torch's ZeroRedundancyOptimizer, and measure it")
+    parser.set_defaults(run=run_recipe)
+
+
+def run_recipe(_: argparse.Namespace) -> int:
+    from course_lib import recipe  # torch, which the other subcommands need not load
+
+    for part in recipe.report():
+        print(part, flush=True)
+    return 0
+
+
 def add_doctor(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser("doctor", help="tell what this machine can run, and what is missing")
     parser.set_defaults(run=run_doctor)
@@ -140,7 +153,7 @@ def run_doctor(_: argparse.Namespace) -> int:
     return 0 if doctor.lessons_can_run(findings) else 1
 
 
-COMMANDS = (add_lab, add_check, add_progress, add_doctor)
+COMMANDS = (add_lab, add_check, add_progress, add_recipe, add_doctor)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -124,7 +124,7 @@ ALLOWED: dict[str, set[str]] = {
     "meter": {"errors"},
     "plots": {"errors", "planner"},
     "world": {"errors", "meter", "plots"},
-    "recipe": {"errors", "world"},
+    "recipe": {"errors", "meter", "world"},
     "exercises": {"errors", "zero", "world", "meter", "planner", "quizzes"},
     "widgets": {"errors", "exercises", "lessons", "progress", "progress_map", "plots", "quizzes"},
     "grading": {"errors", "exercises", "lessons", "widgets"},
