@@ -83,7 +83,7 @@ class Guess:
     def instruction(self) -> str:
         """In which unit to predict, and how exactly."""
         unit = f"Answer in {self.unit}" if self.unit else "Answer with a number"
-        return f"{unit}; " + (f"{100 * self.tolerance:g} % off is close enough." if self.tolerance else "exactly.")
+        return unit + (f"; {100 * self.tolerance:g} % off is close enough." if self.tolerance else ", exactly.")
 
     @property
     def notice(self) -> str:

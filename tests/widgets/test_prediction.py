@@ -107,7 +107,7 @@ def test_what_is_not_one_number_is_refused(progress: Progress, measured: object)
 
 def test_how_exact_it_must_be_is_said(progress: Progress) -> None:
     assert peak(progress).instruction == "Answer in MB; 10 % off is close enough."
-    assert Guess("a", "b", progress, tolerance=0).instruction == "Answer with a number; exactly."
+    assert Guess("a", "b", progress, tolerance=0).instruction == "Answer with a number, exactly."
 
 
 # The widget
