@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from . import stages, worlds
+from . import meter, stages, worlds
 from .measure import Row
 
-BENCHMARKS = {"worlds": worlds.rows, "stages": stages.rows}
+BENCHMARKS = {"worlds": worlds.rows, "stages": stages.rows, "meter": meter.rows}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

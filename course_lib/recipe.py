@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from .meter import mark
 from .world import Run, World
@@ -38,6 +39,7 @@ def train(sharded: bool, foreach: bool, layers: int = LAYERS, width: int = WIDTH
     mark(MARKS[0])
     ddp = DistributedDataParallel(model)
     mark(MARKS[1])
+    optimizer: Optimizer
     if sharded:
         optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam, lr=0.01, foreach=foreach)
     else:
@@ -47,7 +49,8 @@ def train(sharded: bool, foreach: bool, layers: int = LAYERS, width: int = WIDTH
     mark(MARKS[2])
     optimizer.step()
     mark(MARKS[3])
-    return float(sum(model.parameters()).sum().detach())  # as the recipe adds: each bias counts once for every row
+    total = sum(model.parameters(), torch.zeros(()))  # as the recipe adds: each bias counts once for every row
+    return float(total.detach().sum())
 
 
 def run(sharded: bool, foreach: bool = False, layers: int = LAYERS, width: int = WIDTH) -> Run:

@@ -4,6 +4,7 @@
 """
 
 from .failure import RankError, RankReport
-from .world import Run, World
+from .run import Run
+from .world import World
 
 __all__ = ["RankError", "RankReport", "Run", "World"]

@@ -20,7 +20,8 @@ from ..meter.operators import unwatched
 from . import interpose, torch_internals
 from .copies import Copies
 from .failure import Raised
-from .rendezvous import Fault, Rendezvous, State, Stopped
+from .fault import Fault, State, Stopped
+from .rendezvous import Rendezvous
 from .sites import Site, learner_site
 from .streams import Streams
 

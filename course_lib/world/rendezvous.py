@@ -9,7 +9,6 @@ and what is wrong is known when it happens: a call that differs, a peer that has
     Matching    which calls belong to one meeting
     Fault       why the run cannot go on; the first one wins. Ranks are stopped a moment later: until then they go
                 on to where they would wait, so that the message can tell where that is.
-    Stopped     what ends them then: raised wherever they are
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from math import inf
 from typing import Any
@@ -27,39 +24,10 @@ from typing import Any
 from . import interpose, torch_internals
 from .arguments import check
 from .calls import OPS, Call, describe
+from .fault import Fault, State, Stopped
 from .matching import Matching
 from .meeting import Future, Meeting, delivered, uneven_splits
 from .sites import called_from_python, learner_site
-
-
-class Stopped(BaseException):
-    """Ends a rank whose run has failed; not an Exception, so that a learner's `except Exception` lets it pass."""
-
-
-class State(Enum):
-    """What a rank is doing."""
-
-    RUNNING = "running"
-    WAITING = "waiting"
-    RETURNED = "returned"
-    RAISED = "raised"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """Why a run cannot go on.
-
-    Attributes:
-        kind: raised, exited, mismatch, refused, absent, deadlock, not_in_group, timeout or interrupted.
-        ranks: the ranks to blame, or to look at first.
-        calls: the calls that the fault is about, by rank; ranks that come late are added.
-        detail: for a mismatch, the property that differs; for a refused call, what the backend said.
-    """
-
-    kind: str
-    ranks: tuple[int, ...]
-    calls: dict[int, Call] = field(default_factory=dict)
-    detail: str = ""
 
 
 class Rendezvous:

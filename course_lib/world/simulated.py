@@ -26,8 +26,9 @@ from . import gloo, interpose, streams
 from .calls import Call
 from .copies import Copies
 from .failure import Interrupted, RankError, RankReport
+from .fault import State, Stopped
 from .rank import Rank
-from .rendezvous import Rendezvous, State, Stopped
+from .rendezvous import Rendezvous
 from .sites import Site, is_learners
 from .standins import Shared, replaced
 from .telling import tell

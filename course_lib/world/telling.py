@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from .calls import Call
 from .failure import RankReport, advice_for, grouped, quoted, who
+from .fault import Fault
 from .meeting import Meeting
-from .rendezvous import Fault
 
 
 def tell(fault: Fault, reports: Sequence[RankReport], diverged: Meeting | None, timeout: float) -> str:

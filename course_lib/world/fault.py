@@ -1,0 +1,38 @@
+"""What ranks are doing, why their run cannot go on, and what ends them then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .calls import Call
+
+
+class Stopped(BaseException):
+    """Ends a rank whose run has failed; not an Exception, so that a learner's `except Exception` lets it pass."""
+
+
+class State(Enum):
+    """What a rank is doing."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    RETURNED = "returned"
+    RAISED = "raised"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Why a run cannot go on.
+
+    Attributes:
+        kind: raised, exited, mismatch, refused, absent, deadlock, not_in_group, timeout or interrupted.
+        ranks: the ranks to blame, or to look at first.
+        calls: the calls that the fault is about, by rank; ranks that come late are added.
+        detail: for a mismatch, the property that differs; for a refused call, what the backend said.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    calls: dict[int, Call] = field(default_factory=dict)
+    detail: str = ""

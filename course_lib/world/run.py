@@ -1,0 +1,126 @@
+"""`Run`: what came of a function that ran on every rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CourseError
+from ..meter import MemoryReport
+from ..meter.comm import Communication, matrix
+from ..meter.timeline import Timeline, save_trace
+from . import metered
+from .calls import Call
+from .simulated import Outcome
+
+if TYPE_CHECKING:
+    from ..plots import Picture
+
+
+class Run(Sequence[Any]):
+    """What a run gave: `run[2]` is what rank 2 returned, `list(run)` what each did.
+
+    Attributes:
+        output: what each rank printed, by rank.
+        calls: the collectives, messages and new groups that each rank took part in, by rank, in their order.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._results, self.output = tuple(outcome.results), tuple(outcome.output)
+        self.calls: tuple[tuple[Call, ...], ...] = tuple(map(tuple, outcome.calls))
+        self._started, self._spans = outcome.started, outcome.spans
+        self._memory = tuple(outcome.memory)
+
+    @property
+    def memory(self) -> tuple[MemoryReport, ...]:
+        """What each rank held, by rank: when its function returned, at its marks, at the peak, and over time.
+
+        Raises:
+            CourseError: the world was told not to measure.
+        """
+        if not self._memory:
+            raise CourseError(
+                "run.memory: this run was not measured, for its world was made with measure=False. "
+                "Make it without that, and run again."
+            )
+        return self._memory
+
+    @cached_property
+    def comm(self) -> tuple[Communication, ...]:
+        """What each rank sent, by rank: bytes by meaning, and every call."""
+        return tuple(metered.communication(rank, calls, self._started) for rank, calls in enumerate(self.calls))
+
+    @property
+    def comm_matrix(self) -> tuple[tuple[int, ...], ...]:
+        """Who sent how much to whom: `comm_matrix[a][b]` is how many bytes rank a sent to rank b."""
+        return matrix(self.comm)
+
+    @cached_property
+    def timeline(self) -> tuple[Timeline, ...]:
+        """What each rank did and when, by rank: computed, waited, and what was in flight."""
+        return tuple(
+            metered.timeline(comm, entered, left, self._started)
+            for comm, (entered, left) in zip(self.comm, self._spans, strict=True)
+        )
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the timelines to a file that ui.perfetto.dev opens, one process for each rank."""
+        save_trace(path, self.timeline)
+
+    def plot_memory(self) -> Picture:
+        """What each rank held over time, by category."""
+        from ..plots import plot_memory  # here and below: matplotlib takes half a second to load, for who draws only
+
+        return plot_memory(self.memory)
+
+    def plot_comm(self) -> Picture:
+        """Who sent how much to whom, as a heat map."""
+        from ..plots import plot_comm
+
+        return plot_comm(self.comm_matrix)
+
+    def plot_timeline(self) -> Picture:
+        """What each rank did and when, as a Gantt chart."""
+        from ..plots import plot_timeline
+
+        return plot_timeline(self.timeline)
+
+    def plot_shards(self) -> Picture:
+        """Who holds which slice of which tensor, where each rank returned (name, numel, start, stop) of its slices.
+
+        Raises:
+            CourseError: a rank returned something else.
+        """
+        from ..plots import plot_shards
+
+        tensors: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        for rank, slices in enumerate(self):
+            try:
+                for name, numel, start, stop in slices:
+                    tensors.setdefault((name, numel), []).append((rank, start, stop))
+            except (TypeError, ValueError):
+                raise CourseError(
+                    f"plot_shards draws slices, and rank {rank} returned {shortened(slices, 60)}. Let every rank "
+                    "return a list with (name, numel, start, stop) of each slice that it holds."
+                ) from None
+        return plot_shards([(name, numel, slices) for (name, numel), slices in tensors.items()])
+
+    def __getitem__(self, rank: Any) -> Any:
+        return self._results[rank]
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._results)
+
+    def __repr__(self) -> str:
+        return "\n".join(["Run", *(f"  rank {rank}: {shortened(result)}" for rank, result in enumerate(self))])
+
+
+def shortened(value: Any, limit: int = 200) -> str:
+    """How Python would show `value`, cut to `limit` characters."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
