@@ -63,7 +63,7 @@ class Engine(nn.Module):
         self.world_size = dist.get_world_size(self.process_group)
         replicas = dist.get_world_size(replicate_group) if replicate_group is not None else 1
         self.scale = 1 / (self.world_size * replicas)  # makes a sum over ranks an average
-        self.param_groups = _checked_groups(model, param_groups)
+        self.param_groups = optimizer_state.checked_groups(model, param_groups)
         grouped = [param for group in self.param_groups for param in group["params"]]
         self.trainable = [param for param in grouped if param.requires_grad]
         self._asleep = [param for param in grouped if not param.requires_grad]
@@ -232,26 +232,3 @@ class Engine(nn.Module):
     def load_optimizer_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take a whole optimizer's state: of `optimizer_state_dict`, or of an unsharded optimizer."""
         optimizer_state.load(self.optimizer, self.fragments(), self.param_groups, state_dict)
-
-
-def _checked_groups(model: nn.Module, param_groups: ParamGroups | None) -> list[dict[str, Any]]:
-    """The groups as the unsharded optimizer would have them, with lists of parameters."""
-    if param_groups is None:
-        return [{"params": list(model.parameters())}]
-    groups = [group | {"params": list(group["params"])} for group in param_groups]
-    theirs = {id(param) for param in model.parameters()}
-    seen: set[int] = set()
-    for number, group in enumerate(groups):
-        for param in group["params"]:
-            if id(param) not in theirs:
-                raise ValueError(
-                    f"param_groups[{number}] holds a tensor of shape {list(param.shape)} that is no parameter of the "
-                    "model. Take the parameters from model.parameters() or model.named_parameters()."
-                )
-            if id(param) in seen:
-                raise ValueError(
-                    f"param_groups[{number}] holds a parameter of shape {list(param.shape)} for the second time. "
-                    "Leave it in one group; tied weights count once."
-                )
-            seen.add(id(param))
-    return groups

@@ -15,13 +15,40 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from .flat import Bucket, Fragment
 
 MASTER = "master_param"
+
+
+def checked_groups(model: nn.Module, param_groups: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """The groups as the unsharded optimizer would have them, with lists of parameters.
+
+    Raises:
+        ValueError: a parameter is not of the model, or is there twice.
+    """
+    if param_groups is None:
+        return [{"params": list(model.parameters())}]
+    groups = [group | {"params": list(group["params"])} for group in param_groups]
+    theirs = {id(param) for param in model.parameters()}
+    seen: set[int] = set()
+    for number, group in enumerate(groups):
+        for param in group["params"]:
+            if id(param) not in theirs:
+                raise ValueError(
+                    f"param_groups[{number}] holds a tensor of shape {list(param.shape)} that is no parameter of the "
+                    "model. Take the parameters from model.parameters() or model.named_parameters()."
+                )
+            if id(param) in seen:
+                raise ValueError(
+                    f"param_groups[{number}] holds a parameter of shape {list(param.shape)} for the second time. "
+                    "Leave it in one group; tied weights count once."
+                )
+            seen.add(id(param))
+    return groups
 
 
 def state_of(optimizer: Optimizer, bucket: Bucket, fragment: Fragment) -> dict[str, Any]:

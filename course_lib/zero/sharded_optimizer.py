@@ -73,7 +73,7 @@ class ShardedOptimizer(Optimizer, Joinable):
         self._owner: dict[Tensor, int] = {}
         self._loads = [0] * self.world_size
         self._buffers: list[tuple[int, Tensor]] = []
-        self._gathered: list[dict[int, Any]] | None = None  # every rank's state, where it was consolidated
+        self._whole: dict[int, Any] | None = None  # the state of all ranks, where it was consolidated
         Optimizer.__init__(self, params, defaults)
         Joinable.__init__(self)
         self.optim = optimizer_class([self._owned(group) for group in self.param_groups], **defaults)
@@ -112,7 +112,7 @@ class ShardedOptimizer(Optimizer, Joinable):
 
     def _update(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         assert self.optim is not None
-        self._gathered = None
+        self._whole = None
         _copy_options(self.param_groups, self.optim.param_groups)  # a scheduler may have changed them
         loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
         _copy_options(self.optim.param_groups, self.param_groups)  # and so may the step
@@ -165,11 +165,10 @@ class ShardedOptimizer(Optimizer, Joinable):
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Gather the state of all ranks on rank `to` of the group, in CPU memory. To be called on every rank."""
-        assert self.optim is not None
-        gathered: list[Any] | None = [None] * self.world_size if self.rank == to else None
-        mine = _on_cpu(self.optim.state_dict()["state"])
-        dist.gather_object(mine, gathered, group=self.process_group, group_dst=to)
-        self._gathered = gathered
+        mine = {n: _on_cpu(self.state[param]) for n, param in enumerate(self._all_params) if param in self.state}
+        shares: list[Any] | None = [None] * self.world_size if self.rank == to else None
+        dist.gather_object(mine, shares, group=self.process_group, group_dst=to)
+        self._whole = None if shares is None else {n: state for share in shares for n, state in share.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state, as `optimizer_class` would give it without sharding.
@@ -177,7 +176,7 @@ class ShardedOptimizer(Optimizer, Joinable):
         Raises:
             RuntimeError: the state has not been consolidated on this rank since the last step.
         """
-        if self._gathered is None:
+        if self._whole is None:
             raise RuntimeError(
                 f"rank {self.rank} of {self.world_size}: the optimizer's state has not been consolidated on this rank "
                 "since the last step, and each rank holds only its own part. Call consolidate_state_dict"
@@ -186,11 +185,7 @@ class ShardedOptimizer(Optimizer, Joinable):
         assert self.optim is not None
         _copy_options(self.param_groups, self.optim.param_groups)
         whole = super().state_dict()
-        whole["state"] = {
-            index: self._gathered[owner][position]
-            for index, (owner, position) in enumerate(self._addresses())
-            if position in self._gathered[owner]
-        }
+        whole["state"] = dict(sorted(self._whole.items()))
         return whole
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -208,27 +203,14 @@ class ShardedOptimizer(Optimizer, Joinable):
                 f"the state dict has parameter groups of {theirs} parameters, and this optimizer has groups of {ours}. "
                 "Load it into an optimizer that was made with the same groups."
             )
-        state = {
-            position: state_dict["state"][index]
-            for index, (owner, position) in enumerate(self._addresses())
-            if owner == self.rank and index in state_dict["state"]
-        }
+        owned = [n for n, param in enumerate(self._all_params) if self._owner[param] == self.rank]
+        state = {mine: state_dict["state"][n] for mine, n in enumerate(owned) if n in state_dict["state"]}
         groups = self.optim.state_dict()["param_groups"]
         _copy_options(state_dict["param_groups"], groups)
         self.optim.load_state_dict({"state": state, "param_groups": groups})
         self.state = self.optim.state
-        self._gathered = None
+        self._whole = None
         _copy_options(self.optim.param_groups, self.param_groups)
-
-    def _addresses(self) -> list[tuple[int, int]]:
-        """For each parameter, in the order of an unsharded state: its owner, and its position in the owner's state."""
-        counts = [0] * self.world_size
-        addresses = []
-        for param in self._all_params:
-            owner = self._owner[param]
-            addresses.append((owner, counts[owner]))
-            counts[owner] += 1
-        return addresses
 
     # -- uneven inputs: torch.distributed.algorithms.Join ----------------------------------------------------------
 

@@ -100,6 +100,23 @@ def test_three_micro_batches(engine, ops):
     assert sorted(call.op for call in since_barrier(run)) == sorted(ops)
 
 
+@pytest.mark.parametrize("engine", ["DataParallel", "Stage1", "Stage2", "Stage3"])
+def test_gradients_travel_while_backward_computes_except_in_stage_1(engine):
+    def rank():
+        small = {} if engine == "Stage3" else {"bucket_bytes": 4 * 256 * 256}
+        made = getattr(zero, engine)(nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))), SGD, lr=0.1, **small)
+        for _ in range(3):
+            made(torch.ones(64, 256)).sum().backward()
+            made.step()
+            made.zero_grad()
+
+    run = world(2).run(rank)
+    reductions = [call for comm in run.comm for call in comm.calls if call.op in ("all_reduce", "reduce_scatter")]
+    meanwhile = [call for call in reductions if call.matched < call.waited_from]
+    assert len(reductions) == 2 * 3 * 8  # on each rank, in each step, one for each layer
+    assert bool(meanwhile) == (engine != "Stage1")
+
+
 def test_clipping_adds_one_number():
     def rank(engine):
         made = getattr(zero, engine)(Even(), SGD, lr=0.1)
