@@ -1,4 +1,4 @@
-"""The models that the exercises of lesson 02 are tried on."""
+"""The models and tensors that the exercises of lesson 02 are tried on."""
 
 from __future__ import annotations
 
@@ -40,3 +40,45 @@ def about_model(number: int) -> str:
     tied = "a head that is tied to the embedding" if number else "a head of its own"
     frozen = f", a frozen {'layer' if number % 2 else 'norm'}" if number >= 2 else ""
     return f"a model with {tied}{frozen}{', in two dtypes' if number >= 3 else ''}"
+
+
+KINDS = {
+    "one's own": torch.float32,
+    "a copy": torch.bfloat16,
+    "a copy but for the last element": torch.float32,
+    "reordered": torch.float64,
+    "a copy on odd ranks": torch.float64,
+    "almost a copy": torch.float32,
+}
+"""What a tensor is to rank 0's, and its dtype in such a case."""
+
+
+def draw_tensors(rng: random.Random, number: int) -> Case:
+    world_size = (2, 4, 3, 1)[number] if number < 4 else rng.randint(2, 4)
+    kinds = {"one's own": torch.float32, "a copy": torch.float32}
+    if number == 4:
+        kinds = dict.fromkeys(("a copy", "a copy on odd ranks"), torch.float32)
+    elif number:  # the copy first, where draw 0 has it last
+        kinds = {kind: KINDS[kind] for kind in ("a copy", *rng.sample(list(KINDS), len(KINDS)))}
+    numels, seed = [rng.randint(3, 9) for _ in kinds], rng.getrandbits(32)
+
+    def args(rank: int) -> tuple[list[torch.Tensor]]:
+        drawn = zip(kinds.items(), numels, strict=True)
+        return ([make_tensor(kind, numel, seed, rank).to(dtype) for (kind, dtype), numel in drawn],)
+
+    about = f"{world_size} rank{'s' * (world_size > 1)}, {len(kinds)} tensors"
+    return Case(world_size=world_size, args=args, about=about)
+
+
+def make_tensor(kind: str, numel: int, seed: int, rank: int) -> torch.Tensor:
+    """`numel` different values; what they are to those of rank 0, `kind` says."""
+    original = 1 + torch.randperm(numel, generator=torch.Generator().manual_seed(seed)) / 8  # exact in each dtype
+    if rank == 0 or kind == "a copy" or (kind == "a copy on odd ranks" and rank % 2):
+        return original
+    return {
+        "one's own": original + numel + rank,
+        "a copy but for the last element": torch.cat([original[:-1], original[-1:] + rank]),
+        "reordered": original.roll(1),
+        "a copy on odd ranks": original - 2 * rank,
+        "almost a copy": original * (1 + 2**-20),
+    }[kind]

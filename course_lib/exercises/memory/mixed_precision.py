@@ -93,6 +93,23 @@ def always_mixed(psi: int, precision: str) -> dict[str, int]:
     return chosen(psi, precision, MIXED, MIXED, SUMMED)
 
 
+def always_fp32(psi: int, precision: str) -> dict[str, int]:
+    return each(psi, *FP32)
+
+
+def nothing_in_16_bits(psi: int, precision: str) -> dict[str, int]:
+    return chosen(psi, precision, FP32, (4, 4, 0, 4, 4, 4), (4, 4, 4, 4, 4, 4))
+
+
+def masters_under_parameters(psi: int, precision: str) -> dict[str, int]:
+    return chosen(psi, precision, FP32, (6, 2, 0, 0, 4, 4), (6, 2, 4, 0, 4, 4))
+
+
+def moments_in_one(psi: int, precision: str) -> dict[str, int]:
+    right = training_bytes(psi, precision)
+    return right | {"momentum": right["momentum"] + right["variance"], "variance": 0}
+
+
 def elements(psi: int, precision: str) -> dict[str, int]:
     right = training_bytes(psi, precision)
     return {part: psi if nbytes else 0 for part, nbytes in right.items()}
@@ -240,6 +257,32 @@ MIXED_PRECISION = Exercise(
             solution=always_mixed,
             told="fp32 comes out as mixed precision. There nothing has 16 bits.",
             action='Give parameters and gradients 4 bytes where the precision is "fp32", and no master weights.',
+        ),
+        Mistake(
+            id="always-fp32",
+            solution=always_fp32,
+            told="Everything is counted in fp32, whatever the precision.",
+            action="Let `precision` decide what has 2 bytes and what has 4.",
+        ),
+        Mistake(
+            id="nothing-in-16-bits",
+            solution=nothing_in_16_bits,
+            told="In your mixed precision nothing has 16 bits. The parameters that forward uses have, and so have the "
+            "gradients that backward makes.",
+            action='Give "parameters" and "gradients" 2 bytes each.',
+        ),
+        Mistake(
+            id="masters-under-parameters",
+            solution=masters_under_parameters,
+            told='The master weights stand under "parameters". They are a part of their own, which only the optimizer '
+            "uses.",
+            action='Give "parameters" 2 bytes and "master weights" 4.',
+        ),
+        Mistake(
+            id="moments-in-one",
+            solution=moments_in_one,
+            told='Both moments stand under "momentum", and "variance" has 0 bytes.',
+            action="Give each of the two 4 bytes.",
         ),
         Mistake(
             id="elements",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from ..declare import Exercise, Mistake
@@ -90,6 +92,25 @@ def gradients_of_now(model: nn.Module) -> dict[str, int]:
         "parameters": sum(param.numel() * param.element_size() for param in model.parameters()),
         "gradients": sum(grad.numel() * grad.element_size() for grad in grads),
     }
+
+
+def gradients_asked_too_early(model: nn.Module) -> dict[str, int]:
+    grads: list[Any] = [param.grad for param in model.parameters() if param.requires_grad]
+    return {
+        "parameters": sum(param.numel() * param.element_size() for param in model.parameters()),
+        "gradients": sum(grad.numel() * grad.element_size() for grad in grads),
+    }
+
+
+def first_only(model: nn.Module) -> dict[str, int]:
+    first = next(model.parameters())
+    return {"parameters": first.nbytes, "gradients": first.nbytes * first.requires_grad}
+
+
+def last_only(model: nn.Module) -> dict[str, int]:
+    *_, last = model.parameters()
+    *_, last_trained = (param for param in model.parameters() if param.requires_grad)
+    return {"parameters": last.nbytes, "gradients": last_trained.nbytes}
 
 
 def by_nbytes(model: nn.Module) -> dict[str, int]:
@@ -189,6 +210,24 @@ MODEL = Exercise(
             told="You weigh the gradients that are there now. No backward has run yet, so there are none; asked is "
             "what they will take.",
             action="Tell from the parameter: its gradient will have its shape and its dtype.",
+        ),
+        Mistake(
+            id="gradients-asked-too-early",
+            solution=gradients_asked_too_early,
+            told="You ask `param.grad` for its size, and it is None: no backward has run yet.",
+            action="Tell from the parameter: its gradient will have its shape and its dtype.",
+        ),
+        Mistake(
+            id="first-only",
+            solution=first_only,
+            told="Only the first parameter is counted: the function returns while it is in the loop.",
+            action="Set the `return` back, so that it stands after the loop.",
+        ),
+        Mistake(
+            id="last-only",
+            solution=last_only,
+            told="Only the last parameter is counted: each replaces the one before.",
+            action="Write `+=` in place of `=`.",
         ),
     ],
     hints=[

@@ -104,6 +104,30 @@ def shared_twice(model: nn.Module, optimizer: str) -> int:
     return sum(STATES[optimizer] * param.nbytes + step_bytes(optimizer) for param in params)
 
 
+def gradients_too(model: nn.Module, optimizer: str) -> int:
+    return kept(model, STATES[optimizer] + 1, step_bytes(optimizer))
+
+
+def before_the_first_step(model: nn.Module, optimizer: str) -> int:
+    return 0
+
+
+def adamw_forgotten(model: nn.Module, optimizer: str) -> int:
+    return kept(model, STATES[optimizer], step_bytes(optimizer)) if optimizer != "adamw" else 0
+
+
+def or_is_always_true(model: nn.Module, optimizer: str) -> int:
+    return kept(model, 1, 0) if optimizer == "momentum" else kept(model, 2, 4)
+
+
+def frozen_and_uncounted(model: nn.Module, optimizer: str) -> int:
+    return sum(STATES[optimizer] * param.nbytes for param in model.parameters())
+
+
+def fp32_and_uncounted(model: nn.Module, optimizer: str) -> int:
+    return sum(4 * STATES[optimizer] * param.numel() for param in trained(model))
+
+
 def asks_torch(model: nn.Module, optimizer: str) -> int:
     model = copy.deepcopy(model)
     made: torch.optim.Optimizer
@@ -252,6 +276,47 @@ OPTIMIZER = Exercise(
             solution=shared_twice,
             told="A tensor that two layers share is counted once for each. The optimizer sees it once.",
             action="Go through `model.parameters()`, which gives it once.",
+        ),
+        Mistake(
+            id="gradients-too",
+            solution=gradients_too,
+            told="One is counted that the optimizer does not keep: the gradient, or the parameter. Both are there "
+            "with any optimizer.",
+            action="Count only what the optimizer remembers from step to step.",
+        ),
+        Mistake(
+            id="before-the-first-step",
+            solution=before_the_first_step,
+            told="You return 0, as if no optimizer kept anything. An optimizer that was just made holds nothing yet: "
+            "torch makes its states in the first step.",
+            action="Compute what it will hold, from the parameters.",
+        ),
+        Mistake(
+            id="adamw-forgotten",
+            solution=adamw_forgotten,
+            told="AdamW comes out as an optimizer that keeps nothing. It keeps what Adam keeps.",
+            action='Treat "adamw" like "adam".',
+        ),
+        Mistake(
+            id="or-is-always-true",
+            solution=or_is_always_true,
+            told='SGD comes out like Adam. Does a condition read `optimizer == "adam" or "adamw"`? Python takes the '
+            "text after `or` for a condition of its own, and a text that is not empty is true.",
+            action='Write `optimizer in ("adam", "adamw")`.',
+        ),
+        Mistake(
+            id="frozen-and-uncounted",
+            solution=frozen_and_uncounted,
+            told="Two things: frozen parameters are given states, and Adam's step counts are missing, 4 bytes for each "
+            "tensor.",
+            action="First leave out parameters whose `requires_grad` is False; then add the step counts.",
+        ),
+        Mistake(
+            id="fp32-and-uncounted",
+            solution=fp32_and_uncounted,
+            told="Two things: states are counted with 4 bytes an element in any dtype, and Adam's step counts are "
+            "missing, 4 bytes for each tensor.",
+            action="First use `param.element_size()`; then add the step counts.",
         ),
     ],
     hints=[

@@ -108,6 +108,31 @@ def only_the_total(psi: int, precision: str, world_size: int, cut: list[str]) ->
     return sum(rank_bytes(psi, precision, world_size, cut).values())
 
 
+def elements(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
+    return {part: -(-psi // world_size) if part in cut else psi for part in training_bytes(psi, precision)}
+
+
+def rounded(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
+    return with_share(psi, precision, round(psi / world_size), cut)
+
+
+def remainder_on_one_rank(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
+    return with_share(psi, precision, psi // world_size + psi % world_size, cut)
+
+
+def any_cut_cuts_all(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
+    return training_bytes(-(-psi // world_size) if cut else psi, precision)
+
+
+def what_others_hold(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
+    return with_share(psi, precision, psi - -(-psi // world_size), cut)
+
+
+def all_ranks_together(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
+    held = rank_bytes(psi, precision, world_size, cut)
+    return {part: world_size * nbytes for part, nbytes in held.items()}
+
+
 def overwrites_the_whole(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
     held = training_bytes(psi, precision)
     remainder = psi % world_size
@@ -127,8 +152,8 @@ def draw(rng: random.Random, number: int) -> Case:
     cut = list(CUTS[number % len(CUTS)])
     if number == 0:
         psi, world_size, precision = 7 * 10**9, 8, "mixed"
-    elif psi % world_size == 0:
-        psi += 1
+    else:
+        psi += -psi % world_size + (1 if number % 2 else -1)  # rounds down, or leaves more than one over
     about = f"psi = {psi:,}, {precision}, {world_size} ranks, cut are {', '.join(cut) or 'none'}"
     return Case(world_size=0, args=lambda rank: (psi, precision, world_size, list(cut)), about=about)
 
@@ -242,6 +267,43 @@ RANK_BYTES = Exercise(
             solution=always_fp32,
             told="The precision that was given is not used: everything is counted in fp32.",
             action="Pass `precision` on to `training_bytes`.",
+        ),
+        Mistake(
+            id="elements",
+            solution=elements,
+            told="These are numbers of elements, and not bytes.",
+            action="Let `training_bytes` weigh them: it takes a number of elements.",
+        ),
+        Mistake(
+            id="rounded",
+            solution=rounded,
+            told="The share is rounded to the nearest whole number. Where that is down, elements belong to nobody.",
+            action="Round up: `-(-psi // world_size)`.",
+        ),
+        Mistake(
+            id="remainder-on-one-rank",
+            solution=remainder_on_one_rank,
+            told="One rank takes the whole remainder. To share as evenly as can be, each rank takes at most one of the "
+            "elements that are left over.",
+            action="Round up: `-(-psi // world_size)`.",
+        ),
+        Mistake(
+            id="any-cut-cuts-all",
+            solution=any_cut_cuts_all,
+            told="As soon as anything is cut, every part is. `if cut` asks whether the list has anything in it.",
+            action="Ask for each part: `if part in cut`.",
+        ),
+        Mistake(
+            id="what-others-hold",
+            solution=what_others_hold,
+            told="Of what is cut, you return what the *other* ranks hold. A rank holds its own share.",
+            action="Weigh the share itself, and do not take it away from the whole.",
+        ),
+        Mistake(
+            id="all-ranks-together",
+            solution=all_ranks_together,
+            told="This is what all ranks hold together. Asked is one of them, the fullest.",
+            action="Leave out the factor `world_size`.",
         ),
         Mistake(
             id="only-the-total",

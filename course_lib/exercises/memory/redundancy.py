@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import torch
 import torch.distributed as dist
 
-from ..declare import Case, Exercise, Mistake
+from ..declare import Exercise, Mistake
 from . import stubs
+from .data import draw_tensors
 
 
 def copied_bytes(tensors: list[torch.Tensor]) -> int:
@@ -145,6 +144,19 @@ def own_rank_as_source(tensors: list[torch.Tensor]) -> int:
     return copied
 
 
+def finds_none(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors if tensor is broadcast_from_0(tensor))
+
+
+def first_only(tensors: list[torch.Tensor]) -> int:
+    return copied_bytes(tensors[:1])
+
+
+def last_only(tensors: list[torch.Tensor]) -> int:
+    same = [tensor.nbytes for tensor in tensors if torch.equal(tensor, broadcast_from_0(tensor))]
+    return same[-1] if dist.get_rank() and same else 0
+
+
 def gathers_all(tensors: list[torch.Tensor]) -> int:
     copied = 0
     for tensor in tensors:
@@ -163,46 +175,6 @@ def as_objects(tensors: list[torch.Tensor]) -> int:
     return sum(mine.untyped_storage().nbytes() for mine, original in pairs if mine.tolist() == original.tolist())
 
 
-KINDS = {
-    "one's own": torch.float32,
-    "a copy": torch.bfloat16,
-    "a copy but for the last element": torch.float32,
-    "reordered": torch.float64,
-    "a copy on odd ranks": torch.float64,
-    "almost a copy": torch.float32,
-}
-"""What a tensor is to rank 0's, and its dtype in such a case."""
-
-
-def draw(rng: random.Random, number: int) -> Case:
-    world_size = (2, 4, 3, 1)[number] if number < 4 else rng.randint(2, 4)
-    kinds = {"one's own": torch.float32, "a copy": torch.float32}
-    if number:  # the copy first, where draw 0 has it last
-        kinds = {kind: KINDS[kind] for kind in ("a copy", *rng.sample(list(KINDS), len(KINDS)))}
-    numels, seed = [rng.randint(3, 9) for _ in kinds], rng.getrandbits(32)
-
-    def args(rank: int) -> tuple[list[torch.Tensor]]:
-        drawn = zip(kinds.items(), numels, strict=True)
-        return ([make_tensor(kind, numel, seed, rank).to(dtype) for (kind, dtype), numel in drawn],)
-
-    about = f"{world_size} rank{'s' * (world_size > 1)}, {len(kinds)} tensors"
-    return Case(world_size=world_size, args=args, about=about)
-
-
-def make_tensor(kind: str, numel: int, seed: int, rank: int) -> torch.Tensor:
-    """`numel` different values; what they are to those of rank 0, `kind` says."""
-    original = 1 + torch.randperm(numel, generator=torch.Generator().manual_seed(seed)) / 8  # exact in each dtype
-    if rank == 0 or kind == "a copy" or (kind == "a copy on odd ranks" and rank % 2):
-        return original
-    return {
-        "one's own": original + numel + rank,
-        "a copy but for the last element": torch.cat([original[:-1], original[-1:] + rank]),
-        "reordered": original.roll(1),
-        "a copy on odd ranks": original - 2 * rank,
-        "almost a copy": original * (1 + 2**-20),
-    }[kind]
-
-
 REDUNDANCY = Exercise(
     name="memory.redundancy",
     title="What is a copy",
@@ -211,7 +183,8 @@ REDUNDANCY = Exercise(
     "keep their values.",
     stub=stubs.copied_bytes,
     reference=copied_bytes,
-    draw=draw,
+    draw=draw_tensors,
+    case_count=5,
     variants={"gathers-all": gathers_all, "as-objects": as_objects},
     mistakes=[
         Mistake(
@@ -230,8 +203,8 @@ REDUNDANCY = Exercise(
         Mistake(
             id="compares-with-itself",
             solution=compares_with_itself,
-            told="Each tensor is compared with its own clone, so everything is a copy. Nothing has come from rank 0.",
-            action="Fill the clone by `dist.broadcast(..., src=0)` before you compare.",
+            told="Everything is called a copy. Nothing has come from rank 0 that it was compared with.",
+            action="Fill a clone by `dist.broadcast(..., src=0)`, then compare with it.",
         ),
         Mistake(
             id="rank-0-counts-too",
@@ -325,6 +298,25 @@ REDUNDANCY = Exercise(
             solution=all_or_nothing,
             told="You count the whole list if all of it is a copy, and else nothing. Each tensor is judged by itself.",
             action="Add up, tensor by tensor, those that are copies.",
+        ),
+        Mistake(
+            id="finds-none",
+            solution=finds_none,
+            told="You find no copy at all. `is` would ask whether both are the same object, which they never are; or "
+            "rank 0 has sent something else than its tensor, such as an empty one.",
+            action="Let the tensor that is broadcast hold rank 0's values, and compare with `torch.equal`.",
+        ),
+        Mistake(
+            id="first-only",
+            solution=first_only,
+            told="Only the first tensor is looked at: the function returns while it is in the loop.",
+            action="Set the `return` back, so that it stands after the loop.",
+        ),
+        Mistake(
+            id="last-only",
+            solution=last_only,
+            told="Only the last copy is counted: each replaces the one before.",
+            action="Write `+=` in place of `=`.",
         ),
     ],
     hints=[
