@@ -66,11 +66,14 @@ class Loans:
         """Wait for what is due."""
         if not self._out:
             return
+        due = [(loan, progress) for loan, progress in self._out if progress.done < inf]
+        if not due:
+            return
         deadline = perf_counter() + PATIENCE
-        for loan, progress in self._out:
-            while progress.done < inf and (loan.held or progress.delivering) and perf_counter() < deadline:
+        for loan, progress in due:
+            while (loan.held or progress.delivering) and perf_counter() < deadline:
                 sleep(5e-5)
-        self._out = [(loan, progress) for loan, progress in self._out if progress.done == inf]
+        self._out = [lent for lent in self._out if lent not in due]
 
 
 def _twin(value: Any) -> Any:
