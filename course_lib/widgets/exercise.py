@@ -20,7 +20,7 @@ from .style import alert, display_text, inline, markup, note, sheet
 
 SHEET = """
 .course-widget td { font-family: var(--jp-code-font-family, monospace); overflow-wrap: anywhere; }
-.course-differs td { background: var(--jp-warn-color3, rgba(245, 124, 0, 0.2)); color: #000; }
+.course-widget table tr.course-differs td { background: var(--jp-warn-color3, rgba(245, 124, 0, 0.2)); color: #000; }
 .course-observed, .course-hint p { white-space: pre-wrap; }
 .course-widget progress { width: 15em; max-width: 100%; accent-color: var(--jp-brand-color1, #1976d2); }
 .course-widget details { margin: 0.4em 0; }

@@ -77,7 +77,7 @@ class Guess:
         """Whether there is a prediction, and which."""
         if self.given is None:
             return "No prediction yet."
-        return f"You predicted {self._reading}. It is locked: run the next cell to see."
+        return f"You predicted {self._reading}. Run the next cell to see."
 
     @property
     def instruction(self) -> str:

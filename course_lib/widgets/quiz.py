@@ -7,6 +7,7 @@ stay in Python and out of the saved notebook until an answer has been given.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ipywidgets import HTML, Button, Checkbox, HBox, Layout, RadioButtons, Text, VBox
 
@@ -149,18 +150,34 @@ def entry_for(
     return (AnyOf if problem.several else OneOf)(problem, given, changed=changed)
 
 
-class OneOf(RadioButtons):
-    """The options of a `Choice`, one of which can be picked."""
+class OneOf(VBox):
+    """The options of a `Choice`, one of which can be picked.
+
+    Each is a group of its own for the browser, so that the Tab key reaches it: JupyterLab keeps the arrow keys, which
+    move within a group, for itself.
+    """
 
     def __init__(self, problem: Choice, given: str, *, changed: Callable[[], None]) -> None:
-        index = next((i for i, letter in enumerate(problem.lettered) if letter in given.casefold()), None)
-        super().__init__(options=_labels(problem), index=index, layout=Layout(width="auto"))
-        self.observe(lambda _: changed(), "index")
+        self._changed = changed
+        layout, picked = Layout(width="auto"), given.casefold()
+        self.radios = [
+            RadioButtons(options=[label], index=0 if label[0] in picked else None, layout=layout)
+            for label in _labels(problem)
+        ]
+        super().__init__(self.radios)
+        for radio in self.radios:
+            radio.observe(self._pick, "index")
 
     @property
     def given(self) -> str:
         """The letter of the option that is picked, or nothing."""
-        return self.label[0] if self.label else ""
+        return "".join(radio.label[0] for radio in self.radios if radio.label)
+
+    def _pick(self, change: dict[str, Any]) -> None:
+        if change["new"] is not None:
+            for radio in self.radios:
+                radio.index = 0 if radio is change["owner"] else None
+            self._changed()
 
 
 class AnyOf(VBox):

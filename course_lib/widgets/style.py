@@ -74,8 +74,9 @@ SHEET = """
   outline: 0.15em solid var(--jp-brand-color1, Highlight) !important;
   outline-offset: 0.15em;
 }
+/* "table" in each, to go before what JupyterLab says of tables. */
 .course-widget table { border-collapse: collapse; margin: 0.2em 0 0.6em; }
-.course-widget th, .course-widget td {
+.course-widget table th, .course-widget table td {
   border: 1px solid var(--jp-border-color2, #e0e0e0);
   padding: 0.15em 0.6em;
   text-align: left;

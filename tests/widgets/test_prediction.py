@@ -33,7 +33,7 @@ def test_a_prediction_is_scored_against_what_was_measured(progress: Progress) ->
     guess = peak(progress)
     guess.commit("0.98 GB")
 
-    assert guess.standing == "You predicted 0.98 GB, which is 980 MB. It is locked: run the next cell to see."
+    assert guess.standing == "You predicted 0.98 GB, which is 980 MB. Run the next cell to see."
     right = guess.reveal(992_000_000)
     assert (repr(right), right.correct) == (
         "Measured: 992 MB. You predicted 0.98 GB, which is 980 MB. Right.",
@@ -138,7 +138,7 @@ def test_the_call_does_what_the_button_does(progress: Progress) -> None:
     cell.commit(980)
     assert cell._widget.field.value == "980"
     assert cell._widget.field.disabled
-    assert repr(cell).endswith("You predicted 980 MB. It is locked: run the next cell to see.")
+    assert repr(cell).endswith("You predicted 980 MB. Run the next cell to see.")
 
 
 def test_the_field_has_its_label(progress: Progress) -> None:

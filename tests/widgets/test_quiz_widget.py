@@ -30,10 +30,15 @@ def widget(progress: Progress) -> QuizWidget:
 def pick(card: Card, text: str) -> None:
     """Pick or tick the option with this text, and no other."""
     if isinstance(card.entry, OneOf):
-        card.entry.value = next(label for label in card.entry.options if label.endswith(text))
+        next(radio for radio in card.entry.radios if radio.options[0].endswith(text)).index = 0
     elif isinstance(card.entry, AnyOf):
         for box in card.entry.boxes:
             box.value = box.description.endswith(text)
+
+
+def labels(card: Card) -> list[str]:
+    assert isinstance(card.entry, OneOf)
+    return [radio.options[0] for radio in card.entry.radios]
 
 
 def press_enter(field: Number) -> None:
@@ -51,6 +56,16 @@ def test_one_option_is_picked_and_answered(widget: QuizWidget) -> None:
     card.check_button.click()
     assert "<strong>Right.</strong> Every rank holds all of it." in card.feedback.value
     assert "Score: 1 of 4 right." in widget.score.value
+
+
+def test_picking_an_option_lets_go_of_the_other(widget: QuizWidget) -> None:
+    card = widget.cards[0]
+    pick(card, "A quarter of the sum")
+    first = card.entry.given
+    pick(card, "The sum of all four")
+    assert isinstance(card.entry, OneOf)
+    assert [radio.index for radio in card.entry.radios].count(0) == 1
+    assert len(card.entry.given) == 1 and card.entry.given != first
 
 
 def test_several_options_are_ticked_and_answered(widget: QuizWidget) -> None:
@@ -103,11 +118,11 @@ def test_try_again_asks_anew_and_leaves_the_buttons_in_place(widget: QuizWidget)
 def test_try_again_shows_the_options_in_another_order(widget: QuizWidget) -> None:
     card = widget.cards[0]
     pick(card, "A quarter of the sum")
-    before = card.entry.options
+    before = labels(card)
     card.again_button.click()
-    assert {label[3:] for label in card.entry.options} == {label[3:] for label in before}
-    assert card.entry.options != before
-    assert card.entry.index is None
+    assert {label[3:] for label in labels(card)} == {label[3:] for label in before}
+    assert labels(card) != before
+    assert card.entry.given == ""
 
 
 def test_every_field_has_its_label(widget: QuizWidget) -> None:

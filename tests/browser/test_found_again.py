@@ -1,0 +1,147 @@
+"""What a learner has done is there again: after a reload of the page, and in a kernel that was started anew."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, open_notebook, run_all, wait_until_idle
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+NAME = "found-again.ipynb"
+STUB = '@exercise("ranks.hello")\ndef hello() -> str:\n    raise NotImplementedError'
+WRONG = '@exercise("ranks.hello")\ndef hello() -> str:\n    return f"rank {dist.get_rank()} of 4 says hello"'
+CELLS = [
+    "import torch.distributed as dist\nfrom course_lib import course_map, exercise, predict, quiz",
+    'guess = predict("browser.sum", "What is `6 * 7`?", tolerance=0)',
+    "guess.reveal(6 * 7)",
+    STUB,
+    'quiz("start")',
+    "course_map()",
+]
+PREDICT, REVEAL, EXERCISE, QUIZ, MAP = range(1, 6)
+
+
+@pytest.fixture
+def lesson(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Page:
+    """A short lesson, open, with every cell run as it came."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, notebooks / NAME)
+    open_notebook(page, jupyterlab, NAME)
+    run_all(page)
+    return page
+
+
+def cell(page: Page, number: int) -> Locator:
+    return page.locator(".jp-Notebook .jp-Cell").nth(number)
+
+
+def source(page: Page, number: int) -> str:
+    return str(page.evaluate(f"n => {NOTEBOOK}.content.model.sharedModel.cells[n].getSource()", number))
+
+
+def run(page: Page, number: int, text: str) -> Locator:
+    """Write `text` into a cell and run it, until the kernel is idle; the cell."""
+    page.evaluate(
+        f"""async ([number, text]) => {{
+            const notebook = {NOTEBOOK}.content;
+            notebook.model.sharedModel.cells[number].setSource(text);
+            notebook.activeCellIndex = number;
+            await window.jupyterapp.commands.execute('notebook:run-cell');
+        }}""",
+        [number, text],
+    )
+    wait_until_idle(page, READY_MS / 1000)
+    return cell(page, number)
+
+
+def restart(page: Page) -> None:
+    """A new kernel, and every cell run again."""
+    page.evaluate(f"async () => await {NOTEBOOK}.sessionContext.session.kernel.restart()")
+    wait_until_idle(page, READY_MS / 1000)
+    run_all(page)
+
+
+def seen(page: Page, number: int, text: str) -> None:
+    """Wait for a text in a cell's outputs; the plain-text form of a living widget is there too, and hidden."""
+    expect(cell(page, number).get_by_text(text).locator("visible=true").first).to_be_visible(timeout=READY_MS)
+
+
+def test_all_that_was_done_is_found_again(lesson: Page) -> None:
+    field = cell(lesson, PREDICT).get_by_label("Your prediction")
+    field.fill("41")
+    field.press("Enter")
+    seen(lesson, PREDICT, "You predicted 41.")
+    run(lesson, REVEAL, CELLS[REVEAL])
+    seen(lesson, PREDICT, "42. You predicted 41. Off.")
+
+    run(lesson, EXERCISE, WRONG)
+    seen(lesson, EXERCISE, "Not right yet.")
+    cell(lesson, EXERCISE).get_by_role("button", name="Show hint 1 of").click()
+    seen(lesson, EXERCISE, "Hint 1 of")
+
+    cell(lesson, QUIZ).get_by_label("Your answer").fill("7")
+    cell(lesson, QUIZ).get_by_role("button", name="Check").first.click()
+    seen(lesson, QUIZ, "That is the rank's number")
+
+    lesson.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+    lesson.wait_for_function(f"!{NOTEBOOK}.context.model.dirty", timeout=READY_MS)
+    lesson.reload()
+    lesson.wait_for_function(f"{NOTEBOOK}?.context?.isReady", timeout=READY_MS)
+    wait_until_idle(lesson, READY_MS / 1000)
+    seen(lesson, PREDICT, "42. You predicted 41. Off.")
+    seen(lesson, EXERCISE, "Hint 1 of")
+    seen(lesson, QUIZ, "That is the rank's number")
+    assert source(lesson, EXERCISE) == WRONG
+
+    run(lesson, EXERCISE, STUB)
+    restart(lesson)
+    seen(lesson, PREDICT, "42. You predicted 41. Off.")
+    expect(cell(lesson, PREDICT).get_by_label("Your prediction")).to_be_disabled()
+    seen(lesson, EXERCISE, "Welcome back.")
+    seen(lesson, EXERCISE, "Hint 1 of")
+    expect(cell(lesson, QUIZ).get_by_label("Your answer")).to_have_value("7")
+    seen(lesson, QUIZ, "That is the rank's number")
+    expect(cell(lesson, MAP).get_by_role("row", name="ranks.hello")).to_contain_text("1 attempt, 1 hint")
+
+    cell(lesson, EXERCISE).get_by_role("button", name="Insert my last attempt below").click()
+    lesson.wait_for_function(
+        f"{NOTEBOOK}.content.model.sharedModel.cells.length === {len(CELLS) + 1}", timeout=READY_MS
+    )
+    assert source(lesson, EXERCISE + 1) == WRONG
+
+
+def test_the_last_attempt_replaces_the_cell_that_asks_for_it(lesson: Page) -> None:
+    run(lesson, EXERCISE, WRONG)
+    run(lesson, QUIZ, 'exercise("ranks.hello").insert()')
+
+    assert source(lesson, QUIZ) == WRONG
+
+
+def test_a_quiz_is_taken_by_keyboard_alone(lesson: Page) -> None:
+    run(lesson, QUIZ, 'quiz("start")')
+    quiz, keys = cell(lesson, QUIZ), lesson.keyboard
+    quiz.get_by_label("Your answer").focus()
+    keys.press("Control+A")
+    keys.type("70")
+    keys.press("Tab")
+    expect(quiz.get_by_role("button", name="Check").first).to_be_focused()
+    keys.press("Enter")
+    expect(quiz.get_by_role("alert").get_by_text("Right.").first).to_be_visible(timeout=READY_MS)
+
+    keys.press("Tab")
+    expect(quiz.get_by_role("button", name="Try again").first).to_be_focused()
+    keys.press("Tab")
+    keys.press("Space")
+    expect(quiz.get_by_role("radio").first).to_be_checked()
+    keys.press("Tab")
+    keys.press("Space")
+    expect(quiz.get_by_role("radio").nth(1)).to_be_checked()
+    expect(quiz.get_by_role("radio").first).not_to_be_checked()
+    for _ in range(3):  # two more options, then the button
+        keys.press("Tab")
+    keys.press("Enter")
+    expect(quiz.get_by_role("alert").get_by_text("Within about a second").first).to_be_visible(timeout=READY_MS)
