@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import memory, ranks, start
+from . import data_parallel, memory, ranks, start
 from .declare import Exercise
 
-LESSONS = (start.EXERCISES, ranks.EXERCISES, memory.EXERCISES)
+LESSONS = (start.EXERCISES, ranks.EXERCISES, memory.EXERCISES, data_parallel.EXERCISES)
 """Lesson by lesson, in their order."""
 
 
