@@ -55,10 +55,10 @@ def _zero(model: Model, settings: Settings) -> Layout:
     shard = [-(-size // ranks) for size in sizes] if stage else whole
     grads = gradients(model, policy.gradient, partial(flat, ranks=ranks), shard, settings)
     buffers: list[Held] = []
-    if stage == 1:  # they stay whole and as they are until the step, which averages them bucket by bucket
+    if stage == 1:  # they stay whole and as they are; the step averages them bucket by bucket
         why = f"{policy.gradient} bytes each, a shard: 1/{ranks}"
         grads = [
-            Held(name="gradients", numels=whole, width=policy.parameter, why="whole until averaged", moments=(END,)),
+            Held(name="gradients", numels=whole, width=policy.parameter, why="whole", moments=(END, STEP)),
             Held(name="averaged gradients", numels=shard, width=policy.gradient, why=why, moments=(STEP,)),
         ]
         buffers = [Held(name="gradients under way", numels=[max(sizes)], width=policy.gradient,

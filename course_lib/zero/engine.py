@@ -167,7 +167,8 @@ class Engine(nn.Module):
         mine = [fragment.values for _, fragment in self.fragments()]
         norm = torch.nn.utils.get_total_norm([values.grad for values in mine if values.grad is not None])
         norm = self.sum_over_shards(norm.to(self.trainable[0].device).square()).sqrt()
-        torch.nn.utils.clip_grads_with_norm_(mine, max_norm, norm)
+        # Those of the model, too, where a stage keeps them: a later backward adds to what was clipped.
+        torch.nn.utils.clip_grads_with_norm_({*mine, *self.trainable}, max_norm, norm)
         return norm
 
     # -- between shards: `DataParallel`, where the one shard is the whole, needs none of it ------------------------

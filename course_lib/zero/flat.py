@@ -113,11 +113,10 @@ class Bucket:
         self.used.add(index)
 
     def collect_grads(self, scale: float) -> None:
-        """Move every parameter's gradient into `flat_grad`, and free it."""
+        """Add every parameter's gradient, times `scale`, to `flat_grad`."""
         for index, param in enumerate(self.params):
             if param.grad is not None:
                 self.add_grad(index, param.grad, scale)
-                param.grad = None
 
     def take_flat_grad(self) -> Tensor:
         """Hand `flat_grad` over, ready to be summed: -0.0 for whoever has no gradient, 0 in the padding."""

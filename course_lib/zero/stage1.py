@@ -6,7 +6,8 @@ Every rank holds all parameters and all gradients. In `step` the gradients are r
 the average of its shard; it updates its shard; and the updated shards are all-gathered.
 
 Bytes per rank for Ψ parameters on N ranks with Adam: 4Ψ + 4Ψ + 8Ψ/N in fp32; 2Ψ + 2Ψ + 12Ψ/N in bf16 with fp32
-masters. While a bucket is reduced, its flat_grad comes on top: 4 bytes for each of its elements.
+masters. In `step` the averages of the shard come on top, 4Ψ/N, and while a bucket is reduced its flat_grad, 4 bytes
+for each of its elements.
 Elements sent per rank and step: 2Ψ·(N-1)/N, half for each of the two collectives, as much as plain data parallel.
 """
 
@@ -65,6 +66,7 @@ class Stage1(Engine):
         if self._averaged:
             return
         for bucket in self.buckets:
+            bucket.zero_grad()  # an earlier average: this one is of all that backward has left since `zero_grad`
             bucket.collect_grads(self.scale)
             self._reduce_scatter(bucket)
         self._averaged = True
@@ -81,6 +83,8 @@ class Stage1(Engine):
         """Reduce the gradients, update this rank's shards, and gather everyone's."""
         self.average_gradients()
         self.optimizer.step()
+        for bucket in self.buckets:
+            bucket.zero_grad()  # the averages are freed here; what backward left stays until `zero_grad`
         self.gather_parameters()
         self._averaged = False
 

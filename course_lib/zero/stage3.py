@@ -150,7 +150,9 @@ class Stage3(Engine):
 
     def _reduce_scatter(self, bucket: ShardedBucket) -> None:
         self._finish_reduction()  # one at a time, or the buckets under way would add up to all gradients
-        bucket.collect_grads(self.scale)  # the whole gradients are freed here
+        bucket.collect_grads(self.scale)
+        for param in bucket.params:
+            param.grad = None  # it is in flat_grad now: the whole gradient is freed here
         flat_grad = bucket.take_flat_grad()
         grad_shard = flat_grad.new_empty(bucket.shard_numel)
         work = dist.reduce_scatter_single(grad_shard, flat_grad, group=self.process_group, async_op=True)

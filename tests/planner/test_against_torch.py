@@ -31,15 +31,17 @@ def storage_bytes(tensors: list[Tensor]) -> int:
 
 
 def held_by_engine(name: str, dtype: torch.dtype, bucket_bytes: int) -> tuple[int, int, int]:
-    """Bytes of parameters and masters, of averaged gradients, and of the optimizer's state, after a step."""
+    """Bytes of parameters and masters, of gradients when they are averaged, and of the optimizer's state."""
     given = {} if name == "Stage3" else {"bucket_bytes": bucket_bytes}
     engine = getattr(zero, name)(model(dtype), torch.optim.Adam, lr=0.1, **given)
     engine(torch.ones(2, 5, dtype=dtype)).sum().backward()
-    engine.step()
+    engine.average_gradients()
     mine = [fragment.values for _, fragment in engine.fragments()]
+    gradients = [param.grad for param in [*engine.module.parameters(), *mine] if param.grad is not None]
+    gradient_bytes = storage_bytes(gradients)
+    engine.step()
     states = [value for state in engine.optimizer.state.values() for value in state.values()]
-    gradients = [values.grad for values in mine if values.grad is not None]
-    return storage_bytes([*engine.module.parameters(), *mine]), storage_bytes(gradients), storage_bytes(states)
+    return storage_bytes([*engine.module.parameters(), *mine]), gradient_bytes, storage_bytes(states)
 
 
 @pytest.mark.parametrize("bucket_bytes", [100, 10**6])

@@ -1,5 +1,6 @@
 """The engines where it gets awkward: precision, freezing, checkpointing, buffers, odd models, bad arguments."""
 
+import copy
 from itertools import pairwise
 
 import pytest
@@ -534,3 +535,24 @@ def test_a_unit_called_by_itself_is_refused_where_a_backward_would_need_it():
     assert len(set(world(2).run(rank, False))) == 1
     with pytest.raises(RankError, match=r"a Sequential of the model was called by itself\. Stage 3 frees"):
         world(2).run(rank, True)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_backward_after_clipping_adds_to_what_was_clipped(engine):
+    def rank():
+        torch.manual_seed(0)
+        plain, inputs = nn.Linear(5, 3), [torch.randn(2, 5), torch.randn(2, 5)]
+        made = getattr(zero, engine)(copy.deepcopy(plain), SGD, lr=0.1)
+        optimizer = SGD(plain.parameters(), lr=0.1)
+        made(inputs[0]).sum().backward()
+        plain(inputs[0]).sum().backward()
+        norms = made.clip_grad_norm_(0.5), torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+        made(inputs[1]).sum().backward()
+        plain(inputs[1]).sum().backward()
+        made.step()
+        optimizer.step()
+        return torch.allclose(*norms), made.state_dict()["weight"], plain.state_dict()["weight"]
+
+    for same_norm, ours, theirs in world(3).run(rank):
+        assert same_norm
+        torch.testing.assert_close(ours, theirs)

@@ -31,6 +31,7 @@ def training(engine, widths, dtype=torch.float32):
         made(x).sum().backward()
         mark("after backward")
         made.step()
+        mark("after step")
     return sum("step" in state for state in made.optimizer.state.values())
 
 
@@ -73,6 +74,7 @@ def test_it_holds_what_the_formula_says(engine, world_size, dtype, formulas):
     parameters, gradients, optimizer = (psi(EVEN) * width for width in formulas[engine](world_size))
     for held in measured(run, "after backward"):
         assert (held["parameters"], held["gradients"], held["optimizer"]) == (parameters, gradients, optimizer)
+    assert list(measured(run, "after step")) == list(measured(run, "after backward"))
     for held in measured(run, "between steps"):
         assert (held["parameters"], held["gradients"]) == (parameters, 0)
 
