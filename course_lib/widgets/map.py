@@ -9,6 +9,9 @@ from ..progress_map import CourseMap, Item, Stop
 from .style import SHEET, inline
 
 
+LEFT = ".course-widget.course-card table :is(th, td, caption) { text-align: left; }"  # JupyterLab says: right
+
+
 class ShownMap:
     """A `CourseMap` with the forms that a notebook shows: HTML, and plain text elsewhere.
 
@@ -24,7 +27,7 @@ class ShownMap:
         table = f"<table><caption>What is done</caption><thead><tr>{head}</tr></thead>{bodies}</table>"
         told = "".join(f"<p>{inline(text)}</p>" for text in (self.notice,) if text)
         return (
-            f"<style>{SHEET}</style>"
+            f"<style>{SHEET}{LEFT}</style>"
             f'<div class="course-widget course-card"><h3>Course map</h3>{told}'
             f'<p><strong>{self._advice()}</strong></p><div class="course-scroll">{table}</div></div>'
         )
