@@ -8,7 +8,6 @@ from urllib.parse import quote
 from ..progress_map import CourseMap, Item, Stop
 from .style import SHEET, inline
 
-
 LEFT = ".course-widget.course-card table :is(th, td, caption) { text-align: left; }"  # JupyterLab says: right
 
 
