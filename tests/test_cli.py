@@ -4,8 +4,11 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import psutil
 import pytest
+from nbformat.sign import NotebookNotary
+from nbformat.v4 import new_markdown_cell, new_notebook
 
 from course_lib import cli, doctor
 from course_lib.doctor import Finding
@@ -42,10 +45,11 @@ def test_lab_opens_the_first_lesson_without_a_question_and_on_loopback_only(tmp_
         assert listening and listening <= {"127.0.0.1", "::1"}
 
 
-def test_lab_passes_jupyterlab_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lab_passes_jupyterlab_its_own_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyterlab.labapp import LabApp
 
     given: list[str] = []
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
     monkeypatch.setattr(LabApp, "launch_instance", given.extend)
     monkeypatch.setattr(cli, "lab_arguments", lambda notebooks, others: others)
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "mine")
@@ -53,6 +57,19 @@ def test_lab_passes_jupyterlab_its_own_options(monkeypatch: pytest.MonkeyPatch) 
     assert cli.main(["lab", "--no-browser", "--port", "9999"]) == 0
     assert given == ["--no-browser", "--port", "9999"]
     assert os.environ["JUPYTER_CONFIG_PATH"].split(os.pathsep)[1:] == ["mine"]
+
+
+def test_the_lessons_are_trusted_and_nothing_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    texts = {"01-a-lesson.ipynb": "of the course", "from-a-friend.ipynb": "of a friend"}
+    for name, text in texts.items():
+        nbformat.write(new_notebook(cells=[new_markdown_cell(text)]), tmp_path / name)
+
+    cli.trust(tmp_path)
+
+    lesson, other = (nbformat.read(tmp_path / name, as_version=4) for name in texts)
+    notary = NotebookNotary()
+    assert notary.check_signature(lesson) and not notary.check_signature(other)
 
 
 def test_lab_says_where_it_looked_for_the_lessons(tmp_path: Path) -> None:

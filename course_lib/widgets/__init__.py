@@ -1,8 +1,9 @@
 """What the learner sees and clicks.
 
-    cells -> exercise, map, prediction, quiz -> style    what a notebook calls, the widgets, their look
-    exercise -> attempt;  prediction -> guess            what these widgets show and do, without the widget
-    cells -> record                                      where progress is kept
+    cells                                             what a notebook calls, of
+    exercise_widget, quiz_widget, prediction, map     the widgets, and of `record`, where progress is kept
+    attempt, guess                                    what the exercise's and the prediction's show and do
+    style                                             the look of all of them
 """
 
 from .cells import course_map, exercise, predict, quiz

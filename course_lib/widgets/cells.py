@@ -13,11 +13,11 @@ from ..lessons import lessons
 from ..progress import Attempt as StoredAttempt
 from ..progress_map import CourseMap
 from .attempt import Attempt, Hint
-from .exercise import ExerciseWidget
+from .exercise_widget import ExerciseWidget
 from .guess import Guess
 from .map import ShownMap
 from .prediction import PredictionCell
-from .quiz import QuizWidget
+from .quiz_widget import QuizWidget
 from .record import progress, review
 
 F = TypeVar("F")

@@ -20,7 +20,7 @@ from course_lib.exercises import Finding, Row, get
 from course_lib.progress import Progress
 from course_lib.widgets import record
 from course_lib.widgets.attempt import Attempt
-from course_lib.widgets.exercise import ExerciseWidget, finding_html, printed_html
+from course_lib.widgets.exercise_widget import ExerciseWidget, finding_html, printed_html
 from course_lib.widgets.style import markup
 from tests.exercises.sample import MEAN, mean, sum_for_mean
 
