@@ -24,7 +24,9 @@ MakeOptimizer = Callable[..., Optimizer]
 Step = Callable[[], None]
 
 
-def make_sharded_step(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
+def make_sharded_step(
+    params: list[nn.Parameter], parts: list[list[int]], make_optimizer: Callable[..., Optimizer]
+) -> Callable[[], None]:
     """Return a function that makes one step: each rank updates what it owns, and brings it to the others."""
     mine = [params[number] for number in parts[dist.get_rank()]]
     optimizer = make_optimizer([{"params": mine}])  # a group may be empty, where a list may not

@@ -13,19 +13,22 @@ from torch.optim import Optimizer
 def partition(numels: list[int], world_size: int) -> list[list[int]]:
     """Return, for each rank, the numbers of the parameters that it owns.
 
-    Parameter `number` has `numels[number]` elements. Deal the parameters out, the largest first,
-    each to the rank that has the fewest elements so far.
+    Parameter `number` has `numels[number]` elements. Deal the parameters out,
+    the largest first, each to the rank that has the fewest elements so far.
     """
     raise NotImplementedError
 
 
 def make_sharded_step(
-    params: list[nn.Parameter], parts: list[list[int]], make_optimizer: Callable[..., Optimizer]
+    params: list[nn.Parameter],
+    parts: list[list[int]],
+    make_optimizer: Callable[..., Optimizer],
 ) -> Callable[[], None]:
-    """Return a function that makes one step: each rank updates what it owns, and brings it to the others.
+    """Return a function that makes one step, with gradients that are averaged already.
 
-    `parts[rank]` has the numbers of the parameters that `rank` owns, or none; each has one owner.
-    `make_optimizer` makes an optimizer for what it is given. Gradients are averaged beforehand.
+    Each rank updates the parameters that it owns, and brings them to the others.
+    `parts[rank]` has the numbers of those that `rank` owns, or none; each has one owner.
+    `make_optimizer(params)` makes an optimizer for the parameters that it is given.
     """
     raise NotImplementedError
 
@@ -39,12 +42,15 @@ def flatten(params: list[nn.Parameter], world_size: int) -> torch.Tensor:
 
 
 def make_zero1_step(
-    params: list[nn.Parameter], flat_param: torch.Tensor, make_optimizer: Callable[..., Optimizer]
+    params: list[nn.Parameter],
+    flat_param: torch.Tensor,
+    make_optimizer: Callable[..., Optimizer],
 ) -> Callable[[], None]:
     """Return a function that makes one step of ZeRO-1 with the gradients of all ranks.
 
-    `params` are views of `flat_param`, as `flatten` leaves them. Each rank owns one of `world_size`
-    equal shards of it. Gradients differ from rank to rank, and where one is None it counts as zeros.
+    `params` are views of `flat_param`, as `flatten` leaves them. Each rank owns one of
+    `world_size` equal shards of it. Gradients differ from rank to rank, and where one
+    is None it counts as zeros. `make_optimizer(params)` makes an optimizer for them.
     """
     raise NotImplementedError
 
@@ -52,6 +58,6 @@ def make_zero1_step(
 def consolidate(optimizer: Optimizer, parts: list[list[int]]) -> dict[str, Any] | None:
     """Return, on rank 0, the state dict of one optimizer for all parameters; elsewhere None.
 
-    On each rank, `optimizer` has one group: the parameters that `parts[rank]` numbers, in that order.
+    On each rank, `optimizer` has one group: what `parts[rank]` numbers, in that order.
     """
     raise NotImplementedError

@@ -26,7 +26,9 @@ MakeOptimizer = Callable[..., Optimizer]
 Step = Callable[[], None]
 
 
-def make_zero1_step(params: Params, flat_param: Tensor, make_optimizer: MakeOptimizer) -> Step:
+def make_zero1_step(
+    params: list[nn.Parameter], flat_param: torch.Tensor, make_optimizer: Callable[..., Optimizer]
+) -> Callable[[], None]:
     """Return a function that makes one step of ZeRO-1 with the gradients of all ranks."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     param_shard = nn.Parameter(flat_param.view(world_size, -1)[rank])  # a view: it has no memory of its own
