@@ -6,10 +6,17 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import data_parallel, memory, ranks, start, zero1
+from . import data_parallel, memory, ranks, start, zero1, zero3
 from .declare import Exercise
 
-LESSONS = (start.EXERCISES, ranks.EXERCISES, memory.EXERCISES, data_parallel.EXERCISES, zero1.EXERCISES)
+LESSONS = (
+    start.EXERCISES,
+    ranks.EXERCISES,
+    memory.EXERCISES,
+    data_parallel.EXERCISES,
+    zero1.EXERCISES,
+    zero3.EXERCISES,
+)
 """Lesson by lesson, in their order."""
 
 
