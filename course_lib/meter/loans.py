@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .storages import storage_of
 
-PATIENCE = 0.1
+PATIENCE = 2.0
 """Seconds after which the backend is taken to keep a tensor for good."""
 
 
