@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import data_parallel, memory, ranks, start, zero1, zero3
+from . import data_parallel, memory, ranks, start, zero1, zero2, zero3
 from .declare import Exercise
 
 LESSONS = (
@@ -15,6 +15,7 @@ LESSONS = (
     memory.EXERCISES,
     data_parallel.EXERCISES,
     zero1.EXERCISES,
+    zero2.EXERCISES,
     zero3.EXERCISES,
 )
 """Lesson by lesson, in their order."""
