@@ -139,6 +139,16 @@ def keeps_what_was_sent(bucket: Bucket) -> Finish:
     return finish
 
 
+def lets_go_at_the_end(bucket: Bucket) -> Finish:
+    finish_sending = keeps_what_was_sent(bucket)
+
+    def finish() -> None:
+        finish_sending()
+        bucket.flat_grad = None
+
+    return finish
+
+
 def zeroes_what_was_sent(bucket: Bucket) -> Finish:
     finish_sending = keeps_what_was_sent(bucket)
 
@@ -262,8 +272,8 @@ def draw(rng: random.Random, number: int) -> Case:
 
 def shards_of_each_backward(
     solution: Solution, bucket: Bucket, backward_grads: Sequence[Sequence[Tensor]]
-) -> list[Tensor | None]:
-    """The grad shard after each backward. The last rank starts when `solution` has returned on all others."""
+) -> list[dict[str, Tensor | None]]:
+    """What the bucket holds of each backward. The last rank starts when `solution` has returned on all others."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     shards = []
     for backward, grads in enumerate(backward_grads, start=1):
@@ -274,9 +284,10 @@ def shards_of_each_backward(
         finish = solution(bucket)
         if rank < last:
             dist.send(torch.zeros(1), dst=last)
+        flat_grad = None if bucket.flat_grad is None else bucket.flat_grad.clone()
         finish()
         mark(f"After backward {backward}, with the reduction finished")
-        shards.append(grad_shard(bucket))
+        shards.append({"flat_grad when started": flat_grad, "shard when finished": grad_shard(bucket)})
     return shards
 
 
@@ -348,6 +359,14 @@ START_REDUCTION = Exercise(
             told="The bucket still has its `flat_grad`. The whole gradient stays in memory, and the next backward "
             "adds to it, so it is sent a second time.",
             action="Set `bucket.flat_grad = None` when the reduction is started; it lives on until it has been sent.",
+        ),
+        Mistake(
+            id="lets-go-at-the-end",
+            solution=lets_go_at_the_end,
+            told="The bucket keeps its `flat_grad` until the reduction is finished. Gradients of the next backward "
+            "may come before that: they would be added to what is on its way.",
+            action="Set `bucket.flat_grad = None` before you return; a variable of yours keeps it until it has been "
+            "sent.",
         ),
         Mistake(
             id="zeroes-what-was-sent",
