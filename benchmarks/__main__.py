@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from . import meter, stages, worlds
+from . import lessons, meter, stages, worlds
 from .measure import Row
 
-BENCHMARKS = {"worlds": worlds.rows, "stages": stages.rows, "meter": meter.rows}
+BENCHMARKS = {"worlds": worlds.rows, "stages": stages.rows, "meter": meter.rows, "lessons": lessons.rows}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

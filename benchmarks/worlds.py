@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from course_lib import World
+from course_lib import RankError, World
 
 from .measure import Row, median_seconds, seconds
 
@@ -39,12 +40,25 @@ def run(world: World) -> None:
     assert list(world.run(all_reduce)) == [world.world_size] * world.world_size
 
 
+def fail(world: World) -> None:
+    """One run that fails: a rank raises while its peers wait for it."""
+
+    def program() -> None:
+        if dist.get_rank() == 1:
+            raise ValueError("on purpose")
+        all_reduce()
+
+    with contextlib.suppress(RankError):
+        world.run(program)
+
+
 def rows() -> Iterator[Row]:
     """The rows of this benchmark."""
     world = World(4)
     cold = seconds(lambda: run(world))  # the first run in this kernel
     warm = median_seconds(lambda: run(world), 20)
     many = median_seconds(lambda: run(World(64)), 3)
+    failing = median_seconds(lambda: fail(world), 5)
     peer = median_seconds(lambda: spawned(4), 3)
     name = "torch.multiprocessing.spawn, 4 ranks"
     first = "World(4), first run of the kernel"
@@ -58,3 +72,4 @@ def rows() -> Iterator[Row]:
         met=warm <= 0.01 and peer / warm >= 50,
     )
     yield Row(what="World(64), one run", ours=many, goal="≤ 1.5 s", met=many <= 1.5)
+    yield Row(what="World(4), a rank's failure, told", ours=failing, goal="≤ 1 s", met=failing <= 1)

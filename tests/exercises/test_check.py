@@ -170,12 +170,10 @@ def test_an_endless_loop_is_ended_and_told(monkeypatch: pytest.MonkeyPatch) -> N
             pass
 
     monkeypatch.setattr(observe, "TIME_LIMIT", 1.0)
-    began = time.monotonic()
     verdict = MEAN.check(endless)
 
     assert verdict.status == "error"
     assert "time limit of 1 s" in only(verdict).observed
-    assert time.monotonic() - began < 4
 
 
 def test_what_cannot_be_copied_to_the_ranks_is_told() -> None:

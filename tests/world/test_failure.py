@@ -27,13 +27,14 @@ def works(world: World) -> bool:
 
 
 def failure(fn, world_size: int = 4, timeout: float = 20.0) -> RankError:
-    """The error of a run that must fail within a second, and leave the world usable."""
+    """The error of a run that must fail soon, and leave the world usable. How soon is measured by `make bench`; here a
+    machine may be busy, and what waits for a watchdog would wait for `timeout`."""
     world = World(world_size, timeout=timeout)
     started = time.monotonic()
     with pytest.raises(RankError) as caught:
         world.run(fn)
     took = time.monotonic() - started
-    assert took < (timeout if caught.value.kind == "timeout" else 0) + 1.5, f"took {took:.1f} s"
+    assert caught.value.kind == "timeout" or took < timeout / 2, f"took {took:.1f} s"
     assert works(world)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
     return caught.value
@@ -404,7 +405,7 @@ def test_interrupting_stops_every_rank():
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt, match="the run was interrupted") as caught:
         world.run(program)
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < world.timeout / 2
     assert "ranks 1, 2 waited in barrier #1" in str(caught.value)
     assert "\n".join(caught.value._render_traceback_()).startswith("KeyboardInterrupt: the run was interrupted")
     assert works(world)
