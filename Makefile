@@ -4,7 +4,7 @@ LAB_ARGS ?=
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/installed
 
-.PHONY: help lab test bench clean
+.PHONY: help lab test bench endurance clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile
@@ -19,6 +19,9 @@ test: $(INSTALLED)  ## check style and types, then run every test and every note
 
 bench: $(INSTALLED)  ## measure, print and write benchmarks/RESULTS.md
 	$(VENV_PYTHON) -m benchmarks
+
+endurance: $(INSTALLED)  ## kill writers of the learner's record 1,000 times: nothing that they kept may be lost
+	ENDURANCE=1000 $(VENV_PYTHON) -m pytest -n 0 tests/test_progress.py -k a_kill_loses_nothing
 
 clean:  ## remove .venv and every cache
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache

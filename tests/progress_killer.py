@@ -16,15 +16,10 @@ import time
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 from typing import TextIO
 
-package = ModuleType("course_lib")  # in place of the real one, whose __init__ imports torch
-package.__path__ = [str(Path(__file__).parents[1] / "course_lib")]
-sys.modules["course_lib"] = package
-
-from course_lib.progress import Progress  # noqa: E402
-from course_lib.progress_store import Store, merge  # noqa: E402
+from course_lib.progress import Progress
+from course_lib.progress_store import Store, merge
 
 
 def source_of(number: str) -> str:
