@@ -24,6 +24,8 @@ from ..errors import CourseError
 _KEY = "TESTING_ONLY_GenericWrapper"
 _NEEDED = (
     "_dispatch_tls_set_dispatch_key_included",
+    "_dispatch_tls_set_dispatch_key_excluded",
+    "_dispatch_tls_is_dispatch_key_excluded",
     "_dispatch_keyset_full_after",
     "_dispatch_get_all_op_names",
     "_ExcludeDispatchKeyGuard",
@@ -98,6 +100,25 @@ def unwatched(fn: Callable[[], Any]) -> Callable[[], Any]:
     def call() -> Any:
         with _left_out():
             return fn()
+
+    return call
+
+
+def watched_again(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, which is called from within an operator and makes memory of its own: a hook that packs what is saved."""
+
+    def call(*args: Any) -> Any:
+        watch = getattr(_thread, "watch", None)
+        if watch is None:
+            return fn(*args)
+        _thread.watch = (_left_out(), watch[1])  # the other is in use by the operator
+        left_out = torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
+        try:
+            return fn(*args)
+        finally:
+            torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, left_out)
+            _thread.watch = watch
 
     return call
 

@@ -9,11 +9,12 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .operators import current, unwatched
+from .operators import current, unwatched, watched_again
 from .storages import tensors_in
 
 _Object = TypeVar("_Object")
@@ -85,6 +86,7 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
         yield nn.Module, name, _telling(nn.Module, name)
         yield Optimizer, name, _telling(Optimizer, name)
     make_parameter, make_subclass, resize = Parameter.__new__, Tensor._make_subclass, torch.UntypedStorage.resize_
+    make_hooks = saved_tensors_hooks.__init__
 
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
         parameter = make_parameter(cls, *args, **kwargs)
@@ -101,7 +103,11 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
             watcher.resized(storage, "storage.resize_")
         return result
 
+    def hooks(self: Any, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
+        make_hooks(self, watched_again(pack_hook), unpack_hook)
+
     yield Parameter, "__new__", new
+    yield saved_tensors_hooks, "__init__", hooks
     yield Tensor, "_make_subclass", _make_subclass  # it detaches a tensor that must not have a Python object by then
     yield torch.UntypedStorage, "resize_", resize_  # no operator, and how FSDP2 frees what it has gathered
 

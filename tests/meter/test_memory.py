@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+import torch.utils.checkpoint
 from torch import nn
 from torch.nn.functional import linear
 
@@ -74,6 +75,31 @@ def test_an_input_that_is_saved_for_backward_is_an_activation():
     marks = measured(program).marks
     assert held(marks["input"]) == {"parameters": BYTES, "other": BYTES}
     assert held(marks["forward"]) == {"parameters": BYTES, "activations": BYTES, "other": BYTES}
+
+
+@pytest.mark.parametrize("hooks", ["copies", "checkpoint"])
+def test_what_hooks_make_to_be_saved_counts(hooks):
+    def copies(fn, x):
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.clone() + 0, lambda packed: packed):
+            return fn(x)
+
+    def checkpoint(fn, x):
+        return torch.utils.checkpoint.checkpoint(fn, x, use_reentrant=False)
+
+    def program():
+        x = torch.ones(N, requires_grad=True)
+        mark("before")
+        y = (copies if hooks == "copies" else checkpoint)(lambda x: x.exp().sin(), x)
+        mark("forward")
+        y.sum().backward()
+        del y
+        mark("backward")
+
+    report = measured(program)
+    before, forward, backward = (report.marks[label].current_bytes for label in ("before", "forward", "backward"))
+    # exp saves its result and sin what it was given: two copies; a checkpoint saves neither. Then there is y itself.
+    assert forward - before == (3 * BYTES if hooks == "copies" else BYTES)
+    assert backward - before == BYTES  # the gradient of x
 
 
 def test_what_a_function_of_the_learners_own_saved_is_activations():
