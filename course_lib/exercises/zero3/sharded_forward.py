@@ -26,12 +26,12 @@ from .unit import Unit, free, gather
 def sharded_forward(unit: Unit, x: Tensor) -> Tensor:
     """Return `unit.module(x)`; the unit is gathered before it and free after it."""
 
-    def pack(tensor: Tensor) -> Any:
+    def pack(tensor: Tensor) -> Tensor | tuple[torch.Size, tuple[int, ...], int]:
         if tensor.untyped_storage().data_ptr() == unit.flat.untyped_storage().data_ptr():
-            return tensor.size(), tensor.stride(), tensor.storage_offset()
+            return tensor.size(), tensor.stride(), int(tensor.storage_offset())
         return tensor
 
-    def unpack(saved: Any) -> Any:
+    def unpack(saved: Tensor | tuple[torch.Size, tuple[int, ...], int]) -> Tensor:
         return unit.flat.as_strided(*saved) if isinstance(saved, tuple) else saved
 
     gather(unit)
