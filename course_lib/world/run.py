@@ -13,7 +13,7 @@ from ..meter.comm import Communication, matrix
 from ..meter.timeline import Timeline, save_trace
 from . import metered
 from .calls import Call
-from .simulated import Outcome
+from .outcome import Outcome
 
 if TYPE_CHECKING:
     from ..plots import Picture

@@ -14,19 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 
-from ..meter import MemoryMeter, MemoryReport, owners
+from ..meter import MemoryMeter, owners
 from . import gloo, interpose, streams
-from .calls import Call
 from .copies import Copies
 from .failure import Interrupted, RankError, RankReport
 from .fault import State, Stopped
+from .outcome import Outcome
 from .rank import Rank
 from .rendezvous import Rendezvous
 from .sites import Site, is_learners
@@ -38,27 +37,6 @@ SETTLE = 0.15
 
 GRACE = 0.4
 """Seconds in which ranks must stop after that, before they are left behind."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a run gave, by rank.
-
-    Attributes:
-        results: what was returned.
-        output: what was printed.
-        calls: the calls on other ranks, in their order.
-        started: when the run began, in seconds of `time.perf_counter`.
-        spans: when the rank entered the function and when it left, likewise.
-        memory: what the rank held; nothing where that was not measured.
-    """
-
-    results: list[Any]
-    output: list[str]
-    calls: list[list[Call]]
-    started: float
-    spans: list[tuple[float, float]]
-    memory: list[MemoryReport]
 
 
 def run(
