@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import exercises, quizzes, zero
+    from .data import digits
     from .errors import CourseError
     from .meter import mark
     from .planner import plan
@@ -26,6 +27,7 @@ __all__ = [
     "Run",
     "World",
     "course_map",
+    "digits",
     "exercise",
     "exercises",
     "mark",
@@ -42,6 +44,7 @@ _HOMES = {
     "Run": "world",
     "World": "world",
     "course_map": "widgets",
+    "digits": "data",
     "exercise": "widgets",
     "mark": "meter",
     "plan": "planner",

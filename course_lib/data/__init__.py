@@ -1,0 +1,21 @@
+"""Real data that ships with the course, so that no lesson downloads any. README.md beside it has source and licence."""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+
+import numpy as np
+import torch
+
+__all__ = ["digits"]
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """Handwritten digits: images [1797, 1, 8, 8], float32 from 0 to 1, and what they show, [1797], int64 from 0 to 9.
+
+    Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository
+    (1998), doi:10.24432/C50P49, CC BY 4.0.
+    """
+    with as_file(files(__name__) / "digits.npz") as path, np.load(path) as archive:
+        images, labels = torch.from_numpy(archive["images"]), torch.from_numpy(archive["labels"])
+    return images[:, None].float() / 16, labels.long()

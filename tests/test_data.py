@@ -1,0 +1,35 @@
+"""The data that ships with the course."""
+
+import tomllib
+from pathlib import Path
+
+import torch
+
+import course_lib
+from course_lib import digits
+
+FOLDER = Path(course_lib.__file__).parent / "data"
+
+
+def test_digits_are_images_and_labels() -> None:
+    images, labels = digits()
+
+    assert (images.shape, images.dtype) == ((1797, 1, 8, 8), torch.float32)
+    assert (labels.shape, labels.dtype) == ((1797,), torch.int64)
+    assert (images.min(), images.max()) == (0, 1)
+    assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_the_first_image_is_a_zero() -> None:
+    images, labels = digits()
+
+    assert labels[0] == 0
+    assert (16 * images[0, 0, 3]).tolist() == [0, 4, 12, 0, 0, 8, 8, 0]  # both sides of the ring, and a hole
+
+
+def test_source_and_licence_travel_with_the_file() -> None:
+    told = (FOLDER / "README.md").read_text()
+    setuptools = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["tool"]["setuptools"]
+
+    assert "doi:10.24432/C50P49" in told and "CC BY 4.0" in told
+    assert setuptools["package-data"] == {"course_lib.data": ["digits.npz", "README.md"]}
