@@ -20,6 +20,7 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
+from ..errors import CourseError
 from ..meter import MemoryMeter, owners
 from . import gloo, interpose, streams
 from .copies import Copies
@@ -32,11 +33,41 @@ from .sites import Site, is_learners
 from .standins import Shared, replaced
 from .telling import tell
 
+MAX_RANKS = 64
+"""The most ranks that a simulated world has."""
+
 SETTLE = 0.15
 """Seconds that the other ranks have, after a fault, to come to where they would wait."""
 
 GRACE = 0.4
 """Seconds in which ranks must stop after that, before they are left behind."""
+
+
+class Simulated:
+    """A world of threads: see `backends.Backend`.
+
+    Raises:
+        CourseError: it would have no rank, or more than `MAX_RANKS`.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        if not 1 <= world_size <= MAX_RANKS:
+            raise CourseError(
+                f"World({world_size}): a simulated world has 1 to {MAX_RANKS} ranks, one thread each. "
+                f"Choose a number in that range."
+            )
+        self._world_size = world_size
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        timeout: float,
+        size_of: Callable[[int], int] | None,
+    ) -> Outcome:
+        return run(self._world_size, fn, args, kwargs, timeout, size_of)
 
 
 def run(

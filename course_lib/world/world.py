@@ -5,30 +5,27 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch.distributed as dist
+
 from ..errors import CourseError
 from ..meter.allocator import ALLOCATORS
-from . import simulated
+from . import interpose
+from .backends import chosen
 from .failure import RankError
-from .rank import Rank
 from .run import Run, shortened
-
-MAX_RANKS = 64
-"""The most ranks that a simulated world has."""
-
-BACKENDS = ("simulated",)
 
 
 class World:
     """A number of ranks that run the same function.
 
     Args:
-        world_size: how many ranks, 1 to 64.
-        backend: where they live. `"simulated"`: threads of this process with real gloo between them. By default
+        world_size: how many ranks.
+        backend: where they live. `"simulated"`: threads of this process, 1 to 64 of them, with real gloo between them.
+            `"processes"`: a process each, with gloo. `"nccl"`: a process and a GPU each, with NCCL; `"nccl:8"` to use
+            no more than 8 GPUs. `"dryrun"`: one rank alone, with tensors that have a size and no content. By default
             what `$COURSE_WORLD` says, and `"simulated"` where that is not set.
         timeout: seconds after which a run is stopped.
         measure: whether the memory of each rank is measured: a run's `memory`.
@@ -51,22 +48,13 @@ class World:
         timeout: float = 60.0,
         measure: bool = True,
         allocator: str | None = None,
+        rank: int | None = None,
+        share_gpu: bool = False,
     ) -> None:
         if isinstance(world_size, bool) or not hasattr(world_size, "__index__"):
             raise CourseError(
                 f"World({world_size!r}): the number of ranks must be a whole number, "
                 f"not a {type(world_size).__name__}. For example World(4)."
-            )
-        if not 1 <= world_size <= MAX_RANKS:
-            raise CourseError(
-                f"World({world_size}): a simulated world has 1 to {MAX_RANKS} ranks, one thread each. "
-                f"Choose a number in that range."
-            )
-        backend = backend if backend is not None else os.environ.get("COURSE_WORLD") or "simulated"
-        if backend not in BACKENDS:
-            raise CourseError(
-                f"World(backend={backend!r}): there is no such backend here; there is {', '.join(BACKENDS)}. "
-                "Leave the argument out, and unset $COURSE_WORLD, for simulated ranks."
             )
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
             raise CourseError(
@@ -78,7 +66,9 @@ class World:
                 "as a GPU's would. Leave the argument out for the bytes that tensors need."
             )
         self.world_size = int(world_size)
-        self.backend = backend
+        self.backend, self._entry, self._backend = chosen(
+            self.world_size, backend=backend, rank=rank, share_gpu=share_gpu
+        )
         self.timeout = float(timeout)
         self.measure = measure
         self.allocator = allocator
@@ -91,7 +81,8 @@ class World:
 
         Inside it, `torch.distributed` is ready: the default group holds all ranks. Every rank works on its own copy
         of `fn`, of the arguments and of the variables that it reads, as separate processes would; what should come
-        back is returned. What ranks print is shown when the run ends, rank by rank.
+        back is returned. What ranks print is shown with their number: when the run ends, or as it comes where ranks are
+        processes.
 
         Returns:
             A `Run`: what each rank returned.
@@ -101,20 +92,21 @@ class World:
             KeyboardInterrupt: the run was interrupted. Every rank is stopped.
             CourseError: `fn` cannot be called like this.
         """
-        caller = threading.current_thread()
-        if isinstance(caller, Rank):
+        if interpose.current() is not None:
             raise CourseError(
-                f"rank {caller.rank} called World.run: a rank cannot start a world of its own. "
+                f"rank {dist.get_rank()} called World.run: a rank cannot start a world of its own. "
                 "Call World.run in the notebook, and collectives inside the function."
             )
         check_call(fn, args, kwargs)
         try:
             size_of = ALLOCATORS[self.allocator] if self.measure else None
-            outcome = simulated.run(self.world_size, fn, args, kwargs, self.timeout, size_of)
+            outcome = self._backend.run(fn, args, kwargs, timeout=self.timeout, size_of=size_of)
         except RankError as error:
-            show(error.output)
+            if not self._entry.streams:
+                show(error.output)
             raise
-        show(outcome.output)
+        if not self._entry.streams:
+            show(outcome.output)
         return Run(outcome)
 
 
