@@ -40,8 +40,8 @@ def make_sharded_step(
     return step
 
 
-def optimizer_of(params: Params, part: list[int], make_optimizer: MakeOptimizer) -> Optimizer:
-    return make_optimizer([{"params": [params[number] for number in part]}])
+def own_part(parts: Parts) -> list[int]:
+    return parts[dist.get_rank()]
 
 
 def broadcast_all(params: Params, parts: Parts) -> None:
@@ -50,83 +50,51 @@ def broadcast_all(params: Params, parts: Parts) -> None:
             dist.broadcast(params[number].detach(), src=owner)
 
 
-def unsharded(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    return make_optimizer(params).step
+def step_with(
+    owned: Callable[[Parts], list[int]] = own_part, bring: Callable[[Params, Parts], object] = broadcast_all
+) -> Solution:
+    """The step, where a rank updates what `owned` gives, and `bring` brings parameters to the others."""
+
+    def make_step(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
+        optimizer = make_optimizer([{"params": [params[number] for number in owned(parts)]}])
+
+        def step() -> None:
+            optimizer.step()
+            bring(params, parts)
+
+        return step
+
+    return make_step
 
 
-def unsharded_and_broadcast(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    optimizer = make_optimizer(params)
+def broadcast_from(rank_of: Callable[[], int]) -> Callable[[Params, Parts], None]:
+    """Broadcasts every parameter from one and the same rank."""
 
-    def step() -> None:
-        optimizer.step()
-        broadcast_all(params, parts)
-
-    return step
-
-
-def never_broadcasts(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    return optimizer_of(params, parts[dist.get_rank()], make_optimizer).step
-
-
-def from_rank_0(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    optimizer = optimizer_of(params, parts[dist.get_rank()], make_optimizer)
-
-    def step() -> None:
-        optimizer.step()
+    def bring(params: Params, parts: Parts) -> None:
         for param in params:
-            dist.broadcast(param.detach(), src=0)
+            dist.broadcast(param.detach(), src=rank_of())
 
-    return step
-
-
-def own_rank_as_src(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    optimizer = optimizer_of(params, parts[dist.get_rank()], make_optimizer)
-
-    def step() -> None:
-        optimizer.step()
-        for param in params:
-            dist.broadcast(param.detach(), src=dist.get_rank())
-
-    return step
+    return bring
 
 
-def only_the_owner_calls(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    rank = dist.get_rank()
-    optimizer = optimizer_of(params, parts[rank], make_optimizer)
-
-    def step() -> None:
-        optimizer.step()
-        for number in parts[rank]:
-            dist.broadcast(params[number].detach(), src=rank)
-
-    return step
+def broadcast_own(params: Params, parts: Parts) -> None:
+    for number in own_part(parts):
+        dist.broadcast(params[number].detach(), src=dist.get_rank())
 
 
-def sums(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    optimizer = optimizer_of(params, parts[dist.get_rank()], make_optimizer)
-
-    def step() -> None:
-        optimizer.step()
-        for param in params:
-            dist.all_reduce(param.detach())
-
-    return step
+def sum_all(params: Params, parts: Parts) -> None:
+    for param in params:
+        dist.all_reduce(param.detach())
 
 
-def averages(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    optimizer = optimizer_of(params, parts[dist.get_rank()], make_optimizer)
-
-    def step() -> None:
-        optimizer.step()
-        for param in params:
-            dist.all_reduce(param.data)
-            param.data /= dist.get_world_size()
-
-    return step
+def average_all(params: Params, parts: Parts) -> None:
+    sum_all(params, parts)
+    for param in params:
+        param.data /= dist.get_world_size()
 
 
 def broadcasts_first(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    optimizer = optimizer_of(params, parts[dist.get_rank()], make_optimizer)
+    optimizer = make_optimizer([{"params": [params[number] for number in own_part(parts)]}])
 
     def step() -> None:
         broadcast_all(params, parts)
@@ -136,7 +104,7 @@ def broadcasts_first(params: Params, parts: Parts, make_optimizer: MakeOptimizer
 
 
 def plain_list(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    optimizer = make_optimizer([params[number] for number in parts[dist.get_rank()]])
+    optimizer = make_optimizer([params[number] for number in own_part(parts)])
 
     def step() -> None:
         optimizer.step()
@@ -146,37 +114,13 @@ def plain_list(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> S
 
 
 def absent_where_it_owns_nothing(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    if not parts[dist.get_rank()]:
+    if not own_part(parts):
         return lambda: None
     return make_sharded_step(params, parts, make_optimizer)
 
 
 def made_anew(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    def step() -> None:
-        optimizer_of(params, parts[dist.get_rank()], make_optimizer).step()
-        broadcast_all(params, parts)
-
-    return step
-
-
-def into_a_copy(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    optimizer = optimizer_of(params, parts[dist.get_rank()], make_optimizer)
-
-    def step() -> None:
-        optimizer.step()
-        broadcast_all([nn.Parameter(param.detach().clone()) for param in params], parts)
-
-    return step
-
-
-def part_of_the_next(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
-    optimizer = optimizer_of(params, parts[(dist.get_rank() + 1) % len(parts)], make_optimizer)
-
-    def step() -> None:
-        optimizer.step()
-        broadcast_all(params, parts)
-
-    return step
+    return lambda: make_sharded_step(params, parts, make_optimizer)()
 
 
 def averages_gradients_too(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Step:
@@ -278,55 +222,55 @@ SHARDED_STEP = Exercise(
     mistakes=[
         Mistake(
             id="unsharded",
-            solution=unsharded,
+            solution=lambda params, parts, make_optimizer: make_optimizer(params).step,
             told="This is plain data parallel: every rank updates every parameter, so the numbers are right and every "
             "rank holds the state of all. Nothing was saved.",
             action="Give `make_optimizer` the parameters of `parts[dist.get_rank()]` only.",
         ),
         Mistake(
             id="unsharded-and-broadcast",
-            solution=unsharded_and_broadcast,
+            solution=step_with(owned=lambda parts: sorted(number for part in parts for number in part)),
             told="The optimizer knows all parameters, so each rank updates all and holds the state of all; then the "
             "broadcasts write the same numbers over them. It costs more than data parallel, and saves nothing.",
             action="Give `make_optimizer` the parameters of `parts[dist.get_rank()]` only.",
         ),
         Mistake(
             id="never-broadcasts",
-            solution=never_broadcasts,
+            solution=step_with(bring=lambda params, parts: None),
             told="Each rank updates its own parameters, and nobody learns of it: on every other rank they are still "
             "what they were. From the second batch on each rank trains another model.",
             action="After `optimizer.step()`, broadcast every parameter from its owner.",
         ),
         Mistake(
             id="from-rank-0",
-            solution=from_rank_0,
+            solution=step_with(bring=broadcast_from(lambda: 0)),
             told="All parameters come from rank 0, which has updated only its own. Its old values overwrite what the "
             "other owners have just computed.",
             action="The source of each broadcast is the owner: `for owner, part in enumerate(parts)`.",
         ),
         Mistake(
             id="own-rank-as-src",
-            solution=own_rank_as_src,
+            solution=step_with(bring=broadcast_from(dist.get_rank)),
             told="Every rank names itself as the source, and all have to name the same: the owner.",
             action="Find the owner of the parameter, and pass that as `src`, on every rank.",
         ),
         Mistake(
             id="only-the-owner-calls",
-            solution=only_the_owner_calls,
+            solution=step_with(bring=broadcast_own),
             told="Each rank broadcasts only its own parameters, so it never takes part in the broadcasts of others: "
             "the ranks meet in different calls. The one who receives has to call as well.",
             action="Let every rank go through all owners and all their parameters, in the same order.",
         ),
         Mistake(
             id="sums",
-            solution=sums,
+            solution=step_with(bring=sum_all),
             told="An all-reduce adds up what the ranks have: the updated value of one, and the old values of the "
             "others. What should travel is one rank's value, as it is.",
             action="Use `dist.broadcast` from the owner.",
         ),
         Mistake(
             id="averages",
-            solution=averages,
+            solution=step_with(bring=average_all),
             told="You average the parameters. Only the owner has updated, so its step is divided by the number of "
             "ranks, and the send costs twice as much as a broadcast.",
             action="Use `dist.broadcast` from the owner.",
@@ -362,14 +306,16 @@ SHARDED_STEP = Exercise(
         ),
         Mistake(
             id="into-a-copy",
-            solution=into_a_copy,
+            solution=step_with(
+                bring=lambda params, parts: broadcast_all([nn.Parameter(p.detach().clone()) for p in params], parts)
+            ),
             told="The broadcasts write into something else than the model's parameters, such as copies of them or the "
             "gradients. So what the others have updated never arrives.",
             action="Broadcast `param.detach()`, which is the parameter's own memory.",
         ),
         Mistake(
             id="part-of-the-next",
-            solution=part_of_the_next,
+            solution=step_with(owned=lambda parts: parts[(dist.get_rank() + 1) % len(parts)]),
             told="Each rank updates the part of its neighbour, and then the owner broadcasts its own values, which "
             "nobody has updated there.",
             action="This rank's part is `parts[dist.get_rank()]`.",
