@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
-from ..declare import Case, Exercise, Mistake
+from ..declare import Case, Exercise, Mistake, Solution
 from . import stubs
 
 PRECISIONS = ("fp32", "mixed", "mixed_fp32_accumulation")
@@ -24,85 +25,17 @@ def training_bytes(psi: int, precision: str) -> dict[str, int]:
     }
 
 
-def each(psi: int, *bytes_each: float) -> dict[str, int]:
-    """The parts, in the order of `PARTS`, by their bytes for each parameter."""
-    return {part: int(each * psi) for part, each in zip(PARTS, bytes_each, strict=True)}
-
-
-def chosen(psi: int, precision: str, *tables: tuple[float, ...]) -> dict[str, int]:
-    """The parts, where there is a table of bytes for each of `PRECISIONS`."""
-    return each(psi, *tables[PRECISIONS.index(precision)])
-
-
 FP32, MIXED, SUMMED = (4, 4, 0, 0, 4, 4), (2, 2, 0, 4, 4, 4), (2, 2, 4, 4, 4, 4)
 
 
-def no_master_weights(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, (2, 2, 0, 0, 4, 4), (2, 2, 4, 0, 4, 4))
+def table(*rows: tuple[int, ...]) -> Solution:
+    """A calculator by a table: a row for each of `PRECISIONS`, with the bytes for each parameter of each of `PARTS`."""
+    by_precision = dict(zip(PRECISIONS, rows, strict=True))
 
+    def calculator(psi: int, precision: str) -> dict[str, int]:
+        return {part: each * psi for part, each in zip(PARTS, by_precision[precision], strict=True)}
 
-def all_in_16_bits(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, (2, 2, 0, 0, 2, 2), (2, 2, 4, 0, 2, 2))
-
-
-def moments_in_16_bits(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, (2, 2, 0, 4, 2, 2), (2, 2, 4, 4, 2, 2))
-
-
-def gradients_in_fp32(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, (2, 4, 0, 4, 4, 4), (2, 4, 4, 4, 4, 4))
-
-
-def sums_in_place_of_gradients(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, MIXED, (2, 0, 4, 4, 4, 4))
-
-
-def wider_gradients(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, MIXED, (2, 4, 0, 4, 4, 4))
-
-
-def sums_under_gradients(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, MIXED, (2, 6, 0, 4, 4, 4))
-
-
-def sums_in_16_bits(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, MIXED, (2, 2, 2, 4, 4, 4))
-
-
-def always_summed(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, SUMMED, SUMMED)
-
-
-def never_summed(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, MIXED, MIXED)
-
-
-def masters_of_fp32(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, (4, 4, 0, 4, 4, 4), MIXED, SUMMED)
-
-
-def masters_in_16_bits(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, (2, 2, 0, 2, 4, 4), (2, 2, 4, 2, 4, 4))
-
-
-def parameters_stay_fp32(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, (4, 2, 0, 4, 4, 4), (4, 2, 4, 4, 4, 4))
-
-
-def always_mixed(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, MIXED, MIXED, SUMMED)
-
-
-def always_fp32(psi: int, precision: str) -> dict[str, int]:
-    return each(psi, *FP32)
-
-
-def nothing_in_16_bits(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, (4, 4, 0, 4, 4, 4), (4, 4, 4, 4, 4, 4))
-
-
-def masters_under_parameters(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, (6, 2, 0, 0, 4, 4), (6, 2, 4, 0, 4, 4))
+    return calculator
 
 
 def moments_in_one(psi: int, precision: str) -> dict[str, int]:
@@ -110,33 +43,17 @@ def moments_in_one(psi: int, precision: str) -> dict[str, int]:
     return right | {"momentum": right["momentum"] + right["variance"], "variance": 0}
 
 
+def converted(convert: Callable[[int], float]) -> Solution:
+    """The right bytes of each part, in another unit."""
+    return lambda psi, precision: {part: convert(n) for part, n in training_bytes(psi, precision).items()}
+
+
 def elements(psi: int, precision: str) -> dict[str, int]:
-    right = training_bytes(psi, precision)
-    return {part: psi if nbytes else 0 for part, nbytes in right.items()}
-
-
-def bits(psi: int, precision: str) -> dict[str, int]:
-    return {part: 8 * nbytes for part, nbytes in training_bytes(psi, precision).items()}
-
-
-def gigabytes(psi: int, precision: str) -> dict[str, float]:
-    return {part: nbytes / 10**9 for part, nbytes in training_bytes(psi, precision).items()}
-
-
-def gibibytes(psi: int, precision: str) -> dict[str, float]:
-    return {part: nbytes / 2**30 for part, nbytes in training_bytes(psi, precision).items()}
-
-
-def only_the_total(psi: int, precision: str) -> int:
-    return sum(training_bytes(psi, precision).values())
+    return {part: psi if nbytes else 0 for part, nbytes in training_bytes(psi, precision).items()}
 
 
 def absent_parts_left_out(psi: int, precision: str) -> dict[str, int]:
     return {part: nbytes for part, nbytes in training_bytes(psi, precision).items() if nbytes}
-
-
-def from_a_table(psi: int, precision: str) -> dict[str, int]:
-    return chosen(psi, precision, FP32, MIXED, SUMMED)
 
 
 def by_cases(psi: int, precision: str) -> dict[str, int]:
@@ -164,116 +81,116 @@ MIXED_PRECISION = Exercise(
     stub=stubs.training_bytes,
     reference=training_bytes,
     draw=draw,
-    variants={"table": from_a_table, "cases": by_cases},
+    variants={"table": table(FP32, MIXED, SUMMED), "cases": by_cases},
     mistakes=[
         Mistake(
             id="no-master-weights",
-            solution=no_master_weights,
+            solution=table(FP32, (2, 2, 0, 0, 4, 4), (2, 2, 4, 0, 4, 4)),
             told="Mixed precision lacks its master weights. An update is often too small to change a number of 16 "
             "bits, so the optimizer updates a copy in fp32.",
             action="Give mixed precision 4 bytes of master weights.",
         ),
         Mistake(
             id="all-in-16-bits",
-            solution=all_in_16_bits,
+            solution=table(FP32, (2, 2, 0, 0, 2, 2), (2, 2, 4, 0, 2, 2)),
             told="In your mixed precision everything has 16 bits. What makes it *mixed* is that whatever the "
             "optimizer works on stays in fp32: master weights, momentum and variance.",
             action="Give each of these three 4 bytes.",
         ),
         Mistake(
             id="moments-in-16-bits",
-            solution=moments_in_16_bits,
+            solution=table(FP32, (2, 2, 0, 4, 2, 2), (2, 2, 4, 4, 2, 2)),
             told="Momentum and variance have 16 bits. They belong to the fp32 master weights, and are in fp32 too.",
             action="Give each of the two 4 bytes.",
         ),
         Mistake(
             id="gradients-in-fp32",
-            solution=gradients_in_fp32,
+            solution=table(FP32, (2, 4, 0, 4, 4, 4), (2, 4, 4, 4, 4, 4)),
             told="The gradients have 4 bytes in mixed precision. Backward makes them like the parameters, in 16 bits. "
             "Those that are summed in fp32 are a part of their own.",
             action='Give "gradients" 2 bytes.',
         ),
         Mistake(
             id="sums-in-place-of-gradients",
-            solution=sums_in_place_of_gradients,
+            solution=table(FP32, MIXED, (2, 0, 4, 4, 4, 4)),
             told="The fp32 gradients replace those of 16 bits. Backward still makes the latter, before they are added "
             "to the sums, so both are held.",
             action="Leave the 2 bytes of the gradients beside the 4 of their sums.",
         ),
         Mistake(
             id="wider-gradients",
-            solution=wider_gradients,
+            solution=table(FP32, MIXED, (2, 4, 0, 4, 4, 4)),
             told="With fp32 accumulation you make the gradients wider. They keep their 16 bits; what comes is a "
             'second set, under "fp32 gradients".',
             action='Give "gradients" 2 bytes and "fp32 gradients" 4.',
         ),
         Mistake(
             id="sums-under-gradients",
-            solution=sums_under_gradients,
+            solution=table(FP32, MIXED, (2, 6, 0, 4, 4, 4)),
             told='The bytes are right in sum, but those of the fp32 gradients stand under "gradients".',
             action='Give "fp32 gradients" its own 4 bytes.',
         ),
         Mistake(
             id="sums-in-16-bits",
-            solution=sums_in_16_bits,
+            solution=table(FP32, MIXED, (2, 2, 2, 4, 4, 4)),
             told="The sums of gradients have 2 bytes. They are there to be in fp32: sums of many small numbers lose "
             "much in 16 bits.",
             action='Give "fp32 gradients" 4 bytes.',
         ),
         Mistake(
             id="always-summed",
-            solution=always_summed,
+            solution=table(FP32, SUMMED, SUMMED),
             told='Plain "mixed" has fp32 gradients in your calculation. They are an option, which has its own name.',
             action='Count them for "mixed_fp32_accumulation" alone.',
         ),
         Mistake(
             id="never-summed",
-            solution=never_summed,
+            solution=table(FP32, MIXED, MIXED),
             told='"mixed_fp32_accumulation" comes out as "mixed": the fp32 gradients are missing.',
             action='Give "fp32 gradients" 4 bytes there.',
         ),
         Mistake(
             id="masters-of-fp32",
-            solution=masters_of_fp32,
+            solution=table((4, 4, 0, 4, 4, 4), MIXED, SUMMED),
             told="There are master weights in fp32 as well. There the parameters themselves are in fp32, and need no "
             "copy.",
             action='Give "master weights" 0 bytes in fp32.',
         ),
         Mistake(
             id="masters-in-16-bits",
-            solution=masters_in_16_bits,
+            solution=table(FP32, (2, 2, 0, 2, 4, 4), (2, 2, 4, 2, 4, 4)),
             told="The master weights have 16 bits, like the parameters. Then they would be of no use: they are there "
             "to hold what 16 bits cannot.",
             action='Give "master weights" 4 bytes.',
         ),
         Mistake(
             id="parameters-stay-fp32",
-            solution=parameters_stay_fp32,
+            solution=table(FP32, (4, 2, 0, 4, 4, 4), (4, 2, 4, 4, 4, 4)),
             told="The parameters stay in fp32, and have a copy in fp32. Forward and backward use them in 16 bits.",
             action='Give "parameters" 2 bytes in mixed precision.',
         ),
         Mistake(
             id="always-mixed",
-            solution=always_mixed,
+            solution=table(MIXED, MIXED, SUMMED),
             told="fp32 comes out as mixed precision. There nothing has 16 bits.",
             action='Give parameters and gradients 4 bytes where the precision is "fp32", and no master weights.',
         ),
         Mistake(
             id="always-fp32",
-            solution=always_fp32,
+            solution=table(FP32, FP32, FP32),
             told="Everything is counted in fp32, whatever the precision.",
             action="Let `precision` decide what has 2 bytes and what has 4.",
         ),
         Mistake(
             id="nothing-in-16-bits",
-            solution=nothing_in_16_bits,
+            solution=table(FP32, (4, 4, 0, 4, 4, 4), (4, 4, 4, 4, 4, 4)),
             told="In your mixed precision nothing has 16 bits. The parameters that forward uses have, and so have the "
             "gradients that backward makes.",
             action='Give "parameters" and "gradients" 2 bytes each.',
         ),
         Mistake(
             id="masters-under-parameters",
-            solution=masters_under_parameters,
+            solution=table(FP32, (6, 2, 0, 0, 4, 4), (6, 2, 4, 0, 4, 4)),
             told='The master weights stand under "parameters". They are a part of their own, which only the optimizer '
             "uses.",
             action='Give "parameters" 2 bytes and "master weights" 4.',
@@ -292,25 +209,25 @@ MIXED_PRECISION = Exercise(
         ),
         Mistake(
             id="bits",
-            solution=bits,
+            solution=converted(lambda nbytes: 8 * nbytes),
             told="Everything is 8 times too large: these are bits. A byte has 8 of them.",
             action="Count 2 for 16 bits and 4 for 32.",
         ),
         Mistake(
             id="gigabytes",
-            solution=gigabytes,
+            solution=converted(lambda nbytes: nbytes / 10**9),
             told="These are GB. The function gives bytes; units are for those who print them.",
             action="Leave out the division by 10**9.",
         ),
         Mistake(
             id="gibibytes",
-            solution=gibibytes,
+            solution=converted(lambda nbytes: nbytes / 2**30),
             told="These are GiB. The function gives bytes; units are for those who print them.",
             action="Leave out the division by 2**30.",
         ),
         Mistake(
             id="only-the-total",
-            solution=only_the_total,
+            solution=lambda psi, precision: sum(training_bytes(psi, precision).values()),
             told="The sum of all parts is returned. Asked is how much each of them is.",
             action="Return the dict. Whoever wants the sum takes `sum(parts.values())`.",
         ),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import nn
 
-from ..declare import Exercise, Mistake
+from ..declare import Exercise, Mistake, Solution
 from . import stubs
 from .data import draw_model
 
@@ -21,25 +23,42 @@ def model_bytes(model: nn.Module) -> dict[str, int]:
     return held
 
 
-def shared_count_twice(model: nn.Module) -> dict[str, int]:
-    params = [param for _, param in model.named_parameters(remove_duplicate=False)]
-    return {
-        "parameters": sum(param.numel() * param.element_size() for param in params),
-        "gradients": sum(param.numel() * param.element_size() for param in params if param.requires_grad),
-    }
+def nbytes(param: nn.Parameter) -> int:
+    return param.numel() * param.element_size()
 
 
-def state_dict_values(model: nn.Module) -> dict[str, int]:
-    values = model.state_dict(keep_vars=True).values()
-    return {
-        "parameters": sum(value.numel() * value.element_size() for value in values),
-        "gradients": sum(value.numel() * value.element_size() for value in values if value.requires_grad),
-    }
+def is_trained(param: nn.Parameter) -> bool:
+    return param.requires_grad
 
 
-def state_dict_detached(model: nn.Module) -> dict[str, int]:
-    nbytes = sum(value.numel() * value.element_size() for value in model.state_dict().values())
-    return {"parameters": nbytes, "gradients": nbytes}
+def weighing(
+    params: Callable[[nn.Module], Iterable[nn.Parameter]] = nn.Module.parameters,
+    size: Callable[[nn.Parameter], int] = nbytes,
+    grad_size: Callable[[nn.Parameter], int] | None = None,
+    gets_gradient: Callable[[nn.Parameter], bool] = is_trained,
+) -> Solution:
+    """The weight, with a part of it otherwise: what is weighed, what one weighs, what gets a gradient of which size."""
+
+    def weigh(model: nn.Module) -> dict[str, int]:
+        weighed = list(params(model))
+        return {
+            "parameters": sum(map(size, weighed)),
+            "gradients": sum(map(grad_size or size, filter(gets_gradient, weighed))),
+        }
+
+    return weigh
+
+
+def by_name(model: nn.Module) -> list[nn.Parameter]:
+    return [param for _, param in model.named_parameters(remove_duplicate=False)]
+
+
+def everyone(param: nn.Parameter) -> bool:
+    return True
+
+
+def in_fp32(param: nn.Parameter) -> int:
+    return 4 * param.numel()
 
 
 def buffers_too(model: nn.Module) -> dict[str, int]:
@@ -48,58 +67,14 @@ def buffers_too(model: nn.Module) -> dict[str, int]:
     return held
 
 
-def frozen_get_gradients(model: nn.Module) -> dict[str, int]:
-    nbytes = sum(param.numel() * param.element_size() for param in model.parameters())
-    return {"parameters": nbytes, "gradients": nbytes}
-
-
-def frozen_left_out(model: nn.Module) -> dict[str, int]:
-    nbytes = sum(param.numel() * param.element_size() for param in model.parameters() if param.requires_grad)
-    return {"parameters": nbytes, "gradients": nbytes}
-
-
-def always_four_bytes(model: nn.Module) -> dict[str, int]:
-    return {
-        "parameters": sum(4 * param.numel() for param in model.parameters()),
-        "gradients": sum(4 * param.numel() for param in model.parameters() if param.requires_grad),
-    }
-
-
-def gradients_in_fp32(model: nn.Module) -> dict[str, int]:
-    return {
-        "parameters": sum(param.numel() * param.element_size() for param in model.parameters()),
-        "gradients": sum(4 * param.numel() for param in model.parameters() if param.requires_grad),
-    }
-
-
-def elements(model: nn.Module) -> dict[str, int]:
-    return {
-        "parameters": sum(param.numel() for param in model.parameters()),
-        "gradients": sum(param.numel() for param in model.parameters() if param.requires_grad),
-    }
-
-
-def rows(model: nn.Module) -> dict[str, int]:
-    return {
-        "parameters": sum(len(param) * param.element_size() for param in model.parameters()),
-        "gradients": sum(len(param) * param.element_size() for param in model.parameters() if param.requires_grad),
-    }
-
-
 def gradients_of_now(model: nn.Module) -> dict[str, int]:
     grads = [param.grad for param in model.parameters() if param.grad is not None]
-    return {
-        "parameters": sum(param.numel() * param.element_size() for param in model.parameters()),
-        "gradients": sum(grad.numel() * grad.element_size() for grad in grads),
-    }
+    return model_bytes(model) | {"gradients": sum(grad.numel() * grad.element_size() for grad in grads)}
 
 
 def gradients_asked_too_early(model: nn.Module) -> dict[str, int]:
     grads: list[Any] = [param.grad for param in model.parameters() if param.requires_grad]
-    return {
-        "parameters": sum(param.numel() * param.element_size() for param in model.parameters()),
-        "gradients": sum(grad.numel() * grad.element_size() for grad in grads),
-    }
+    return model_bytes(model) | {"gradients": sum(grad.numel() * grad.element_size() for grad in grads)}
 
 
 def first_only(model: nn.Module) -> dict[str, int]:
@@ -142,20 +117,20 @@ MODEL = Exercise(
     mistakes=[
         Mistake(
             id="shared-count-twice",
-            solution=shared_count_twice,
+            solution=weighing(params=by_name),
             told="A tensor that two layers share is counted once for each of them. It has two names, and one memory.",
             action="Go through `model.parameters()` and nothing else: it gives a shared tensor once.",
         ),
         Mistake(
             id="state-dict",
-            solution=state_dict_values,
+            solution=weighing(params=lambda model: model.state_dict(keep_vars=True).values()),
             told="A state dict has an entry for each name: a shared tensor stands in it twice, and buffers, such as "
             "running averages, stand in it too, which are no parameters.",
             action="Go through `model.parameters()`.",
         ),
         Mistake(
             id="state-dict-as-gradients",
-            solution=state_dict_detached,
+            solution=weighing(params=lambda model: model.state_dict().values(), gets_gradient=everyone),
             told="You weigh the state dict, twice. It names a shared tensor twice and holds buffers; and of frozen "
             "parameters there are no gradients.",
             action="Go through `model.parameters()`, and ask each whether it requires a gradient.",
@@ -169,38 +144,38 @@ MODEL = Exercise(
         ),
         Mistake(
             id="frozen-get-gradients",
-            solution=frozen_get_gradients,
+            solution=weighing(gets_gradient=everyone),
             told="Frozen parameters are given gradients. Backward makes none where `requires_grad` is False.",
             action="Count a gradient only where `param.requires_grad`.",
         ),
         Mistake(
             id="frozen-left-out",
-            solution=frozen_left_out,
+            solution=weighing(params=lambda model: filter(is_trained, model.parameters())),
             told="Frozen parameters are left out altogether. They get no gradient, but are held like the others.",
             action="Count all parameters; let `requires_grad` decide about the gradient alone.",
         ),
         Mistake(
             id="always-four-bytes",
-            solution=always_four_bytes,
+            solution=weighing(size=in_fp32),
             told="Every element is counted with 4 bytes, as in float32. Elements of bfloat16 and float16 take 2, of "
             "float64 8.",
             action="Ask each parameter: `param.element_size()`.",
         ),
         Mistake(
             id="gradients-in-fp32",
-            solution=gradients_in_fp32,
+            solution=weighing(grad_size=in_fp32),
             told="Gradients are counted with 4 bytes an element. Backward makes them in the dtype of their parameter.",
             action="Use `param.element_size()` for the gradients too.",
         ),
         Mistake(
             id="elements",
-            solution=elements,
+            solution=weighing(size=torch.numel),
             told="These are numbers of elements. Each takes some bytes, how many depends on its dtype.",
             action="Multiply each parameter's `numel()` by its `element_size()`.",
         ),
         Mistake(
             id="rows",
-            solution=rows,
+            solution=weighing(size=lambda param: len(param) * param.element_size()),
             told="`len` of a matrix is the number of its rows, and not of its elements.",
             action="Use `param.numel()` in place of `len(param)`.",
         ),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
 
-from ..declare import Case, Exercise, Mistake
+from ..declare import Case, Exercise, Mistake, Solution
 from . import stubs
 from .data import about_model, make_model
 from .model import model_bytes
@@ -30,102 +31,50 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
     return [param for param in model.parameters() if param.requires_grad]
 
 
-def kept(model: nn.Module, states: int, step_bytes: int) -> int:
-    """`states` elements for each that is trained, and `step_bytes` for each tensor."""
-    return sum(states * param.nbytes + step_bytes for param in trained(model))
-
-
 def step_bytes(optimizer: str) -> int:
     return 4 if optimizer.startswith("adam") else 0
 
 
-def four_times(model: nn.Module, optimizer: str) -> int:
-    return kept(model, STATES[optimizer] + 2, step_bytes(optimizer))
+def keeping(
+    states: Callable[[str], int] = STATES.__getitem__,
+    counts: Callable[[str], int] = step_bytes,
+    params: Callable[[nn.Module], Iterable[nn.Parameter]] = trained,
+    size: Callable[[nn.Parameter], int] = lambda param: param.nbytes,
+) -> Solution:
+    """The formula, with a part of it otherwise.
+
+    Args:
+        states: how many tensors like a parameter an optimizer keeps for it.
+        counts: the bytes of its step count for each tensor.
+        params: what an optimizer keeps state for.
+        size: the bytes of a tensor like the parameter.
+    """
+    return lambda model, optimizer: sum(states(optimizer) * size(param) + counts(optimizer) for param in params(model))
 
 
-def one_moment(model: nn.Module, optimizer: str) -> int:
-    return kept(model, min(STATES[optimizer], 1), step_bytes(optimizer))
-
-
-def decay_is_kept(model: nn.Module, optimizer: str) -> int:
-    return kept(model, STATES[optimizer] + (optimizer == "adamw"), step_bytes(optimizer))
-
-
-def sgd_keeps_gradients(model: nn.Module, optimizer: str) -> int:
-    return kept(model, max(STATES[optimizer], 1), step_bytes(optimizer))
-
-
-def momentum_is_a_number(model: nn.Module, optimizer: str) -> int:
-    return kept(model, STATES[optimizer] if optimizer != "momentum" else 0, step_bytes(optimizer))
-
-
-def always_adam(model: nn.Module, optimizer: str) -> int:
-    return kept(model, 2, 4)
-
-
-def no_step_counts(model: nn.Module, optimizer: str) -> int:
-    return kept(model, STATES[optimizer], 0)
-
-
-def one_step_count(model: nn.Module, optimizer: str) -> int:
-    return kept(model, STATES[optimizer], 0) + step_bytes(optimizer)
-
-
-def eight_byte_counts(model: nn.Module, optimizer: str) -> int:
-    return kept(model, STATES[optimizer], 2 * step_bytes(optimizer))
-
-
-def everyone_counts(model: nn.Module, optimizer: str) -> int:
-    return kept(model, STATES[optimizer], 4)
-
-
-def counts_of_elements(model: nn.Module, optimizer: str) -> int:
-    return kept(model, STATES[optimizer], 0) + step_bytes(optimizer) * sum(param.numel() for param in trained(model))
-
-
-def frozen_keep_states(model: nn.Module, optimizer: str) -> int:
-    return sum(STATES[optimizer] * param.nbytes + step_bytes(optimizer) for param in model.parameters())
-
-
-def frozen_keep_counts(model: nn.Module, optimizer: str) -> int:
-    return kept(model, STATES[optimizer], 0) + step_bytes(optimizer) * len(list(model.parameters()))
-
-
-def always_fp32(model: nn.Module, optimizer: str) -> int:
-    return sum(4 * STATES[optimizer] * param.numel() + step_bytes(optimizer) for param in trained(model))
-
-
-def elements(model: nn.Module, optimizer: str) -> int:
-    return sum(STATES[optimizer] * param.numel() for param in trained(model))
-
-
-def shared_twice(model: nn.Module, optimizer: str) -> int:
-    params = [param for _, param in model.named_parameters(remove_duplicate=False) if param.requires_grad]
-    return sum(STATES[optimizer] * param.nbytes + step_bytes(optimizer) for param in params)
-
-
-def gradients_too(model: nn.Module, optimizer: str) -> int:
-    return kept(model, STATES[optimizer] + 1, step_bytes(optimizer))
-
-
-def before_the_first_step(model: nn.Module, optimizer: str) -> int:
+def no_counts(optimizer: str) -> int:
     return 0
 
 
+def in_fp32(param: nn.Parameter) -> int:
+    return 4 * param.numel()
+
+
+def by_name(model: nn.Module) -> list[nn.Parameter]:
+    return [param for _, param in model.named_parameters(remove_duplicate=False) if param.requires_grad]
+
+
+def counting_once_for(count: Callable[[nn.Module], int]) -> Solution:
+    """The right states, and `count` step counts in all."""
+    return lambda model, optimizer: keeping(counts=no_counts)(model, optimizer) + step_bytes(optimizer) * count(model)
+
+
 def adamw_forgotten(model: nn.Module, optimizer: str) -> int:
-    return kept(model, STATES[optimizer], step_bytes(optimizer)) if optimizer != "adamw" else 0
+    return state_bytes(model, optimizer) if optimizer != "adamw" else 0
 
 
 def or_is_always_true(model: nn.Module, optimizer: str) -> int:
-    return kept(model, 1, 0) if optimizer == "momentum" else kept(model, 2, 4)
-
-
-def frozen_and_uncounted(model: nn.Module, optimizer: str) -> int:
-    return sum(STATES[optimizer] * param.nbytes for param in model.parameters())
-
-
-def fp32_and_uncounted(model: nn.Module, optimizer: str) -> int:
-    return sum(4 * STATES[optimizer] * param.numel() for param in trained(model))
+    return state_bytes(model, "momentum" if optimizer == "momentum" else "adam")
 
 
 def asks_torch(model: nn.Module, optimizer: str) -> int:
@@ -176,117 +125,117 @@ OPTIMIZER = Exercise(
     mistakes=[
         Mistake(
             id="four-times",
-            solution=four_times,
+            solution=keeping(states=lambda optimizer: STATES[optimizer] + 2),
             told="The parameters and the gradients are counted in: with Adam that makes 4 times the model. Of these, "
             "the optimizer keeps 2; the other 2 are there with any optimizer.",
             action="Count only what the optimizer adds.",
         ),
         Mistake(
             id="one-moment",
-            solution=one_moment,
+            solution=keeping(states=lambda optimizer: min(STATES[optimizer], 1)),
             told="Adam keeps two moments of each element: a running mean of its gradients, and one of their squares. "
             "You count one.",
             action="Count 2 for Adam and AdamW.",
         ),
         Mistake(
             id="decay-is-kept",
-            solution=decay_is_kept,
+            solution=keeping(states=lambda optimizer: STATES[optimizer] + (optimizer == "adamw")),
             told="AdamW is given a third state for its weight decay. Decay multiplies the weights by a number, and "
             "needs to remember nothing.",
             action="Let AdamW keep what Adam keeps.",
         ),
         Mistake(
             id="sgd-keeps-gradients",
-            solution=sgd_keeps_gradients,
+            solution=keeping(states=lambda optimizer: max(STATES[optimizer], 1)),
             told="Plain SGD is given a state. It uses the gradient and keeps nothing of it; with momentum it does.",
             action='Return 0 for "sgd".',
         ),
         Mistake(
             id="momentum-is-a-number",
-            solution=momentum_is_a_number,
+            solution=keeping(states=lambda optimizer: STATES[optimizer] if optimizer != "momentum" else 0),
             told="Momentum is given no state. The factor 0.9 is one number, but what it is applied to, the running "
             "sum of gradients, is as large as the gradients.",
             action='Count 1 for "momentum".',
         ),
         Mistake(
             id="always-adam",
-            solution=always_adam,
+            solution=lambda model, optimizer: state_bytes(model, "adam"),
             told="Every optimizer is counted as if it were Adam.",
             action="Let the second argument decide how many states there are.",
         ),
         Mistake(
             id="no-step-counts",
-            solution=no_step_counts,
+            solution=keeping(counts=no_counts),
             told="The moments are right. What is missing are the step counts of Adam: 4 bytes for each tensor.",
             action="Add 4 bytes for each tensor that Adam or AdamW updates.",
         ),
         Mistake(
             id="one-step-count",
-            solution=one_step_count,
+            solution=counting_once_for(lambda model: 1),
             told="Steps are counted once for the whole model. Adam counts them for each tensor, since a tensor may "
             "be left out of a step.",
             action="Add 4 bytes for each tensor that is trained.",
         ),
         Mistake(
             id="eight-byte-counts",
-            solution=eight_byte_counts,
+            solution=keeping(counts=lambda optimizer: 2 * step_bytes(optimizer)),
             told="A step count takes 8 bytes in your calculation. It is a float32 and takes 4.",
             action="Add 4 bytes for each tensor.",
         ),
         Mistake(
             id="everyone-counts",
-            solution=everyone_counts,
+            solution=keeping(counts=lambda optimizer: 4),
             told="SGD is given step counts. Adam needs them to correct its moments, which start at 0; SGD does not.",
             action="Add step counts for Adam and AdamW alone.",
         ),
         Mistake(
             id="counts-of-elements",
-            solution=counts_of_elements,
+            solution=counting_once_for(lambda model: sum(param.numel() for param in trained(model))),
             told="Steps are counted for each element. There is one count for each tensor.",
             action="Multiply 4 bytes by the number of tensors, not by `numel()`.",
         ),
         Mistake(
             id="frozen-keep-states",
-            solution=frozen_keep_states,
+            solution=keeping(params=nn.Module.parameters),
             told="Frozen parameters are given states. The optimizer makes a state when it meets the first gradient, "
             "and they never get one.",
             action="Leave out parameters whose `requires_grad` is False.",
         ),
         Mistake(
             id="frozen-keep-counts",
-            solution=frozen_keep_counts,
+            solution=counting_once_for(lambda model: len(list(model.parameters()))),
             told="The moments are right, but steps are counted for frozen parameters too. They make none.",
             action="Count only the tensors whose `requires_grad` is True.",
         ),
         Mistake(
             id="always-fp32",
-            solution=always_fp32,
+            solution=keeping(size=in_fp32),
             told="The moments are counted with 4 bytes an element. torch makes them like the parameter, in its dtype. "
             "(Mixed precision has them in float32 because it gives the optimizer parameters in float32.)",
             action="Use `param.element_size()`, or what `model_bytes` says of the gradients.",
         ),
         Mistake(
             id="elements",
-            solution=elements,
+            solution=keeping(counts=no_counts, size=torch.numel),
             told="These are numbers of elements, and not bytes.",
             action="Multiply by the bytes of an element, and add the step counts.",
         ),
         Mistake(
             id="shared-twice",
-            solution=shared_twice,
+            solution=keeping(params=by_name),
             told="A tensor that two layers share is counted once for each. The optimizer sees it once.",
             action="Go through `model.parameters()`, which gives it once.",
         ),
         Mistake(
             id="gradients-too",
-            solution=gradients_too,
+            solution=keeping(states=lambda optimizer: STATES[optimizer] + 1),
             told="One is counted that the optimizer does not keep: the gradient, or the parameter. Both are there "
             "with any optimizer.",
             action="Count only what the optimizer remembers from step to step.",
         ),
         Mistake(
             id="before-the-first-step",
-            solution=before_the_first_step,
+            solution=lambda model, optimizer: 0,
             told="You return 0, as if no optimizer kept anything. An optimizer that was just made holds nothing yet: "
             "torch makes its states in the first step.",
             action="Compute what it will hold, from the parameters.",
@@ -306,14 +255,14 @@ OPTIMIZER = Exercise(
         ),
         Mistake(
             id="frozen-and-uncounted",
-            solution=frozen_and_uncounted,
+            solution=keeping(counts=no_counts, params=nn.Module.parameters),
             told="Two things: frozen parameters are given states, and Adam's step counts are missing, 4 bytes for each "
             "tensor.",
             action="First leave out parameters whose `requires_grad` is False; then add the step counts.",
         ),
         Mistake(
             id="fp32-and-uncounted",
-            solution=fp32_and_uncounted,
+            solution=keeping(counts=no_counts, size=in_fp32),
             told="Two things: states are counted with 4 bytes an element in any dtype, and Adam's step counts are "
             "missing, 4 bytes for each tensor.",
             action="First use `param.element_size()`; then add the step counts.",

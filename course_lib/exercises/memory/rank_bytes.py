@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Collection
 
-from ..declare import Case, Exercise, Mistake
+from ..declare import Case, Exercise, Mistake, Solution
 from . import stubs
-from .mixed_precision import PRECISIONS, training_bytes
+from .mixed_precision import PARTS, PRECISIONS, training_bytes
 
 MOMENTS = ["momentum", "variance"]
 OPTIMIZER = ["master weights", *MOMENTS]
@@ -28,71 +29,33 @@ def rank_bytes(psi: int, precision: str, world_size: int, cut: list[str]) -> dic
     return {part: shard[part] if part in cut else whole[part] for part in whole}
 
 
-def with_share(psi: int, precision: str, share: int, cut: list[str]) -> dict[str, int]:
-    """As `rank_bytes`, where a rank has so many elements of what is cut."""
-    whole, shard = training_bytes(psi, precision), training_bytes(share, precision)
-    return {part: (shard if part in cut else whole)[part] for part in whole}
+def with_share(share_of: Callable[[int, int], int]) -> Solution:
+    """`rank_bytes`, where of psi elements on so many ranks the fullest has `share_of` them."""
+
+    def calculator(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
+        whole, shard = training_bytes(psi, precision), training_bytes(share_of(psi, world_size), precision)
+        return {part: (shard if part in cut else whole)[part] for part in whole}
+
+    return calculator
 
 
-def remainder_dropped(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return with_share(psi, precision, psi // world_size, cut)
+def with_bytes(bytes_of: Callable[[int, int], float]) -> Solution:
+    """`rank_bytes`, where of the bytes of a part that is cut, on so many ranks, the fullest has `bytes_of` them."""
+
+    def calculator(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, float]:
+        whole = training_bytes(psi, precision)
+        return {part: bytes_of(nbytes, world_size) if part in cut else nbytes for part, nbytes in whole.items()}
+
+    return calculator
 
 
-def one_more_always(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return with_share(psi, precision, psi // world_size + 1, cut)
-
-
-def bytes_divided(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    whole = training_bytes(psi, precision)
-    return {part: nbytes // world_size if part in cut else nbytes for part, nbytes in whole.items()}
-
-
-def bytes_divided_up(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    whole = training_bytes(psi, precision)
-    return {part: -(-nbytes // world_size) if part in cut else nbytes for part, nbytes in whole.items()}
-
-
-def broken_elements(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, float]:
-    whole = training_bytes(psi, precision)
-    return {part: nbytes / world_size if part in cut else nbytes for part, nbytes in whole.items()}
-
-
-def cuts_everything(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return training_bytes(-(-psi // world_size), precision)
-
-
-def cuts_nothing(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return training_bytes(psi, precision)
-
-
-def cuts_the_others(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    whole, shard = training_bytes(psi, precision), training_bytes(-(-psi // world_size), precision)
-    return {part: whole[part] if part in cut else shard[part] for part in whole}
-
-
-def masters_stay_whole(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return rank_bytes(psi, precision, world_size, [part for part in cut if part != "master weights"])
-
-
-def always_halves(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return with_share(psi, precision, -(-psi // 2), cut)
-
-
-def divides_twice(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return with_share(psi, precision, -(-psi // world_size**2), cut)
-
-
-def one_rank_less(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return with_share(psi, precision, -(-psi // max(world_size - 1, 1)), cut)
+def with_cut(cut_for: Callable[[list[str]], Collection[str]]) -> Solution:
+    """`rank_bytes`, where `cut_for` says what is cut."""
+    return lambda psi, precision, world_size, cut: rank_bytes(psi, precision, world_size, list(cut_for(cut)))
 
 
 def only_what_is_cut(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    shard = training_bytes(-(-psi // world_size), precision)
-    return {part: nbytes for part, nbytes in shard.items() if part in cut}
-
-
-def zero_what_is_cut(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return {part: 0 if part in cut else nbytes for part, nbytes in training_bytes(psi, precision).items()}
+    return {part: nbytes for part, nbytes in rank_bytes(psi, precision, world_size, cut).items() if part in cut}
 
 
 def what_is_saved(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
@@ -100,32 +63,8 @@ def what_is_saved(psi: int, precision: str, world_size: int, cut: list[str]) -> 
     return {part: nbytes - held[part] for part, nbytes in training_bytes(psi, precision).items()}
 
 
-def always_fp32(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return rank_bytes(psi, "fp32", world_size, cut)
-
-
-def only_the_total(psi: int, precision: str, world_size: int, cut: list[str]) -> int:
-    return sum(rank_bytes(psi, precision, world_size, cut).values())
-
-
 def elements(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return {part: -(-psi // world_size) if part in cut else psi for part in training_bytes(psi, precision)}
-
-
-def rounded(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return with_share(psi, precision, round(psi / world_size), cut)
-
-
-def remainder_on_one_rank(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return with_share(psi, precision, psi // world_size + psi % world_size, cut)
-
-
-def any_cut_cuts_all(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return training_bytes(-(-psi // world_size) if cut else psi, precision)
-
-
-def what_others_hold(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
-    return with_share(psi, precision, psi - -(-psi // world_size), cut)
+    return {part: -(-psi // world_size) if part in cut else psi for part in PARTS}
 
 
 def all_ranks_together(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
@@ -171,76 +110,76 @@ RANK_BYTES = Exercise(
     mistakes=[
         Mistake(
             id="remainder-dropped",
-            solution=remainder_dropped,
+            solution=with_share(lambda psi, ranks: psi // ranks),
             told="`psi // world_size` drops the remainder: so many elements belong to no rank. Someone has to hold "
             "them, and the rank that holds most has one more.",
             action="Round up: `-(-psi // world_size)`.",
         ),
         Mistake(
             id="one-more-always",
-            solution=one_more_always,
+            solution=with_share(lambda psi, ranks: psi // ranks + 1),
             told="The largest share gets one element more even where psi divides evenly.",
             action="Round up: `-(-psi // world_size)`.",
         ),
         Mistake(
             id="bytes-divided",
-            solution=bytes_divided,
+            solution=with_bytes(lambda nbytes, ranks: nbytes // ranks),
             told="You divide bytes, and drop what is left over. An element is never split: share the elements first, "
             "then multiply by their bytes.",
             action="Compute the largest share of elements, rounded up, then its bytes.",
         ),
         Mistake(
             id="bytes-divided-up",
-            solution=bytes_divided_up,
+            solution=with_bytes(lambda nbytes, ranks: -(-nbytes // ranks)),
             told="You divide bytes and round up, which can split an element. Share the elements first.",
             action="Compute the largest share of elements, rounded up, then its bytes.",
         ),
         Mistake(
             id="broken-elements",
-            solution=broken_elements,
+            solution=with_bytes(lambda nbytes, ranks: nbytes / ranks),
             told="`/` gives each rank a fraction of an element where psi does not divide.",
             action="Share the elements first, rounded up: `-(-psi // world_size)`.",
         ),
         Mistake(
             id="cuts-everything",
-            solution=cuts_everything,
+            solution=with_cut(lambda cut: PARTS),
             told="Every part is cut. Only those in `cut` are; of the others each rank holds the whole.",
             action="Ask for each part whether it is in `cut`.",
         ),
         Mistake(
             id="cuts-nothing",
-            solution=cuts_nothing,
+            solution=with_cut(lambda cut: []),
             told="Nothing is cut: this is what a rank holds in plain data parallel.",
             action="Give the parts in `cut` the bytes of a share.",
         ),
         Mistake(
             id="cuts-the-others",
-            solution=cuts_the_others,
+            solution=with_cut(lambda cut: set(PARTS) - set(cut)),
             told="The parts in `cut` are whole, and the others are cut.",
             action="Swap the two.",
         ),
         Mistake(
             id="masters-stay-whole",
-            solution=masters_stay_whole,
+            solution=with_cut(lambda cut: set(cut) - {"master weights"}),
             told="The master weights stay whole. The optimizer works on them as on the moments, so they are shared as "
             "well: 12 bytes of each parameter, not 8.",
             action='Treat "master weights" like every other part.',
         ),
         Mistake(
             id="always-halves",
-            solution=always_halves,
+            solution=with_share(lambda psi, ranks: -(-psi // 2)),
             told="What is cut is halved, however many ranks there are.",
             action="Divide by `world_size`.",
         ),
         Mistake(
             id="divides-twice",
-            solution=divides_twice,
+            solution=with_share(lambda psi, ranks: -(-psi // ranks**2)),
             told="The share is divided by the number of ranks a second time.",
             action="Divide once.",
         ),
         Mistake(
             id="one-rank-less",
-            solution=one_rank_less,
+            solution=with_share(lambda psi, ranks: -(-psi // max(ranks - 1, 1))),
             told="You share among one rank less than there are. Rank 0 takes its share like the others.",
             action="Divide by `world_size`.",
         ),
@@ -252,7 +191,7 @@ RANK_BYTES = Exercise(
         ),
         Mistake(
             id="zero-what-is-cut",
-            solution=zero_what_is_cut,
+            solution=with_share(lambda psi, ranks: 0),
             told="Of what is cut the rank holds nothing. It holds its share.",
             action="Give these parts the bytes of the largest share.",
         ),
@@ -264,7 +203,7 @@ RANK_BYTES = Exercise(
         ),
         Mistake(
             id="always-fp32",
-            solution=always_fp32,
+            solution=lambda psi, precision, world_size, cut: rank_bytes(psi, "fp32", world_size, cut),
             told="The precision that was given is not used: everything is counted in fp32.",
             action="Pass `precision` on to `training_bytes`.",
         ),
@@ -276,26 +215,26 @@ RANK_BYTES = Exercise(
         ),
         Mistake(
             id="rounded",
-            solution=rounded,
+            solution=with_share(lambda psi, ranks: round(psi / ranks)),
             told="The share is rounded to the nearest whole number. Where that is down, elements belong to nobody.",
             action="Round up: `-(-psi // world_size)`.",
         ),
         Mistake(
             id="remainder-on-one-rank",
-            solution=remainder_on_one_rank,
+            solution=with_share(lambda psi, ranks: psi // ranks + psi % ranks),
             told="One rank takes the whole remainder. To share as evenly as can be, each rank takes at most one of the "
             "elements that are left over.",
             action="Round up: `-(-psi // world_size)`.",
         ),
         Mistake(
             id="any-cut-cuts-all",
-            solution=any_cut_cuts_all,
+            solution=with_cut(lambda cut: PARTS if cut else []),
             told="As soon as anything is cut, every part is. `if cut` asks whether the list has anything in it.",
             action="Ask for each part: `if part in cut`.",
         ),
         Mistake(
             id="what-others-hold",
-            solution=what_others_hold,
+            solution=with_share(lambda psi, ranks: psi - -(-psi // ranks)),
             told="Of what is cut, you return what the *other* ranks hold. A rank holds its own share.",
             action="Weigh the share itself, and do not take it away from the whole.",
         ),
@@ -307,7 +246,7 @@ RANK_BYTES = Exercise(
         ),
         Mistake(
             id="only-the-total",
-            solution=only_the_total,
+            solution=lambda *args: sum(rank_bytes(*args).values()),
             told="The sum of all parts is returned. Asked is how much each of them is.",
             action="Return the dict.",
         ),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
-from ..declare import Exercise, Mistake
+from ..declare import Exercise, Mistake, Solution
 from . import stubs
 from .data import draw_tensors
 
@@ -21,97 +24,54 @@ def copied_bytes(tensors: list[torch.Tensor]) -> int:
     return copied
 
 
-def broadcast_from_0(tensor: torch.Tensor) -> torch.Tensor:
+def broadcast_from(tensor: torch.Tensor, src: int = 0) -> torch.Tensor:
     original = tensor.clone()
-    dist.broadcast(original, src=0)
+    dist.broadcast(original, src=src)
     return original
 
 
-def overwrites(tensors: list[torch.Tensor]) -> int:
-    copied = 0
-    for tensor in tensors:
-        original = tensor
-        dist.broadcast(original, src=0)
-        if dist.get_rank() != 0 and torch.equal(tensor, original):
-            copied += tensor.nbytes
-    return copied
+def nbytes(tensor: torch.Tensor) -> int:
+    return tensor.nbytes
 
 
-def overwrites_on_rank_0_too(tensors: list[torch.Tensor]) -> int:
-    copied = 0
-    for tensor in tensors:
-        dist.broadcast(tensor, src=0)
-        copied += tensor.nbytes
-    return copied
+def counting(
+    is_copy: Callable[[torch.Tensor, torch.Tensor], Any] = torch.equal,
+    size: Callable[[torch.Tensor], int] = nbytes,
+    original_of: Callable[[torch.Tensor], torch.Tensor] = broadcast_from,
+) -> Solution:
+    """The count, with a part of it done otherwise: what is a copy of the original, its size, how the original comes."""
+
+    def count(tensors: list[torch.Tensor]) -> int:
+        copied = sum(size(tensor) for tensor in tensors if is_copy(tensor, original_of(tensor)))
+        return copied if dist.get_rank() else 0
+
+    return count
 
 
-def compares_with_itself(tensors: list[torch.Tensor]) -> int:
-    copied = 0
-    for tensor in tensors:
-        original = tensor.clone()
-        if dist.get_rank() != 0 and torch.equal(tensor, original):
-            copied += tensor.nbytes
-    return copied
+def overwritten(tensor: torch.Tensor) -> torch.Tensor:
+    dist.broadcast(tensor, src=0)
+    return tensor
+
+
+def makes_copies(tensors: list[torch.Tensor]) -> int:
+    return sum(overwritten(tensor).nbytes for tensor in tensors)
 
 
 def rank_0_counts_too(tensors: list[torch.Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors if torch.equal(tensor, broadcast_from_0(tensor)))
-
-
-def elements(tensors: list[torch.Tensor]) -> int:
-    same = [tensor.numel() for tensor in tensors if torch.equal(tensor, broadcast_from_0(tensor))]
-    return sum(same) if dist.get_rank() else 0
-
-
-def always_four_bytes(tensors: list[torch.Tensor]) -> int:
-    return 4 * elements(tensors)
-
-
-def how_many_tensors(tensors: list[torch.Tensor]) -> int:
-    same = sum(torch.equal(tensor, broadcast_from_0(tensor)) for tensor in tensors)
-    return same if dist.get_rank() else 0
+    return sum(tensor.nbytes for tensor in tensors if torch.equal(tensor, broadcast_from(tensor)))
 
 
 def equal_elements(tensors: list[torch.Tensor]) -> int:
-    same = sum(int((tensor == broadcast_from_0(tensor)).sum()) * tensor.element_size() for tensor in tensors)
+    same = sum(int((tensor == broadcast_from(tensor)).sum()) * tensor.element_size() for tensor in tensors)
     return same if dist.get_rank() else 0
 
 
-def any_element(tensors: list[torch.Tensor]) -> int:
-    same = sum(tensor.nbytes for tensor in tensors if (tensor == broadcast_from_0(tensor)).any())
-    return same if dist.get_rank() else 0
-
-
-def same_sums(tensors: list[torch.Tensor]) -> int:
-    same = sum(tensor.nbytes for tensor in tensors if tensor.sum() == broadcast_from_0(tensor).sum())
-    return same if dist.get_rank() else 0
-
-
-def nearly_equal(tensors: list[torch.Tensor]) -> int:
-    same = sum(tensor.nbytes for tensor in tensors if torch.allclose(tensor, broadcast_from_0(tensor)))
-    return same if dist.get_rank() else 0
-
-
-def what_differs(tensors: list[torch.Tensor]) -> int:
-    other = sum(tensor.nbytes for tensor in tensors if not torch.equal(tensor, broadcast_from_0(tensor)))
-    return other if dist.get_rank() else 0
-
-
-def only_rank_0_broadcasts(tensors: list[torch.Tensor]) -> int:
-    copied = 0
-    for tensor in tensors:
-        original = tensor.clone()
-        if dist.get_rank() == 0:
-            dist.broadcast(original, src=0)
-        elif torch.equal(tensor, original):
-            copied += tensor.nbytes
-    return copied
+def sent_by_rank_0_alone(tensor: torch.Tensor) -> torch.Tensor:
+    return broadcast_from(tensor) if dist.get_rank() == 0 else tensor.clone()
 
 
 def rank_0_returns_early(tensors: list[torch.Tensor]) -> int:
-    if dist.get_rank() == 0:
-        return 0
-    return rank_0_counts_too(tensors)
+    return rank_0_counts_too(tensors) if dist.get_rank() else 0
 
 
 def sum_over_ranks(tensors: list[torch.Tensor]) -> int:
@@ -123,29 +83,15 @@ def sum_over_ranks(tensors: list[torch.Tensor]) -> int:
 def until_the_first_difference(tensors: list[torch.Tensor]) -> int:
     copied, same = 0, True
     for tensor in tensors:
-        same = torch.equal(tensor, broadcast_from_0(tensor)) and same
+        same = torch.equal(tensor, broadcast_from(tensor)) and same
         if same and dist.get_rank() != 0:
             copied += tensor.nbytes
     return copied
 
 
 def all_or_nothing(tensors: list[torch.Tensor]) -> int:
-    same = [torch.equal(tensor, broadcast_from_0(tensor)) for tensor in tensors]
+    same = [torch.equal(tensor, broadcast_from(tensor)) for tensor in tensors]
     return sum(tensor.nbytes for tensor in tensors) if all(same) and dist.get_rank() else 0
-
-
-def own_rank_as_source(tensors: list[torch.Tensor]) -> int:
-    copied = 0
-    for tensor in tensors:
-        original = tensor.clone()
-        dist.broadcast(original, src=dist.get_rank())
-        if dist.get_rank() != 0 and torch.equal(tensor, original):
-            copied += tensor.nbytes
-    return copied
-
-
-def finds_none(tensors: list[torch.Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors if tensor is broadcast_from_0(tensor))
 
 
 def first_only(tensors: list[torch.Tensor]) -> int:
@@ -153,7 +99,7 @@ def first_only(tensors: list[torch.Tensor]) -> int:
 
 
 def last_only(tensors: list[torch.Tensor]) -> int:
-    same = [tensor.nbytes for tensor in tensors if torch.equal(tensor, broadcast_from_0(tensor))]
+    same = [tensor.nbytes for tensor in tensors if torch.equal(tensor, broadcast_from(tensor))]
     return same[-1] if dist.get_rank() and same else 0
 
 
@@ -189,20 +135,20 @@ REDUNDANCY = Exercise(
     mistakes=[
         Mistake(
             id="overwrites",
-            solution=overwrites,
+            solution=counting(original_of=overwritten),
             told="Broadcast writes rank 0's values into the tensor that it is given. `original = tensor` is no second "
             "tensor, only a second name: so each tensor becomes a copy, and its own values are gone.",
             action="Broadcast into a copy: `original = tensor.clone()`.",
         ),
         Mistake(
             id="makes-copies",
-            solution=overwrites_on_rank_0_too,
+            solution=makes_copies,
             told="Each tensor is overwritten by rank 0's, and then counted: you make the copies that you count.",
             action="Broadcast into a clone, and compare the two.",
         ),
         Mistake(
             id="compares-with-itself",
-            solution=compares_with_itself,
+            solution=counting(original_of=torch.clone),
             told="Everything is called a copy. Nothing has come from rank 0 that it was compared with.",
             action="Fill a clone by `dist.broadcast(..., src=0)`, then compare with it.",
         ),
@@ -214,19 +160,19 @@ REDUNDANCY = Exercise(
         ),
         Mistake(
             id="elements",
-            solution=elements,
+            solution=counting(size=torch.numel),
             told="You count the elements of copies, and not their bytes.",
             action="Multiply `numel()` by `element_size()`.",
         ),
         Mistake(
             id="always-four-bytes",
-            solution=always_four_bytes,
+            solution=counting(size=lambda tensor: 4 * tensor.numel()),
             told="Every element is counted with 4 bytes. In bfloat16 it has 2, in float64 8.",
             action="Use `tensor.element_size()`.",
         ),
         Mistake(
             id="how-many-tensors",
-            solution=how_many_tensors,
+            solution=counting(size=lambda tensor: 1),
             told="You count the tensors that are copies, and not their bytes.",
             action="Add `tensor.numel() * tensor.element_size()` for each of them.",
         ),
@@ -238,32 +184,32 @@ REDUNDANCY = Exercise(
         ),
         Mistake(
             id="any-element",
-            solution=any_element,
+            solution=counting(is_copy=lambda tensor, original: (tensor == original).any()),
             told="One equal element is enough for your function to call a tensor a copy. All of them have to be equal.",
             action="Compare whole tensors: `torch.equal(a, b)`.",
         ),
         Mistake(
             id="same-sums",
-            solution=same_sums,
+            solution=counting(is_copy=lambda tensor, original: tensor.sum() == original.sum()),
             told="You compare sums. Tensors with the same sum can hold other values, or the same in another order.",
             action="Compare all values: `torch.equal(a, b)`.",
         ),
         Mistake(
             id="nearly-equal",
-            solution=nearly_equal,
+            solution=counting(is_copy=torch.allclose),
             told="`allclose` lets small differences pass. What is nearly equal cannot replace the original: ranks that "
             "drift apart begin like this.",
             action="Compare exactly: `torch.equal(a, b)`.",
         ),
         Mistake(
             id="what-differs",
-            solution=what_differs,
+            solution=counting(is_copy=lambda tensor, original: not torch.equal(tensor, original)),
             told="You count the bytes that are *not* copies.",
             action="Turn the condition round.",
         ),
         Mistake(
             id="only-rank-0-broadcasts",
-            solution=only_rank_0_broadcasts,
+            solution=counting(original_of=sent_by_rank_0_alone),
             told="Only rank 0 calls broadcast, and the others never receive. A collective is called by all: with "
             "`src=0` rank 0 gives, and the others get.",
             action="Take the broadcast out of the `if`.",
@@ -277,7 +223,7 @@ REDUNDANCY = Exercise(
         ),
         Mistake(
             id="own-rank-as-source",
-            solution=own_rank_as_source,
+            solution=counting(original_of=lambda tensor: broadcast_from(tensor, src=dist.get_rank())),
             told="Every rank names itself as the source, and all must name the same: the one whose values they get.",
             action="Write `src=0`.",
         ),
@@ -301,7 +247,7 @@ REDUNDANCY = Exercise(
         ),
         Mistake(
             id="finds-none",
-            solution=finds_none,
+            solution=counting(is_copy=lambda tensor, original: tensor is original),
             told="You find no copy at all. `is` would ask whether both are the same object, which they never are; or "
             "rank 0 has sent something else than its tensor, such as an empty one.",
             action="Let the tensor that is broadcast hold rank 0's values, and compare with `torch.equal`.",
