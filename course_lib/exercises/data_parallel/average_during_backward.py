@@ -134,14 +134,14 @@ AVERAGE_DURING_BACKWARD = Exercise(
         ),
         Mistake(
             id="with-the-last-gradient",
-            solution=known.with_the_last_gradient,
+            solution=known.reducing(ready=known.all_have_arrived),
             told="All buckets are started when the last gradient has arrived. By then backward is over, and there is "
             "nothing left to overlap with.",
             action="Look, at each gradient, whether the next bucket is complete.",
         ),
         Mistake(
             id="finishes-at-once",
-            solution=known.finishes_at_once,
+            solution=known.reducing(start=known.start_and_finish),
             told="A bucket is finished as soon as it is started, inside the hook. So backward waits for every bucket, "
             "and for the slowest rank each time.",
             action="Keep what `start_averaging` returns in a list, and call it in `finish`.",
@@ -155,7 +155,7 @@ AVERAGE_DURING_BACKWARD = Exercise(
         ),
         Mistake(
             id="finish-starts-nothing",
-            solution=known.finish_starts_nothing,
+            solution=known.reducing(starts_the_rest=False),
             told="A bucket that lacks a gradient on this rank is never started here, nor are those after it, and the "
             "other ranks wait for them.",
             action="In `finish`, start whatever is not started yet: `start_averaging` brings zeros where a gradient is "
@@ -184,28 +184,28 @@ AVERAGE_DURING_BACKWARD = Exercise(
         ),
         Mistake(
             id="counts-quiet-backwards",
-            solution=known.counts_quiet_backwards,
+            solution=known.reducing(counts_quiet=True),
             told="Gradients of a backward without communication count as arrived, so in the next one a bucket seems "
             "complete before its gradients have come.",
             action="Where `should_sync()` is false, leave the hook before anything is counted.",
         ),
         Mistake(
             id="never-begins-anew",
-            solution=known.never_begins_anew,
+            solution=known.reducing(forgets=()),
             told="From the second step on nothing is started, and the averages of the first step are put into the "
             "gradients again: what was started is still in your list.",
             action="Clear what you have counted and started at the end of `finish`.",
         ),
         Mistake(
             id="keeps-who-arrived",
-            solution=known.keeps_who_arrived,
+            solution=known.reducing(forgets=("started",)),
             told="In the second step all gradients seem to have arrived when the first one comes: those of the step "
             "before still count.",
             action="Begin to count anew at the end of `finish`.",
         ),
         Mistake(
             id="before-the-gradient-is-there",
-            solution=known.before_the_gradient_is_there,
+            solution=known.reducing(register=known.hook_too_early),
             told="`register_hook` calls you before the gradient is in `param.grad`, so what completes a bucket is not "
             "in it.",
             action="Use `register_post_accumulate_grad_hook`.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -21,79 +22,40 @@ def broadcast_model(model: nn.Module) -> None:
         dist.broadcast(tensor.detach(), src=0)
 
 
-def parameters_only(model: nn.Module) -> None:
-    for param in model.parameters():
-        dist.broadcast(param.detach(), src=0)
+def everything(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]
 
 
-def trainable_only(model: nn.Module) -> None:
-    for param in model.parameters():
-        if param.requires_grad:
-            dist.broadcast(param.detach(), src=0)
-    for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)
+def trainable(model: nn.Module) -> list[torch.Tensor]:
+    return [param for param in model.parameters() if param.requires_grad]
 
 
-def trainable_parameters_only(model: nn.Module) -> None:
-    for param in model.parameters():
-        if param.requires_grad:
-            dist.broadcast(param.detach(), src=0)
+def broadcast(tensor: torch.Tensor) -> None:
+    dist.broadcast(tensor, src=0)
 
 
-def state_dict_only(model: nn.Module) -> None:
-    for tensor in model.state_dict().values():
-        dist.broadcast(tensor, src=0)
+def average(tensor: torch.Tensor) -> None:
+    dist.all_reduce(tensor)
+    tensor /= dist.get_world_size()
 
 
-def own_rank_as_src(model: nn.Module) -> None:
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=dist.get_rank())
+def doing(
+    call: Callable[[torch.Tensor], object] = broadcast,
+    tensors: Callable[[nn.Module], Iterable[torch.Tensor]] = everything,
+    here: Callable[[int], bool] = lambda rank: True,
+) -> Solution:
+    """Calls `call` with each of `tensors` of the model, on ranks where `here` is true."""
 
+    def solution(model: nn.Module) -> None:
+        for tensor in tensors(model) if here(dist.get_rank()) else ():
+            call(tensor.detach())
 
-def only_rank_zero_calls(model: nn.Module) -> None:
-    if dist.get_rank() == 0:
-        for tensor in [*model.parameters(), *model.buffers()]:
-            dist.broadcast(tensor.detach(), src=0)
-
-
-def only_the_others_call(model: nn.Module) -> None:
-    if dist.get_rank() != 0:
-        for tensor in [*model.parameters(), *model.buffers()]:
-            dist.broadcast(tensor.detach(), src=0)
-
-
-def last_rank_as_src(model: nn.Module) -> None:
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=dist.get_world_size() - 1)
-
-
-def into_a_copy(model: nn.Module) -> None:
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach().clone(), src=0)
-
-
-def gives_nothing(model: nn.Module) -> None:
-    for tensor in [*model.parameters(), *model.buffers()]:
-        tensor.detach()
+    return solution
 
 
 def averages(model: nn.Module) -> None:
-    for param in model.parameters():
-        dist.all_reduce(param.data)
-        param.data /= dist.get_world_size()
-    for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)
-
-
-def averages_parameters(model: nn.Module) -> None:
-    for param in model.parameters():
-        dist.all_reduce(param.data)
-        param.data /= dist.get_world_size()
-
-
-def sums(model: nn.Module) -> None:
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.all_reduce(tensor.detach())
+    doing(average, nn.Module.parameters)(model)
+    doing(broadcast, nn.Module.buffers)(model)
 
 
 def new_parameters(model: nn.Module) -> None:
@@ -173,66 +135,66 @@ BROADCAST_MODEL = Exercise(
     mistakes=[
         Mistake(
             id="parameters-only",
-            solution=parameters_only,
+            solution=doing(tensors=nn.Module.parameters),
             told="The parameters are those of rank 0, and the buffers are each rank's own. Buffers, such as the "
             "running statistics of a batch norm, are part of what the model computes.",
             action="Go through `model.buffers()` as well.",
         ),
         Mistake(
             id="trainable-only",
-            solution=trainable_only,
+            solution=doing(tensors=lambda model: [*trainable(model), *model.buffers()]),
             told="You leave out the parameters that are frozen. They are not trained, so nothing will ever make them "
             "equal later: each rank would keep its own.",
             action="Drop the condition on `requires_grad`.",
         ),
         Mistake(
             id="trainable-parameters-only",
-            solution=trainable_parameters_only,
+            solution=doing(tensors=trainable),
             told="You leave out the parameters that are frozen, and the buffers. Both are part of what the model "
             "computes, and nothing makes them equal later.",
             action="Drop the condition on `requires_grad`, and go through `model.buffers()` as well.",
         ),
         Mistake(
             id="state-dict-only",
-            solution=state_dict_only,
+            solution=doing(tensors=lambda model: model.state_dict().values()),
             told="A state dict holds what a checkpoint needs. A buffer that was registered with `persistent=False` is "
             "not in it, and keeps this rank's values.",
             action="Go through `model.parameters()` and `model.buffers()`.",
         ),
         Mistake(
             id="own-rank-as-src",
-            solution=own_rank_as_src,
+            solution=doing(lambda tensor: dist.broadcast(tensor, src=dist.get_rank())),
             told="Each rank names itself as `src`. A broadcast has one source, and every rank must name the same.",
             action="Name rank 0 on every rank: `src=0`.",
         ),
         Mistake(
             id="only-rank-zero-calls",
-            solution=only_rank_zero_calls,
+            solution=doing(here=lambda rank: rank == 0),
             told="Rank 0 alone calls the broadcast, and waits for the others. Those who receive have to call it, too.",
             action="Take the broadcast out of the `if`: `src=0` says who gives.",
         ),
         Mistake(
             id="only-the-others-call",
-            solution=only_the_others_call,
+            solution=doing(here=lambda rank: rank != 0),
             told="All ranks but rank 0 call the broadcast, and wait for it. Who gives has to call it, too.",
             action="Take the broadcast out of the `if`: `src=0` says who gives.",
         ),
         Mistake(
             id="last-rank-as-src",
-            solution=last_rank_as_src,
+            solution=doing(lambda tensor: dist.broadcast(tensor, src=dist.get_world_size() - 1)),
             told="All ranks hold the model of the last rank. Rank 0's was asked for.",
             action="Use `src=0`.",
         ),
         Mistake(
             id="into-a-copy",
-            solution=into_a_copy,
+            solution=doing(lambda tensor: broadcast(tensor.clone())),
             told="The broadcast writes into a copy of each tensor, and the copy is dropped: the model stays as it was. "
             "`clone()` makes such a copy.",
             action="Broadcast into the model's own memory, which `tensor.detach()` shares, or copy back what arrived.",
         ),
         Mistake(
             id="gives-nothing",
-            solution=gives_nothing,
+            solution=doing(torch.clone),
             told="No rank sends anything, and every model stays as it was.",
             action="Broadcast each tensor of the model from rank 0.",
         ),
@@ -245,14 +207,14 @@ BROADCAST_MODEL = Exercise(
         ),
         Mistake(
             id="averages-parameters",
-            solution=averages_parameters,
+            solution=doing(average, nn.Module.parameters),
             told="The parameters are the average of all ranks' models, and the buffers are each rank's own. An average "
             "of random starts is a smaller start than any of them: independent values partly cancel.",
             action="Use `dist.broadcast` with `src=0`, on parameters and on buffers.",
         ),
         Mistake(
             id="sums",
-            solution=sums,
+            solution=doing(dist.all_reduce),
             told="An all-reduce adds up the models of all ranks. The values of rank 0 alone were asked for.",
             action="Use `dist.broadcast` with `src=0`.",
         ),

@@ -9,11 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..declare import Solution
 from .start_averaging import start_averaging
 
 Buckets = list[list[nn.Parameter]]
 ShouldSync = Callable[[], bool]
 Finish = Callable[[], None]
+Arrived = set[nn.Parameter]
 
 
 def hook(buckets: Buckets, on_gradient: Callable[[int, nn.Parameter], None]) -> None:
@@ -33,46 +35,71 @@ def all_at_the_end(buckets: Buckets, should_sync: ShouldSync) -> Finish:
     return lambda: finish_all([start_averaging(bucket) for bucket in buckets])
 
 
-def with_the_last_gradient(buckets: Buckets, should_sync: ShouldSync) -> Finish:
-    arrived: set[nn.Parameter] = set()
-    finishes: list[Finish] = []
-
-    def on_gradient(index: int, param: nn.Parameter) -> None:
-        if should_sync():
-            arrived.add(param)
-            if len(arrived) == sum(map(len, buckets)):
-                finishes.extend(start_averaging(bucket) for bucket in buckets)
-
-    hook(buckets, on_gradient)
-
-    def finish() -> None:
-        finishes.extend(start_averaging(bucket) for bucket in buckets[len(finishes) :])
-        finish_all(finishes)
-        arrived.clear()
-
-    return finish
+def next_complete(buckets: Buckets, arrived: Arrived, started: int) -> bool:
+    """Whether the next bucket has all its gradients."""
+    return started < len(buckets) and arrived.issuperset(buckets[started])
 
 
-def finishes_at_once(buckets: Buckets, should_sync: ShouldSync) -> Finish:
-    arrived: set[nn.Parameter] = set()
-    done: list[int] = []
+def reducing(
+    ready: Callable[[Buckets, Arrived, int], bool] = next_complete,
+    start: Callable[[list[nn.Parameter]], Finish] = start_averaging,
+    register: Callable[[Buckets, Callable[[int, nn.Parameter], None]], None] = hook,
+    counts_quiet: bool = False,
+    starts_the_rest: bool = True,
+    forgets: tuple[str, ...] = ("arrived", "started"),
+) -> Solution:
+    """The reduction during backward, with a part of it done otherwise.
 
-    def on_gradient(index: int, param: nn.Parameter) -> None:
-        if should_sync():
-            arrived.add(param)
-            while len(done) < len(buckets) and arrived.issuperset(buckets[len(done)]):
-                start_averaging(buckets[len(done)])()
-                done.append(1)
+    Args:
+        ready: from the buckets, the parameters that have their gradients, and how many buckets were started: whether
+            the next one is.
+        start: starts a bucket.
+        register: has its second argument called at each gradient.
+        counts_quiet: whether gradients of a backward without communication count as arrived.
+        starts_the_rest: whether `finish` starts the buckets that were not complete.
+        forgets: what `finish` sets back.
+    """
 
-    hook(buckets, on_gradient)
+    def average_during_backward(buckets: Buckets, should_sync: ShouldSync) -> Finish:
+        arrived: Arrived = set()
+        finishes: list[Finish] = []
 
-    def finish() -> None:
-        for bucket in buckets[len(done) :]:
-            start_averaging(bucket)()
-        arrived.clear()
-        done.clear()
+        def on_gradient(index: int, param: nn.Parameter) -> None:
+            if should_sync() or counts_quiet:
+                arrived.add(param)
+            while should_sync() and ready(buckets, arrived, len(finishes)):
+                finishes.append(start(buckets[len(finishes)]))
 
-    return finish
+        register(buckets, on_gradient)
+
+        def finish() -> None:
+            if starts_the_rest:
+                finishes.extend(start(bucket) for bucket in buckets[len(finishes) :])
+            for finish_bucket in finishes:
+                finish_bucket()
+            if "arrived" in forgets:
+                arrived.clear()
+            if "started" in forgets:
+                finishes.clear()
+
+        return finish
+
+    return average_during_backward
+
+
+def all_have_arrived(buckets: Buckets, arrived: Arrived, started: int) -> bool:
+    return started < len(buckets) and len(arrived) == sum(map(len, buckets))
+
+
+def start_and_finish(bucket: list[nn.Parameter]) -> Finish:
+    start_averaging(bucket)()
+    return lambda: None
+
+
+def hook_too_early(buckets: Buckets, on_gradient: Callable[[int, nn.Parameter], None]) -> None:
+    for index, bucket in enumerate(buckets):
+        for param in bucket:
+            param.register_hook(lambda _, index=index, param=param: on_gradient(index, param))
 
 
 def as_they_complete(buckets: Buckets, should_sync: ShouldSync) -> Finish:
@@ -91,25 +118,6 @@ def as_they_complete(buckets: Buckets, should_sync: ShouldSync) -> Finish:
         finishes.extend(start_averaging(bucket) for index, bucket in enumerate(buckets) if missing[index])
         finish_all(finishes)
         missing[:] = [len(bucket) for bucket in buckets]
-
-    return finish
-
-
-def finish_starts_nothing(buckets: Buckets, should_sync: ShouldSync) -> Finish:
-    arrived: set[nn.Parameter] = set()
-    finishes: list[Finish] = []
-
-    def on_gradient(index: int, param: nn.Parameter) -> None:
-        if should_sync():
-            arrived.add(param)
-            while len(finishes) < len(buckets) and arrived.issuperset(buckets[len(finishes)]):
-                finishes.append(start_averaging(buckets[len(finishes)]))
-
-    hook(buckets, on_gradient)
-
-    def finish() -> None:
-        finish_all(finishes)
-        arrived.clear()
 
     return finish
 
@@ -138,86 +146,6 @@ def one_call_for_each(buckets: Buckets, should_sync: ShouldSync) -> Finish:
 
 def always_syncs(buckets: Buckets, should_sync: ShouldSync) -> Finish:
     return with_counters(buckets, lambda: True)
-
-
-def counts_quiet_backwards(buckets: Buckets, should_sync: ShouldSync) -> Finish:
-    arrived: set[nn.Parameter] = set()
-    finishes: list[Finish] = []
-
-    def on_gradient(index: int, param: nn.Parameter) -> None:
-        arrived.add(param)
-        while should_sync() and len(finishes) < len(buckets) and arrived.issuperset(buckets[len(finishes)]):
-            finishes.append(start_averaging(buckets[len(finishes)]))
-
-    hook(buckets, on_gradient)
-
-    def finish() -> None:
-        finishes.extend(start_averaging(bucket) for bucket in buckets[len(finishes) :])
-        finish_all(finishes)
-        arrived.clear()
-
-    return finish
-
-
-def never_begins_anew(buckets: Buckets, should_sync: ShouldSync) -> Finish:
-    arrived: set[nn.Parameter] = set()
-    finishes: list[Finish] = []
-
-    def on_gradient(index: int, param: nn.Parameter) -> None:
-        if should_sync():
-            arrived.add(param)
-            while len(finishes) < len(buckets) and arrived.issuperset(buckets[len(finishes)]):
-                finishes.append(start_averaging(buckets[len(finishes)]))
-
-    hook(buckets, on_gradient)
-
-    def finish() -> None:
-        finishes.extend(start_averaging(bucket) for bucket in buckets[len(finishes) :])
-        for finish_bucket in finishes:
-            finish_bucket()
-
-    return finish
-
-
-def keeps_who_arrived(buckets: Buckets, should_sync: ShouldSync) -> Finish:
-    arrived: set[nn.Parameter] = set()
-    finishes: list[Finish] = []
-
-    def on_gradient(index: int, param: nn.Parameter) -> None:
-        if should_sync():
-            arrived.add(param)
-            while len(finishes) < len(buckets) and arrived.issuperset(buckets[len(finishes)]):
-                finishes.append(start_averaging(buckets[len(finishes)]))
-
-    hook(buckets, on_gradient)
-
-    def finish() -> None:
-        finishes.extend(start_averaging(bucket) for bucket in buckets[len(finishes) :])
-        finish_all(finishes)
-
-    return finish
-
-
-def before_the_gradient_is_there(buckets: Buckets, should_sync: ShouldSync) -> Finish:
-    arrived: set[nn.Parameter] = set()
-    finishes: list[Finish] = []
-
-    def on_gradient(param: nn.Parameter) -> None:
-        if should_sync():
-            arrived.add(param)
-            while len(finishes) < len(buckets) and arrived.issuperset(buckets[len(finishes)]):
-                finishes.append(start_averaging(buckets[len(finishes)]))
-
-    for bucket in buckets:
-        for param in bucket:
-            param.register_hook(lambda grad, param=param: on_gradient(param))
-
-    def finish() -> None:
-        finishes.extend(start_averaging(bucket) for bucket in buckets[len(finishes) :])
-        finish_all(finishes)
-        arrived.clear()
-
-    return finish
 
 
 def all_count_for_the_last(buckets: Buckets, should_sync: ShouldSync) -> Finish:

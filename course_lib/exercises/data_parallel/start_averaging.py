@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -42,34 +42,53 @@ def flattened(bucket: Bucket) -> torch.Tensor:
     return torch.cat([grad.reshape(-1) for grad in grads])
 
 
+def divided(bucket: Bucket) -> torch.Tensor:
+    return flattened(bucket) / dist.get_world_size()
+
+
+def pieces(bucket: Bucket, flat: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+    """Each parameter, with its piece of the flat tensor."""
+    return zip(bucket, flat.split([param.numel() for param in bucket]), strict=True)
+
+
 def put_back(bucket: Bucket, flat: torch.Tensor) -> None:
-    for param, piece in zip(bucket, flat.split([param.numel() for param in bucket]), strict=True):
+    for param, piece in pieces(bucket, flat):
         param.grad = piece.view(param.shape)
 
 
+def averaging(
+    brought: Callable[[Bucket], torch.Tensor] = divided,
+    put: Callable[[Bucket, torch.Tensor], object] = put_back,
+    waits: bool = True,
+) -> Solution:
+    """The average, with a part of it done otherwise: what is reduced, what becomes of it, whether `finish` waits."""
+
+    def start(bucket: Bucket) -> Finish:
+        flat = brought(bucket)
+        handle = dist.all_reduce(flat, async_op=True)
+
+        def finish() -> None:
+            if waits:
+                handle.wait()
+            put(bucket, flat)
+
+        return finish
+
+    return start
+
+
 def waits_at_once(bucket: Bucket) -> Finish:
-    flat = flattened(bucket) / dist.get_world_size()
+    flat = divided(bucket)
     dist.all_reduce(flat)
     return lambda: put_back(bucket, flat)
 
 
 def returns_nothing(bucket: Bucket) -> None:
-    flat = flattened(bucket) / dist.get_world_size()
-    handle = dist.all_reduce(flat, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        put_back(bucket, flat)
-
-
-def never_waits(bucket: Bucket) -> Finish:
-    flat = flattened(bucket) / dist.get_world_size()
-    dist.all_reduce(flat, async_op=True)
-    return lambda: put_back(bucket, flat)
+    averaging()(bucket)
 
 
 def starts_when_finishing(bucket: Bucket) -> Finish:
-    flat = flattened(bucket) / dist.get_world_size()
+    flat = divided(bucket)
 
     def finish() -> None:
         dist.all_reduce(flat)
@@ -79,94 +98,34 @@ def starts_when_finishing(bucket: Bucket) -> Finish:
 
 
 def stays_at_home(bucket: Bucket) -> Finish:
-    flat = flattened(bucket) / dist.get_world_size()
+    flat = divided(bucket)
     return lambda: put_back(bucket, flat)
 
 
 def one_call_for_each(bucket: Bucket) -> Finish:
+    finishes = [start_averaging([param]) for param in bucket]
+
+    def finish() -> None:
+        for finish_one in finishes:
+            finish_one()
+
+    return finish
+
+
+def leave_none(bucket: Bucket, flat: torch.Tensor) -> None:
+    for param, piece in pieces(bucket, flat):
+        if param.grad is not None:
+            param.grad.copy_(piece.view(param.shape))
+
+
+def put_back_flat(bucket: Bucket, flat: torch.Tensor) -> None:
+    for param, piece in pieces(bucket, flat):
+        param.grad = piece
+
+
+def take_all_from_the_front(bucket: Bucket, flat: torch.Tensor) -> None:
     for param in bucket:
-        param.grad = (torch.zeros_like(param) if param.grad is None else param.grad) / dist.get_world_size()
-    handles = [dist.all_reduce(param.grad, async_op=True) for param in bucket]
-
-    def finish() -> None:
-        for handle in handles:
-            handle.wait()
-
-    return finish
-
-
-def sum_for_mean(bucket: Bucket) -> Finish:
-    flat = flattened(bucket)
-    handle = dist.all_reduce(flat, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        put_back(bucket, flat)
-
-    return finish
-
-
-def skips_where_there_is_none(bucket: Bucket) -> Finish:
-    return start_averaging([param for param in bucket if param.grad is not None])
-
-
-def leaves_none(bucket: Bucket) -> Finish:
-    flat = flattened(bucket) / dist.get_world_size()
-    handle = dist.all_reduce(flat, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        for param, piece in zip(bucket, flat.split([param.numel() for param in bucket]), strict=True):
-            if param.grad is not None:
-                param.grad.copy_(piece.view(param.shape))
-
-    return finish
-
-
-def not_put_back(bucket: Bucket) -> Finish:
-    flat = flattened(bucket) / dist.get_world_size()
-    handle = dist.all_reduce(flat, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-
-    return finish
-
-
-def flat_gradients(bucket: Bucket) -> Finish:
-    flat = flattened(bucket) / dist.get_world_size()
-    handle = dist.all_reduce(flat, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        for param, piece in zip(bucket, flat.split([param.numel() for param in bucket]), strict=True):
-            param.grad = piece
-
-    return finish
-
-
-def all_from_the_front(bucket: Bucket) -> Finish:
-    flat = flattened(bucket) / dist.get_world_size()
-    handle = dist.all_reduce(flat, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        for param in bucket:
-            param.grad = flat[: param.numel()].view(param.shape)
-
-    return finish
-
-
-def float32_buffer(bucket: Bucket) -> Finish:
-    flat = torch.zeros(sum(param.numel() for param in bucket))
-    flat.copy_(flattened(bucket) / dist.get_world_size())
-    handle = dist.all_reduce(flat, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        put_back(bucket, flat)
-
-    return finish
+        param.grad = flat[: param.numel()].view(param.shape)
 
 
 def into_a_buffer(bucket: Bucket) -> Finish:
@@ -188,19 +147,10 @@ def into_a_buffer(bucket: Bucket) -> Finish:
     return finish
 
 
-def into_the_gradients(bucket: Bucket) -> Finish:
-    for param in bucket:
+def copy_into_the_gradients(bucket: Bucket, flat: torch.Tensor) -> None:
+    for param, piece in pieces(bucket, flat):
         param.grad = torch.zeros_like(param) if param.grad is None else param.grad
-    flat = flattened(bucket)
-    handle = dist.all_reduce(flat, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        for param, piece in zip(bucket, flat.split([param.numel() for param in bucket]), strict=True):
-            assert param.grad is not None
-            param.grad.copy_(piece.view(param.shape)).div_(dist.get_world_size())
-
-    return finish
+        param.grad.copy_(piece.view(param.shape)).div_(dist.get_world_size())
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -266,7 +216,10 @@ START_AVERAGING = Exercise(
             action="Call `dist.all_reduce(flat, async_op=True)` before you return the function that finishes.",
         ),
     ],
-    variants={"into-a-buffer": into_a_buffer, "into-the-gradients": into_the_gradients},
+    variants={
+        "into-a-buffer": into_a_buffer,
+        "into-the-gradients": averaging(brought=flattened, put=copy_into_the_gradients),
+    },
     mistakes=[
         Mistake(
             id="waits-at-once",
@@ -283,7 +236,7 @@ START_AVERAGING = Exercise(
         ),
         Mistake(
             id="never-waits",
-            solution=never_waits,
+            solution=averaging(waits=False),
             told="The function that finishes does not wait, so it reads the flat tensor before the others' values are "
             "in it: `async_op=True` gives a handle for this.",
             action="Keep the handle, and call its `wait()` first of all when you finish.",
@@ -310,46 +263,46 @@ START_AVERAGING = Exercise(
         ),
         Mistake(
             id="sum-for-mean",
-            solution=sum_for_mean,
+            solution=averaging(brought=flattened),
             told="Each gradient is the sum over ranks, and the average was asked for.",
             action="Divide the flat tensor by `dist.get_world_size()`.",
         ),
         Mistake(
             id="skips-where-there-is-none",
-            solution=skips_where_there_is_none,
+            solution=lambda bucket: start_averaging([param for param in bucket if param.grad is not None]),
             told="Parameters without a gradient are left out of the flat tensor, so it has another size on this rank "
             "than on the others.",
             action="Bring zeros for them.",
         ),
         Mistake(
             id="leaves-none",
-            solution=leaves_none,
+            solution=averaging(put=leave_none),
             told="A parameter that had no gradient on this rank keeps `grad = None`, though others have averaged one "
             "for it. This rank alone would leave the parameter as it is.",
             action="Give the average to every parameter of the bucket: assign to `param.grad`.",
         ),
         Mistake(
             id="not-put-back",
-            solution=not_put_back,
+            solution=averaging(put=lambda bucket, flat: None),
             told="The averages are in the flat tensor, and the gradients of the parameters are what they were: "
             "`torch.cat` copies.",
             action="Cut the flat tensor into pieces when you finish, and give each parameter its own.",
         ),
         Mistake(
             id="flat-gradients",
-            solution=flat_gradients,
+            solution=averaging(put=put_back_flat),
             told="Each piece of the flat tensor is flat, and a gradient has the shape of its parameter.",
             action="Give the piece that shape: `piece.view_as(param)`.",
         ),
         Mistake(
             id="all-from-the-front",
-            solution=all_from_the_front,
+            solution=averaging(put=take_all_from_the_front),
             told="Every parameter gets a piece from the front of the flat tensor, which is the gradient of the first.",
             action="Go on behind the piece before: `flat.split(numels)` gives all pieces in order.",
         ),
         Mistake(
             id="float32-buffer",
-            solution=float32_buffer,
+            solution=averaging(brought=lambda bucket: divided(bucket).float()),
             told="The flat tensor is float32, whatever the gradients are: `torch.zeros` and `torch.empty` make float32 "
             "unless they are told otherwise.",
             action="Use the gradients' dtype, or `torch.cat`, which keeps it.",
