@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from .explain import duration, how, size
+from .explain import duration, how, shortage, size
 from .hardware import Hardware
 from .hardware import hardware as named
 from .plan import Plan, plan
@@ -82,13 +82,15 @@ def choose(
     usual = {"attention": "flash", "implementation": "foreach", "bucket_bytes": 256 * 2**20}
     fixed = usual | {"world_size": ranks} | given
     plans = _plans({"params": model} if isinstance(model, int | float) else {"model": model}, machine, fixed)
-    shortages = [_shortage(candidate, machine) for candidate in plans]
+    shortages = [shortage(candidate, machine) for candidate in plans]
     timed = [(p, p.timeline(machine)) for p, (short, _) in zip(plans, shortages, strict=True) if short <= 0]
     fastest = min((timeline.seconds for _, timeline in timed), default=0.0)
     timed.sort(key=lambda pair: (max(pair[1].seconds, fastest * (1 + _EQUAL)), pair[0].settings.stage, pair[1].seconds))
     ranked = [Candidate(plan=p, seconds=t.seconds, reason=_reason(p, t, *timed[0])) for p, t in timed]
-    lacking = [(short, why, p) for p, (short, why) in zip(plans, shortages, strict=True) if short > 0]
-    ranked += [Candidate(plan=p, seconds=None, reason=why) for _, why, p in sorted(lacking, key=lambda it: it[0])]
+    lacking = [(short, where, p) for p, (short, where) in zip(plans, shortages, strict=True) if short > 0]
+    for short, where, p in sorted(lacking, key=lambda it: it[0]):
+        reason = f"does not fit: {size(short)} short on rank 0, {where}."
+        ranked.append(Candidate(plan=p, seconds=None, reason=reason))
     return Choice(hardware=machine, ranked=tuple(ranked))
 
 
@@ -118,18 +120,6 @@ def _checkpointing(with_tensors: bool, attention: str) -> tuple[str, ...]:
     if not with_tensors:
         return ("none",)
     return CHECKPOINTING if attention == "math" else ("none", "full")
-
-
-def _shortage(candidate: Plan, machine: Hardware) -> tuple[int, str]:
-    """How many bytes it is short of on the device or on the host, whichever is worse, and why it does not fit."""
-    largest = sorted(candidate.moments[candidate.peak_moment].items(), key=lambda item: -item[1])[:2]
-    held = " and ".join(f"{size(nbytes)} of {category}" for category, nbytes in largest)
-    host = machine.host_bytes // machine.devices
-    short, where = max(
-        (candidate.peak_bytes - machine.memory_bytes, f"{candidate.peak_moment}, mostly {held}"),
-        (candidate.host_bytes - host, f"in the host's memory, of which a rank has {size(host)}"),
-    )
-    return short, f"does not fit: {size(short)} short on rank 0, {where}."
 
 
 def _reason(candidate: Plan, mine: Timeline, best: Plan, fastest: Timeline) -> str:

@@ -43,7 +43,7 @@ def how(settings: Settings) -> str:
         words.append(f"sharded over {settings.shards}, {settings.replicas} replicas")
     if settings.checkpointing != "none":
         words.append(f"{settings.checkpointing} checkpointing")
-    if settings.bucket_bytes != Settings.bucket_bytes and settings.stage < 3:
+    if settings.bucket_bytes is not None and settings.stage < 3:
         words.append(f"buckets of {size(settings.bucket_bytes)}")
     if settings.offload:
         words.append(f"{' and '.join(settings.offload)} on the host")
@@ -69,6 +69,20 @@ def memory(plan: Plan) -> Iterator[str]:
         yield f"  {size(part.nbytes):>10}  {where:<13}  {part.name}: {part.why}{when}"
     between = sum(plan.moments["between steps"].values())
     yield f"  Most at once on the device: {size(plan.peak_bytes)}, {plan.peak_moment}; {size(between)} between steps."
+
+
+def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
+    """How many bytes more than there are it needs, on the device or the host, whichever is worse; and where.
+
+    None are short where that is not above 0.
+    """
+    largest = sorted(plan.moments[plan.peak_moment].items(), key=lambda item: -item[1])[:2]
+    held = " and ".join(f"{size(nbytes)} of {category}" for category, nbytes in largest)
+    host = hardware.host_bytes // hardware.devices
+    return max(
+        (plan.peak_bytes - hardware.memory_bytes, f"{plan.peak_moment}, mostly {held}"),
+        (plan.host_bytes - host, f"in the host's memory, of which a rank has {size(host)}"),
+    )
 
 
 def traffic(plan: Plan) -> Iterator[str]:

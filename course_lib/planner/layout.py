@@ -6,10 +6,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .parts import END, FORWARD, MOMENTS, START, STEP
+from .parts import AVERAGING, END, FORWARD, MOMENTS, START, STEP
 from .precision import Precision
 from .settings import Settings
 from .shapes import Model, Unit, numel
+
+BUCKET_BYTES = 25 * 2**20
+"""The size of a bucket by default, as in DistributedDataParallel."""
 
 Cut = Callable[[Sequence[Unit]], list[int]]
 
@@ -35,7 +38,9 @@ class Layout:
         updated: elements of each tensor that its optimizer sees.
         parameters: what holds them between steps.
         gradients: what holds them, at each moment.
+        bucket_bytes: how much of the gradients is reduced at a time, outside of stage 3.
         buffers: what communication needs beside that.
+        copies: what is made for a moment on the way there.
     """
 
     policy: Precision
@@ -43,7 +48,9 @@ class Layout:
     updated: Sequence[int]
     parameters: Held
     gradients: Sequence[Held]
+    bucket_bytes: int
     buffers: Sequence[Held]
+    copies: Sequence[Held] = ()
 
 
 def uncut(units: Sequence[Unit]) -> list[int]:
@@ -53,7 +60,7 @@ def uncut(units: Sequence[Unit]) -> list[int]:
 
 def everything(model: Model) -> list[int]:
     """Elements of each tensor of the model; one tensor, where nothing but its size is known."""
-    return uncut(model.units) or [model.params]
+    return [numel([shape]) for shape in model.shapes] or [model.params]
 
 
 def parameters(whole: Sequence[int], shard: Sequence[int], settings: Settings, policy: Precision) -> Held:
@@ -77,13 +84,13 @@ def gradients(model: Model, width: int, cut: Cut, shard: Sequence[int], settings
 
     total = shard if sharded else everything(model)
     if len(model.units) < 2:
-        return [of("gradients", total, END, STEP)]
+        return [of("gradients", total, END, AVERAGING, STEP)]
     outer, _first, *others = model.units
     some = cut if sharded else uncut
     return [
         of("gradients of the outer unit", some([outer]), START),
         of("gradients of all but the first layer", some([outer, *others]), END),
-        of("gradients", total, STEP),
+        of("gradients", total, AVERAGING, STEP),
     ]
 
 

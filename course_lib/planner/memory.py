@@ -16,7 +16,9 @@ def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
     engine = layout(model, settings)
     found = [*_states(engine, model, settings)]
     if model.units:
-        found += [*(_part("communication", held, settings) for held in engine.buffers), *_temporaries(engine, settings)]
+        found += [_part("communication", held, settings) for held in engine.buffers]
+        found += [_part("other", held, settings) for held in engine.copies]
+        found += _temporaries(engine, settings)
     if settings.activation_bytes is not None:
         found += [_activation("activations", settings.activation_bytes, "as measured", FORWARD, START)]
     elif model.transformer:

@@ -34,7 +34,8 @@ class Settings:
         offload: what lives in the host's memory: "optimizer" (from stage 1; from stage 2 with the gradient shard,
             as in ZeRO-Offload), "parameters" (stage 3).
         bucket_bytes: how much of the gradients is reduced at a time, and of parameters gathered after the step.
-            25 MiB by default, as in DistributedDataParallel.
+            By default what the engine takes: 25 MiB, as in DistributedDataParallel, and for stage 2 of this course's
+            at most an eighth of the parameters.
         prefetch: stage 3: units gathered ahead of the one in use.
         overlap: communication runs beside computation.
         reshard: stage 3: frees a unit's parameters after forward and gathers them again in backward.
@@ -60,7 +61,7 @@ class Settings:
     attention: str = "math"
     shard_size: int | None = None
     offload: Collection[str] = ()
-    bucket_bytes: int = 25 * 2**20
+    bucket_bytes: int | None = None
     prefetch: int = 1
     overlap: bool = True
     reshard: bool = True
@@ -70,7 +71,7 @@ class Settings:
     allocator: str = "exact"
 
     def __post_init__(self) -> None:
-        for name in ("world_size", "batch", "sequence", "bucket_bytes"):
+        for name in ("world_size", "batch", "sequence"):
             whole(name, getattr(self, name))
         whole("stage", self.stage, least=0, most=3)
         whole("prefetch", self.prefetch, least=0)
@@ -81,6 +82,8 @@ class Settings:
         known("engine", self.engine, ENGINES)
         known("implementation", self.implementation, IMPLEMENTATIONS)
         known("allocator", self.allocator, ALLOCATORS)
+        if self.bucket_bytes is not None:
+            whole("bucket_bytes", self.bucket_bytes)
         if self.activation_bytes is not None:
             whole("activation_bytes", self.activation_bytes, least=0)
         self._check_shard_size()
@@ -121,6 +124,11 @@ class Settings:
             raise ValueError(
                 "engine='zero' with precision='bf16': this course's engines keep fp32 masters of 16-bit parameters. "
                 "Choose precision='mixed', or engine='paper'."
+            )
+        if self.engine == "zero" and not self.reshard:
+            raise ValueError(
+                "engine='zero' with reshard=False: this course's stage 3 always frees a unit's parameters after "
+                "forward. Leave reshard out, or choose another engine."
             )
         if self.engine == "torch" and self.stage < 2 and self.policy.master:
             raise ValueError(

@@ -62,14 +62,18 @@ class Transformer:
         attention: Unit = ((3 * h, h), (3 * h,), (h, h), (h,))
         return ((h,), (h,), *attention, (h,), (h,), (f, h), (f,), (h, f), (h,))
 
+    @property
+    def behind(self) -> Unit:
+        """The tensors that come after the layers: the last norm's, and the head."""
+        norm: Unit = ((self.hidden,),) if self.gated else ((self.hidden,), (self.hidden,))
+        return norm if self.tied else (*norm, (self.vocab, self.hidden))
+
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """The outer unit, then the layers."""
         h = self.hidden
         embedding: Unit = ((self.vocab, h), (self.positions, h)) if self.positions else ((self.vocab, h),)
-        norm: Unit = ((h,),) if self.gated else ((h,), (h,))
-        head: Unit = () if self.tied else ((self.vocab, h),)
-        return ((*embedding, *norm, *head), *[self.layer] * self.layers)
+        return ((*embedding, *self.behind), *[self.layer] * self.layers)
 
     def layer_flops(self, sequence: int) -> tuple[int, int]:
         """Forward FLOPs of one layer for one token: (matrices, attention over `sequence` tokens).
@@ -93,18 +97,23 @@ class Model:
         name: for texts.
         params: Ψ, the number of parameters.
         units: the shapes of its tensors, the outer unit first; empty when nothing but Ψ is known.
+        behind: how many of the outer unit's last tensors, the last norm's and the head's, come after the layers.
         transformer: its description, if it is one of those; without it nothing is known of activations.
     """
 
     name: str
     params: int
     units: tuple[Unit, ...] = ()
+    behind: int = 0
     transformer: Transformer | None = None
 
     @property
     def shapes(self) -> list[Shape]:
-        """The tensors of all units, in order."""
-        return [shape for unit in self.units for shape in unit]
+        """All tensors, in the order in which forward comes to them."""
+        tensors = [shape for unit in self.units for shape in unit]
+        end = len(self.units[0]) if self.units else 0
+        begin = end - self.behind
+        return tensors[:begin] + tensors[end:] + tensors[begin:end]
 
 
 def numel(shapes: Sequence[Shape]) -> int:
@@ -115,7 +124,10 @@ def numel(shapes: Sequence[Shape]) -> int:
 def of_transformer(transformer: Transformer) -> Model:
     """The model that `transformer` describes."""
     units = transformer.units
-    return Model(name=transformer.name, params=sum(map(numel, units)), units=units, transformer=transformer)
+    return Model(
+        name=transformer.name, params=sum(map(numel, units)), units=units, behind=len(transformer.behind),
+        transformer=transformer,
+    )  # fmt: skip
 
 
 def of_params(params: Any) -> Model:

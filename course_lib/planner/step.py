@@ -77,7 +77,9 @@ class _Step:
     def _reduce(self, piece: Work, last: bool) -> None:
         """Send full buckets as soon as their gradients are there; in stage 3 each unit is its own bucket."""
         self.unreduced += piece.reduces
-        bucket = self.settings.bucket_bytes / self.engine.policy.reduced
+        bucket = self.engine.bucket_bytes / self.engine.policy.reduced
+        if self.settings.engine == "zero" and self.settings.stage == 1 and not last:
+            return  # this course's stage 1 averages in `step`
         whole_buckets = self.settings.stage < 3 and not last
         ready = self.unreduced // bucket * bucket if whole_buckets else self.unreduced
         if not ready:
@@ -121,5 +123,5 @@ class _Step:
     def _cost(self, call: Collective, share: float) -> float:
         """Seconds for `share` of `call`, cut into buckets outside of stage 3."""
         group, nbytes = self.groups[call.group], call.total_bytes * share
-        bucket = nbytes if self.settings.stage == 3 else min(nbytes, self.settings.bucket_bytes)
+        bucket = nbytes if self.settings.stage == 3 else min(nbytes, self.engine.bucket_bytes)
         return nbytes / bucket * seconds(call.op, bucket, group)

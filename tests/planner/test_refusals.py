@@ -64,6 +64,12 @@ from course_lib.planner import hardware, plan
             "engine='zero' with precision='bf16': this course's engines keep fp32 masters of 16-bit parameters. "
             "Choose precision='mixed', or engine='paper'.",
         ),
+        (
+            {"engine": "zero", "stage": 3, "reshard": False},
+            "engine='zero' with reshard=False: this course's stage 3 always frees a unit's parameters after forward. "
+            "Leave reshard out, or choose another engine.",
+        ),
+        ({"bucket_bytes": 0}, "bucket_bytes=0: what is counted here is whole, 1 or more."),
         ({"activation_bytes": -1}, "activation_bytes=-1: what is counted here is whole, 0 or more."),
     ],
 )

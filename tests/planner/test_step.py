@@ -109,3 +109,10 @@ def test_faster_hardware_is_faster() -> None:
     seconds = [plan(**GIVEN, stage=3).step_seconds(machine) for machine in ("a100", "h100")]
 
     assert seconds == sorted(seconds, reverse=True)
+
+
+def test_this_courses_stage_1_reduces_only_in_its_step() -> None:
+    line = plan(**GIVEN, stage=1, engine="zero").timeline("h100")
+    computed = max(span.end for span in line.spans if span.name.startswith("backward"))
+
+    assert all(span.start >= computed for span in line.spans if span.stream == COMMUNICATION)
