@@ -21,7 +21,7 @@ _SINGLES = {  # op: (the tensor with a part for each rank, the part)
 }
 
 
-def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any]) -> None:
+def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], devices: tuple[str, ...]) -> None:
     """Refuse arguments that cannot be right on this rank.
 
     Args:
@@ -29,12 +29,13 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any]) ->
         group_size: number of members of the group.
         is_root: whether this rank is `src` or `dst`.
         arguments: of the `c10d` operator, by their names in its schema.
+        devices: from which kinds of device the backend sends.
 
     Raises:
         ValueError: a size, a number of tensors, a dtype or a device does not fit.
     """
     for tensor in tensors_in(arguments.values()):
-        if tensor.device.type != "cpu":
+        if tensor.device.type not in devices:
             raise ValueError(
                 f"{op}: the tensor is on device {tensor.device}, and gloo, the backend of this world, sends from the "
                 "CPU. Make it without device=, or move it: tensor.cpu()."

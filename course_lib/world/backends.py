@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ..errors import CourseError
 from .outcome import Outcome
+from .run import Run
 
 
 class Backend(Protocol):
@@ -61,11 +62,13 @@ class Entry:
 
     Attributes:
         make: makes one. Raises a CourseError if the choice cannot be had.
-        streams: it shows what ranks print while they run; of others, the world shows it at the end.
+        streams: it shows by itself what ranks print, while they run; of others, the world shows it at the end.
+        told: what is told of its outcome.
     """
 
     make: Callable[[Choice], Backend]
     streams: bool = False
+    told: Callable[[Any], Run] = Run
 
 
 def _simulated(choice: Choice) -> Backend:
@@ -75,12 +78,13 @@ def _simulated(choice: Choice) -> Backend:
 
 
 def _dryrun(choice: Choice) -> Backend:
-    # from .dryrun import DryRun; return DryRun(choice.world_size, choice.rank or 0)
     raise CourseError("World(backend='dryrun'): not built yet. Leave the argument out for simulated ranks.")
 
 
 def _processes(choice: Choice) -> Backend:
-    raise CourseError("World(backend='processes'): not built yet. Leave the argument out for simulated ranks.")
+    from .processes import Processes
+
+    return Processes(choice.world_size)
 
 
 def _nccl(choice: Choice) -> Backend:

@@ -8,7 +8,7 @@ import io
 import pickle
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -29,8 +29,8 @@ _SHARED = (
 """What cannot be copied and is there to be shared between threads."""
 
 
-class Copies:
-    """A function with its arguments, packed once and unpacked for each rank.
+def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """A function with its arguments, as bytes for `unpack` in any process.
 
     Functions and classes of a notebook travel with the variables that they read; functions of imported modules
     travel by name.
@@ -38,27 +38,37 @@ class Copies:
     Raises:
         CourseError: something that the function uses cannot be copied; the text names it.
     """
+    return _packed(fn, args, kwargs, share=lambda _: None)
+
+
+def unpack(packed: bytes, shared: Sequence[Any] = ()) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """A new copy of function, arguments and keyword arguments."""
+    unpickler = pickle.Unpickler(io.BytesIO(packed))
+    unpickler.persistent_load = shared.__getitem__  # type: ignore[method-assign]
+    copy: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = unpickler.load()
+    return copy
+
+
+def largest(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, int]:
+    """What takes the most bytes of all that `fn` uses: its name, and how many."""
+    sizes = {label: len(_dump(value, lambda _: None)) for label, value in _used(fn, args, kwargs).items()}
+    return max(sizes.items(), key=lambda item: item[1], default=("the function itself", 0))
+
+
+class Copies:
+    """A function with its arguments, packed once and unpacked for each rank of this process; locks are shared.
+
+    Raises:
+        CourseError: something that the function uses cannot be copied; the text names it.
+    """
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._shared: list[Any] = []
-        try:
-            self._packed = self._pack((fn, args, kwargs))
-        except Exception as error:
-            raise CourseError(self._why(fn, args, kwargs, error)) from None
+        self._packed = _packed(fn, args, kwargs, self._share)
 
     def unpack(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """A new copy of function, arguments and keyword arguments."""
-        unpickler = pickle.Unpickler(io.BytesIO(self._packed))
-        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
-        copy: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = unpickler.load()
-        return copy
-
-    def _pack(self, value: Any) -> bytes:
-        buffer = io.BytesIO()
-        pickler = cloudpickle.Pickler(buffer)
-        pickler.persistent_id = self._share
-        pickler.dump(value)
-        return buffer.getvalue()
+        return unpack(self._packed, self._shared)
 
     def _share(self, value: Any) -> int | None:
         if not isinstance(value, _SHARED):
@@ -66,19 +76,38 @@ class Copies:
         self._shared.append(value)
         return len(self._shared) - 1
 
-    def _why(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> str:
-        culprit = "something that it uses"
-        for label, value in _used(fn, args, kwargs).items():
-            try:
-                self._pack(value)
-            except Exception as culprits_error:
-                culprit, error = f"{label}, a {type(value).__name__},", culprits_error
-                break
-        return (
-            f"{getattr(fn, '__name__', 'the function')}: {culprit} cannot be copied ({type(error).__name__}: {error}). "
-            "Each rank works on its own copy of the function and of what it uses, as separate processes do. "
-            "Make that object inside the function, or leave it out."
-        )
+
+_Share = Callable[[Any], int | None]
+
+
+def _packed(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], share: _Share) -> bytes:
+    try:
+        return _dump((fn, args, kwargs), share)
+    except Exception as error:
+        raise CourseError(_why(fn, args, kwargs, error, share)) from None
+
+
+def _dump(value: Any, share: _Share) -> bytes:
+    buffer = io.BytesIO()
+    pickler = cloudpickle.Pickler(buffer)
+    pickler.persistent_id = share
+    pickler.dump(value)
+    return buffer.getvalue()
+
+
+def _why(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, share: _Share) -> str:
+    culprit = "something that it uses"
+    for label, value in _used(fn, args, kwargs).items():
+        try:
+            _dump(value, share)
+        except Exception as culprits_error:
+            culprit, error = f"{label}, a {type(value).__name__},", culprits_error
+            break
+    return (
+        f"{getattr(fn, '__name__', 'the function')}: {culprit} cannot be copied ({type(error).__name__}: {error}). "
+        "Each rank works on its own copy of the function and of what it uses, as separate processes do. "
+        "Make that object inside the function, or leave it out."
+    )
 
 
 def _used(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class RankReport:
 
     Attributes:
         rank: its number.
-        state: running, waiting, returned or raised.
+        state: running, waiting, returned, raised or died.
         site: the learner's line it was at, if it was in one.
         call: the call that it waited in.
         raised: its exception.
@@ -104,7 +104,8 @@ class RankError(CourseError):
     """A run failed on at least one rank.
 
     Attributes:
-        kind: raised, exited, mismatch, refused, absent, deadlock, not_in_group, timeout or interrupted.
+        kind: raised, exited, mismatch, refused, absent, deadlock, not_in_group, died, timeout or
+            interrupted.
         rank: the rank to look at first.
         ranks: a `RankReport` for each rank.
         output: what each rank had printed, by rank.
@@ -169,4 +170,3 @@ def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:
 def advice_for(message: str) -> str:
     """What to do next about an error whose own text does not tell; empty when nothing is known."""
     return next((advice for part, advice in _ADVICE.items() if part in message), "")
-

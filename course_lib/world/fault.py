@@ -19,6 +19,7 @@ class State(Enum):
     WAITING = "waiting"
     RETURNED = "returned"
     RAISED = "raised"
+    DIED = "died"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +27,11 @@ class Fault:
     """Why a run cannot go on.
 
     Attributes:
-        kind: raised, exited, mismatch, refused, absent, deadlock, not_in_group, timeout or interrupted.
+        kind: raised, exited, mismatch, refused, absent, deadlock, not_in_group, died, timeout or interrupted.
         ranks: the ranks to blame, or to look at first.
         calls: the calls that the fault is about, by rank; ranks that come late are added.
-        detail: for a mismatch, the property that differs; for a refused call, what the backend said.
+        detail: for a mismatch, the property that differs; for a refused call, what the backend said; for a process
+            that died, how.
     """
 
     kind: str

@@ -1,5 +1,7 @@
 """What makes a thread a rank: its collectives, groups and random numbers go through an `Interposer` of its own.
 
+A process that is a rank has one for all its threads, with the groups and random numbers of the process.
+
 Two mechanisms, both of which torch's own test-suite uses in some form:
 
 *One process-group world for each thread.* `distributed_c10d._world` holds the default group and the maps of
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -25,6 +27,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from . import torch_internals  # first: it says clearly when this torch lacks a name
+from .arguments import tensors_in
 from .gloo import LoopbackGloo
 from .standins import Replacement, Shared, replaced
 
@@ -35,15 +38,8 @@ class Interposer(Protocol):
     """What a thread does with the calls that torch makes on it."""
 
     @property
-    def groups(self) -> SimpleNamespace:
-        """The process groups of the thread's own; `no_groups()` at first."""
-
-    @property
-    def generator(self) -> torch.Generator:
-        """The stream of random numbers of the thread's own."""
-
-    def identity(self) -> AbstractContextManager[None]:
-        """Make the calling thread this one inside the block: one that delivers a result to it, say."""
+    def generator(self) -> torch.Generator | None:
+        """The stream of random numbers of the thread's own; None for that of the process."""
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
         """Run a `c10d` operator. `execute(*arguments.values())`, with these tensors or others that share their memory,
@@ -59,16 +55,26 @@ class Interposer(Protocol):
         """Called before `work.wait()`."""
 
 
+class ThreadInterposer(Interposer, Protocol):
+    """One that is for a single thread, among others."""
+
+    @property
+    def groups(self) -> SimpleNamespace:
+        """The process groups of the thread's own; `no_groups()` at first."""
+
+
 _thread = threading.local()
+_process = SimpleNamespace(interposer=None)
 
 
 def current() -> Interposer | None:
     """The interposer of the calling thread; None outside ranks."""
-    return getattr(_thread, "interposer", None)
+    interposer: Interposer | None = getattr(_thread, "interposer", _process.interposer)
+    return interposer
 
 
 @contextmanager
-def interposed(interposer: Interposer) -> Iterator[None]:
+def interposed(interposer: ThreadInterposer) -> Iterator[None]:
     """Route the calling thread's groups, collectives and random numbers through `interposer`."""
     before, included = dict(vars(_thread)), torch._C._dispatch_tls_is_dispatch_key_included(_KEY)
     _thread.interposer, _thread.world = interposer, interposer.groups
@@ -81,10 +87,27 @@ def interposed(interposer: Interposer) -> Iterator[None]:
         vars(_thread).update(before)
 
 
+@contextmanager
+def interposed_process(interposer: Interposer) -> Iterator[None]:
+    """Route the collectives of this process through `interposer`: of the calling thread, and of autograd's threads,
+    which inherit its dispatch key."""
+    with replaced(_stand_ins_of_groups()):
+        _process.interposer = interposer
+        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
+        try:
+            yield
+        finally:
+            torch._C._dispatch_tls_set_dispatch_key_included(_KEY, False)
+            _process.interposer = None
+
+
 # -- operators ---------------------------------------------------------------------------------------------------
 
 _BELOW = torch._C._dispatch_keyset_full_after(_KEY)
-_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_BACKENDS = {
+    "cpu": torch._C.DispatchKeySet(torch._C.DispatchKey.CPU),
+    "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA),
+}
 _libraries: list[torch.library.Library] = []  # a Library takes its kernels with it when it is collected
 
 
@@ -97,8 +120,9 @@ def _collective_kernel(operator: Any) -> Callable[..., Any]:
             return operator.redispatch(keyset & _BELOW, *args)
         # Straight to the backend's kernel: `execute` may run on another rank's thread, whose autograd state is
         # not this one's.
+        backend = _BACKENDS.get(next(tensors_in(args)).device.type, _BACKENDS["cpu"])
         return interposer.collective(
-            operator, dict(zip(names, args, strict=False)), lambda *lent: operator.redispatch(_CPU, *lent)
+            operator, dict(zip(names, args, strict=False)), lambda *lent: operator.redispatch(backend, *lent)
         )
 
     return kernel
@@ -113,8 +137,9 @@ def _random_kernel(operator: Any) -> Callable[..., Any]:
         interposer = current()
         # A subclass (DTensor) comes back here with its local tensors; those get the generator.
         plain = not any(isinstance(a, torch.Tensor) and type(a).__torch_dispatch__ is not _no_dispatch for a in args)
-        if interposer is not None and plain and (generator is None or generator._cdata == _process_generator._cdata):
-            generator = interposer.generator
+        own = None if interposer is None else interposer.generator
+        if own is not None and plain and (generator is None or generator._cdata == _process_generator._cdata):
+            generator = own
         return operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs)
 
     return kernel
@@ -195,7 +220,7 @@ class _GeneratorOfThread:
 
     def __getattr__(self, name: str) -> Any:
         interposer = current()
-        return getattr(_process_generator if interposer is None else interposer.generator, name)
+        return getattr((interposer and interposer.generator) or _process_generator, name)
 
 
 def _gated_group_helper(helper: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,12 +256,16 @@ def _announced_wait(wait: Callable[..., Any]) -> Callable[..., Any]:
     return announce
 
 
-def _stand_ins() -> Iterator[Replacement]:
-    yield c10d, "_world", _WorldOfThread(c10d._world)
+def _stand_ins_of_groups() -> Iterator[Replacement]:
     yield c10d, "ProcessGroupGloo", LoopbackGloo
     yield c10d, "_new_process_group_helper", _gated_group_helper(c10d._new_process_group_helper)
     yield c10d, "_warn_not_in_group", _told_not_in_group(c10d._warn_not_in_group)
     yield dist.Work, "wait", _announced_wait(dist.Work.wait)
+
+
+def _stand_ins() -> Iterator[Replacement]:
+    yield c10d, "_world", _WorldOfThread(c10d._world)
+    yield from _stand_ins_of_groups()
     yield torch.random, "default_generator", _GeneratorOfThread()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import replace
 
 from .calls import Call
 from .meeting import Meeting
@@ -17,7 +16,6 @@ class Matching:
         self._open: dict[Hashable, Meeting] = {}
         self._broken: list[Meeting] = []
         self._ordinals: Counter[tuple[int, Hashable]] = Counter()
-        self._numbers: Counter[tuple[int, str, str]] = Counter()
 
     @property
     def open(self) -> list[Meeting]:
@@ -30,21 +28,19 @@ class Matching:
         if meeting not in self._broken:
             self._broken.append(meeting)
 
-    def numbered(self, rank: int, call: Call) -> Call:
-        """`call` with its number among this rank's calls of that op in that group."""
-        counter = (rank, call.group_name, call.op)
-        self._numbers[counter] += 1
-        return replace(call, number=self._numbers[counter])
+    def meeting(self, rank: int, call: Call, tag: int) -> Meeting:
+        """The meeting that `rank` comes to with `call`; `tag` is that of a message."""
+        if call.op == "new_group":
+            return self._found(rank, ("new_group", call.group_name), frozenset(call.ranks))
+        if call.op not in ("send", "recv"):
+            return self._collective(rank, call)
+        return self._message_from_any(rank, call, tag) if call.root is None else self._message(rank, call, tag)
 
-    def group(self, group_name: str, rank: int, ranks: list[int]) -> Meeting:
-        """The meeting of those who make a group."""
-        return self._found(rank, ("new_group", group_name), frozenset(ranks))
-
-    def collective(self, rank: int, call: Call) -> Meeting:
+    def _collective(self, rank: int, call: Call) -> Meeting:
         """The meeting of a collective: the k-th call of each member in the group."""
         return self._found(rank, (call.group_name, self._next(rank, call.group_name)), frozenset(call.ranks))
 
-    def message(self, rank: int, call: Call, tag: int) -> Meeting:
+    def _message(self, rank: int, call: Call, tag: int) -> Meeting:
         """The meeting of a send and its recv: the k-th of each for one (sender, receiver, tag)."""
         assert call.root is not None
         pair = (rank, call.root) if call.op == "send" else (call.root, rank)
@@ -58,7 +54,7 @@ class Matching:
             return meeting
         return self._found(rank, key, frozenset(pair))
 
-    def message_from_any(self, rank: int, call: Call, tag: int) -> Meeting:
+    def _message_from_any(self, rank: int, call: Call, tag: int) -> Meeting:
         """The meeting of a recv without a source: with a send that waits for one, or with the first that comes."""
         for sender in call.ranks:
             line = (call.group_name, sender, rank, tag)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, MutableSet
+from contextlib import contextmanager
 
+from ..meter import MemoryMeter, owners
 from ..meter.comm import CommCall, Communication, meaning
 from ..meter.timeline import Timeline
 from .calls import Call
+from .sites import Site, is_learners
+from .standins import replaced
 
 
 def communication(rank: int, calls: Iterable[Call], started: float) -> Communication:
@@ -39,3 +43,24 @@ def _metered(rank: int, call: Call, started: float) -> CommCall:
         done=times.done - started,
         waited_from=times.waited_from - started,
     )
+
+
+def memory_meter(
+    rank: int, started: float, size_of: Callable[[int], int], meters: MutableSet[MemoryMeter]
+) -> MemoryMeter:
+    """The meter of `rank`'s memory; `meters` has those of all ranks in this process."""
+    return MemoryMeter(
+        rank,
+        started=started,
+        size_of=size_of,
+        is_learners=is_learners,
+        line_of=lambda filename, line, function: Site(filename=filename, line=line, function=function),
+        meters=meters,
+    )
+
+
+@contextmanager
+def owners_told() -> Iterator[None]:
+    """Let meters know of modules, parameters and optimizers that are made on their ranks."""
+    with replaced(owners.stand_ins()), owners.steps_told():
+        yield

@@ -21,15 +21,15 @@ from . import interpose, torch_internals
 from .copies import Copies
 from .failure import Raised
 from .fault import Fault, State, Stopped
-from .rendezvous import Rendezvous
 from .sites import Site, learner_site
 from .streams import Streams
+from .threads import ThreadRendezvous
 
 
 class Rank(threading.Thread):
     """One rank: its thread, its streams and, afterwards, what it returned or raised."""
 
-    def __init__(self, rank: int, rendezvous: Rendezvous, copies: Copies, store: dist.Store) -> None:
+    def __init__(self, rank: int, rendezvous: ThreadRendezvous, copies: Copies, store: dist.Store) -> None:
         super().__init__(name=f"rank {rank}", daemon=True)
         self.rank = rank
         self.rendezvous = rendezvous
@@ -55,11 +55,11 @@ class Rank(threading.Thread):
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
         with self._shielded():
             if self.meter is None:
-                return self.rendezvous.collective(self.rank, operator, arguments, partial(execute, *arguments.values()))
+                bound = partial(execute, *arguments.values())
+                return self.rendezvous.collective(self.rank, operator, arguments, bound, self.identity)
             loan = self.meter.lend(arguments.values())
-            result = self.rendezvous.collective(
-                self.rank, operator, arguments, unwatched(partial(execute, *loan.arguments))
-            )
+            hidden = unwatched(partial(execute, *loan.arguments))
+            result = self.rendezvous.collective(self.rank, operator, arguments, hidden, self.identity)
             self.meter.lent(loan, self.rendezvous.log[self.rank][-1].times)
             return result
 

@@ -8,9 +8,7 @@ to the next: groups, threads and sockets are made in a few milliseconds, and clo
 from __future__ import annotations
 
 import gc
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,17 +19,17 @@ import torch
 import torch.distributed as dist
 
 from ..errors import CourseError
-from ..meter import MemoryMeter, owners
-from . import gloo, interpose, streams
+from ..meter import MemoryMeter
+from . import gloo, interpose, interrupts, metered, streams
 from .copies import Copies
 from .failure import Interrupted, RankError, RankReport
 from .fault import State, Stopped
 from .outcome import Outcome
 from .rank import Rank
 from .rendezvous import Rendezvous
-from .sites import Site, is_learners
-from .standins import Shared, replaced
+from .standins import Shared
 from .telling import tell
+from .threads import ThreadRendezvous
 
 MAX_RANKS = 64
 """The most ranks that a simulated world has."""
@@ -92,12 +90,12 @@ def run(
         KeyboardInterrupt: the run was interrupted.
     """
     copies = Copies(fn, args, kwargs)
-    rendezvous, store = Rendezvous(world_size), dist.HashStore()
+    rendezvous, store = ThreadRendezvous(world_size), dist.HashStore()
     ranks = [Rank(rank, rendezvous, copies, store) for rank in range(world_size)]
     if size_of is not None:
         meters: WeakSet[MemoryMeter] = WeakSet()  # weak, for each of them knows all
         for rank in ranks:
-            rank.meter = _meter(rank.rank, rendezvous.started, size_of, meters)
+            rank.meter = metered.memory_meter(rank.rank, rendezvous.started, size_of, meters)
     interrupt: KeyboardInterrupt | None = None
     with ExitStack() as stack:
         for context in (_process_settings, streams.streams_by_thread, interpose.rank_threads):
@@ -111,7 +109,7 @@ def run(
         except KeyboardInterrupt as error:
             interrupt = error
             rendezvous.fail("interrupted")
-        with _not_interrupted():
+        with interrupts.put_off():
             if rendezvous.fault is not None:
                 _settle(rendezvous)
                 reports = _reports(rendezvous, ranks)
@@ -136,25 +134,7 @@ def run(
     )
 
 
-def _meter(rank: int, started: float, size_of: Callable[[int], int], meters: WeakSet[MemoryMeter]) -> MemoryMeter:
-    return MemoryMeter(
-        rank,
-        started=started,
-        size_of=size_of,
-        is_learners=is_learners,
-        line_of=lambda filename, line, function: Site(filename=filename, line=line, function=function),
-        meters=meters,
-    )
-
-
-@contextmanager
-def _owners_told() -> Iterator[None]:
-    """Let meters know of modules, parameters and optimizers that are made on their ranks."""
-    with replaced(owners.stand_ins()), owners.steps_told():
-        yield
-
-
-_owners = Shared(_owners_told)
+_owners = Shared(metered.owners_told)
 
 
 @contextmanager
@@ -171,22 +151,6 @@ def _process_settings_kept() -> Iterator[None]:
 
 
 _process_settings = Shared(_process_settings_kept)
-
-
-@contextmanager
-def _not_interrupted() -> Iterator[None]:
-    """Put an interrupt off to the end of the block, where ranks are stopped and sockets closed."""
-    if threading.current_thread() is not threading.main_thread():  # where Python delivers no interrupts
-        yield
-        return
-    late: list[Any] = []
-    handler = signal.signal(signal.SIGINT, lambda *signal_and_frame: late.append(signal_and_frame))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if late and callable(handler):
-            handler(*late[0])
 
 
 def _supervise(rendezvous: Rendezvous, timeout: float) -> None:
@@ -230,7 +194,7 @@ def _settle(rendezvous: Rendezvous) -> None:
             rendezvous.changed.wait(left)
 
 
-def _stop(rendezvous: Rendezvous, ranks: list[Rank]) -> None:
+def _stop(rendezvous: ThreadRendezvous, ranks: list[Rank]) -> None:
     """End the ranks that have not left by themselves."""
     rendezvous.stop()
     _send_stopped(rendezvous, ranks, every=0.02, seconds=GRACE / 2)
@@ -242,7 +206,7 @@ def _stop(rendezvous: Rendezvous, ranks: list[Rank]) -> None:
     sys.setswitchinterval(interval)
 
 
-def _send_stopped(rendezvous: Rendezvous, ranks: list[Rank], *, every: float, seconds: float) -> None:
+def _send_stopped(rendezvous: ThreadRendezvous, ranks: list[Rank], *, every: float, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while rendezvous.busy(State.RUNNING, State.WAITING) and time.monotonic() < deadline:
         for rank, state in zip(ranks, rendezvous.states, strict=True):
@@ -252,7 +216,7 @@ def _send_stopped(rendezvous: Rendezvous, ranks: list[Rank], *, every: float, se
             rendezvous.changed.wait(every)
 
 
-def _close(rendezvous: Rendezvous, ranks: list[Rank]) -> None:
+def _close(rendezvous: ThreadRendezvous, ranks: list[Rank]) -> None:
     """Let all ranks that have left close their groups, together."""
     # A callback of the learner's that holds a group must not be the last to do so: gloo's thread, which it runs on,
     # is joined when the group ends, and a thread that joins itself ends the process.

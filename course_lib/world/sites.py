@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -45,7 +46,12 @@ class Site:
 
 def is_learners(code: CodeType) -> bool:
     """Whether `code` was written by the learner: not by torch, by this course or by another library."""
-    return not code.co_filename.startswith(_LIBRARY) and not code.co_filename.startswith("<frozen")
+    return is_learners_file(code.co_filename)
+
+
+def is_learners_file(filename: str) -> bool:
+    """Whether the code in `filename` was."""
+    return not filename.startswith(_LIBRARY) and not filename.startswith("<frozen")
 
 
 def learner_site(frame: FrameType | None = None) -> Site:
@@ -62,6 +68,17 @@ def learner_site(frame: FrameType | None = None) -> Site:
             outermost = walker
         walker = walker.f_back
     return _site(outermost)
+
+
+_FRAME = re.compile(r'^  File "(?P<filename>.*)", line (?P<line>\d+) in (?P<function>.*)\n', re.MULTILINE)
+
+
+def site_in_dump(dump: str) -> Site | None:
+    """The innermost line of the learner's in what `faulthandler` wrote, where the innermost frame is the first."""
+    for frame in _FRAME.finditer(dump):
+        if is_learners_file(frame["filename"]):
+            return Site(filename=frame["filename"], line=int(frame["line"]), function=frame["function"])
+    return None
 
 
 def called_from_python() -> bool:

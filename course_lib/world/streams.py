@@ -29,6 +29,29 @@ _thread = threading.local()
 _sleep = time.sleep
 
 
+class Printed:
+    """What one rank printed, up to `OUTPUT_LIMIT` characters."""
+
+    def __init__(self) -> None:
+        self._written: list[str] = []
+        self._size = 0
+        self._dropped = 0
+
+    def add(self, text: str) -> str:
+        """Keep `text`, or what of it there is room for: which is returned."""
+        kept = text[: max(0, OUTPUT_LIMIT - self._size)]
+        self._written.append(kept)
+        self._size += len(kept)
+        self._dropped += len(text) - len(kept)
+        return kept
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        note = f"\n[{self._dropped} more characters were not kept]\n" if self._dropped else ""
+        return "".join(self._written) + note
+
+
 class Streams:
     """The random streams, the output and the environment variables of one rank.
 
@@ -37,30 +60,23 @@ class Streams:
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
-        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-        self.environ = dict(os.environ) | {name: str(number) for name, number in ranks.items()}
+        self.environ = dict(os.environ) | rank_variables(rank, world_size)
         self.torch = torch.Generator()
         self.torch.manual_seed(TORCH_SEED)
         self.python = random.Random(rank)
         self.numpy = np.random.RandomState(rank)
         self.stopping = False
-        self._written: list[str] = []
-        self._size = 0
-        self._dropped = 0
+        self._printed = Printed()
 
     def write(self, text: str) -> int:
         """Keep what the rank prints."""
-        kept = text[: max(0, OUTPUT_LIMIT - self._size)]
-        self._written.append(kept)
-        self._size += len(kept)
-        self._dropped += len(text) - len(kept)
+        self._printed.add(text)
         return len(text)
 
     @property
     def output(self) -> str:
         """All that the rank printed."""
-        note = f"\n[{self._dropped} more characters were not kept]\n" if self._dropped else ""
-        return "".join(self._written) + note
+        return self._printed.text
 
     def sleep(self, seconds: float) -> None:
         """`time.sleep` in short naps: a thread can be stopped only between them. None once the rank is to stop."""
@@ -79,6 +95,19 @@ class Streams:
             yield
         finally:
             _thread.streams = before
+
+
+def rank_variables(rank: int, world_size: int) -> dict[str, str]:
+    """The environment variables that torchrun would set."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    return {name: str(number) for name, number in ranks.items()}
+
+
+def seed_process(rank: int) -> None:
+    """Let this process's own streams start as those of `Streams` do."""
+    torch.manual_seed(TORCH_SEED)
+    random.seed(rank)
+    np.random.seed(rank)
 
 
 class _EnvironOfThread(MutableMapping[str, str]):

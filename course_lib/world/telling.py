@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 from .calls import Call
@@ -10,8 +11,14 @@ from .fault import Fault
 from .meeting import Meeting
 
 
-def tell(fault: Fault, reports: Sequence[RankReport], diverged: Meeting | None, timeout: float) -> str:
-    """The whole message of a `RankError`."""
+def tell(
+    fault: Fault,
+    reports: Sequence[RankReport],
+    diverged: Meeting | None,
+    timeout: float,
+    replaced: Sequence[int] = (),
+) -> str:
+    """The whole message of a `RankError`; `replaced` are the ranks that have a new process now."""
     headline, advice = _TELLERS[fault.kind](fault, reports, timeout)
     lines = [headline, *_where(fault, reports)]
     if fault.kind in ("absent", "mismatch", "deadlock") and diverged is not None:
@@ -22,6 +29,12 @@ def tell(fault: Fault, reports: Sequence[RankReport], diverged: Meeting | None, 
         lines.append(
             f"Note: {who(busy)} could not be interrupted (a long call outside Python) and will stop when that call "
             "returns. What it does until then is ignored."
+        )
+    if replaced:
+        others = "" if len(replaced) == len(reports) else "; the others kept theirs"
+        lines.append(
+            f"Note: {who(replaced, len(reports))} got a new process. What earlier runs had left in the old one, in "
+            f"variables of modules for example, is lost{others}."
         )
     return "\n".join(lines)
 
@@ -142,6 +155,36 @@ def _not_in_group(fault: Fault, reports: Sequence[RankReport], timeout: float) -
     )
 
 
+def _died(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    return f"{who(fault.ranks, len(reports))} of {len(reports)} died: {fault.detail}", _DIED_ADVICE.get(
+        fault.detail, "look at what that rank did last; its output is above, and in the error's .output."
+    )
+
+
+def how_it_died(exitcode: int) -> str:
+    """What an exit code says: minus the number of a signal that ended the process, or what it passed to `os._exit`."""
+    if exitcode >= 0:
+        return f"its process left through os._exit({exitcode})"
+    name = signal.Signals(-exitcode).name
+    return _SIGNALS.get(name, f"its process was ended by the signal {name}")
+
+
+_SIGNALS = {
+    "SIGKILL": "its process was killed (SIGKILL)",
+    "SIGSEGV": "its process touched memory that is not its own (SIGSEGV, a segmentation fault)",
+    "SIGABRT": "its process gave up in native code (SIGABRT)",
+}
+
+_DIED_ADVICE = {
+    _SIGNALS["SIGKILL"]: (
+        "if nobody killed it, the system did, because memory ran out: take a smaller model or batch, or fewer ranks "
+        "(`dmesg` tells)."
+    ),
+    how_it_died(0): "use `return` to end a rank's work, on every rank at the same point.",
+    _SIGNALS["SIGSEGV"]: "look at native code that this rank called: ctypes, an extension, a wrong index in a kernel.",
+}
+
+
 def _timeout(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
     running = [report.rank for report in reports if report.state == "running"]
     busy = running or [report.rank for report in reports if report.state == "waiting"]
@@ -164,6 +207,7 @@ _TELLERS = {
     "refused": _refused,
     "deadlock": _deadlock,
     "not_in_group": _not_in_group,
+    "died": _died,
     "timeout": _timeout,
     "interrupted": _interrupted,
 }
@@ -184,8 +228,8 @@ def _activity(report: RankReport, fault: Fault) -> str:
         came = (report.rank in fault.calls and fault.kind in ("mismatch", "refused")) or not call.ranks
         verb = "called" if came or report.call is None else "waited in"
         return f"{verb} {call.name} at {quoted(call.site)}"
-    if report.state == "returned":
-        return "returned"
+    if report.state in ("returned", "died"):
+        return report.state if report.site is None else f"{report.state} at {quoted(report.site)}"
     return f"at {quoted(report.site)}" if report.site else "still in library code"
 
 

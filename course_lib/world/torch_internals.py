@@ -10,11 +10,28 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.distributed import distributed_c10d as c10d
+from torch.testing._internal.distributed import fake_pg  # noqa: F401 (it registers the backend "fake")
 
 from ..errors import CourseError
 
 native: Any = torch._C._distributed_c10d
+cpu_kernels: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+__all__ = ["FakeTensor", "FakeTensorMode"]
+
+without_peers = dist.Backend("fake")
+"""The backend of groups that send nothing."""
+
+VALUE_ASKED = (DataDependentOutputException, DynamicOutputShapeException)
+"""What fake tensors raise where something depends on their numbers."""
+
 _NEEDED = {
     "torch._C": (
         torch._C,
@@ -51,6 +68,29 @@ def group_of(boxed: Any) -> dist.ProcessGroup:
 def groups() -> list[dist.ProcessGroup]:
     """Every group that the calling rank is in."""
     return list(c10d._world.pg_names)
+
+
+def renew_names(prefix: str, store: dist.Store) -> None:
+    """End every group but the default one, and let those that follow have the names of a fresh start, whose addresses
+    they exchange through `store` under `prefix`."""
+    default = c10d._get_default_group()
+    for group in groups():
+        if group is not default:
+            dist.destroy_process_group(group)
+    backend, _ = c10d._world.pg_map[default]
+    c10d._world.pg_map[default] = (backend, dist.PrefixStore(prefix, store))
+    c10d._world.group_count = 1  # as after init_process_group
+
+
+def abort_groups() -> None:
+    """Free whoever waits inside NCCL."""
+    if dist.is_initialized():
+        c10d._abort_process_group()
+
+
+def fake_mode() -> Any:
+    """The fake mode that the calling thread is in; None outside of any."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
 
 
 def group_ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
@@ -95,3 +135,13 @@ def pending_result(operator: Any, arguments: dict[str, Any], future: Any) -> tup
     work = native._create_work_from_future(future)
     outputs = next(iter(arguments.values()))
     return ((outputs, work.boxed()) if len(operator._schema.returns) == 2 else work.boxed()), work
+
+
+def completed(operator: Any, arguments: dict[str, Any]) -> Any:
+    """What `operator` returns when its group has done all there is to do, at once."""
+    if not operator._schema.returns:
+        return None
+    outputs = next(iter(arguments.values()))
+    future: Any = torch.futures.Future()
+    future.set_result(list(outputs) if isinstance(outputs, list | tuple) else [outputs])
+    return pending_result(operator, arguments, future)[0]

@@ -107,7 +107,7 @@ class World:
             raise
         if not self._entry.streams:
             show(outcome.output)
-        return Run(outcome)
+        return self._entry.told(outcome)
 
 
 def show(output: Sequence[str]) -> None:

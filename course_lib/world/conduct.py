@@ -1,0 +1,228 @@
+"""One run on processes: hears what every rank tells, lets calls that fit go on, and ends what cannot.
+
+The kernel's thread is the only one here. It waits for whatever comes first: a rank's message, its output, its death,
+the time limit, an interrupt.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from .calls import Call
+from .failure import RankReport
+from .fault import Fault, State
+from .meeting import Meeting
+from .output import Output
+from .process import Process, RankDied
+from .rendezvous import Rendezvous
+from .sites import Site, site_in_dump
+from .telling import how_it_died
+from .wire import Came, FromRank, Go, Job, Left, Outside, Refused, Stop, Waits
+
+SETTLE = 0.15
+"""Seconds that the other ranks have, after a fault, to come to where they would wait."""
+
+LOCATE = 0.3
+"""Seconds that ranks have to tell where they are."""
+
+GRACE = 0.5
+"""Seconds in which ranks must stop after that, before their processes are ended."""
+
+POLL = 0.05
+"""Seconds between two looks at the clock: not every interrupt ends a wait."""
+
+
+class Conduct:
+    """One run.
+
+    Attributes:
+        rendezvous: where the calls of ranks meet.
+        left: what each rank told when it was done.
+        output: what ranks print.
+    """
+
+    def __init__(self, processes: Sequence[Process], number: int, interrupts: list[Any]) -> None:
+        self.rendezvous = Rendezvous(len(processes))
+        self.left: dict[int, Left] = {}
+        self.output = Output(len(processes))
+        self._processes = processes
+        self._number = number
+        self._interrupts = interrupts
+        self._calls: dict[tuple[int, int], Meeting] = {}  # by rank and index of the call
+        self._dumps = [""] * len(processes)
+        self._located: dict[int, Site] = {}
+        self._selector = selectors.DefaultSelector()
+        for rank, process in enumerate(processes):
+            for fd, hear in (
+                (process.wire.fileno(), self._message),
+                (process.output, self._printed),
+                (process.stack, self._stack),
+                (process.status, self._died),
+            ):
+                self._selector.register(fd, selectors.EVENT_READ, (hear, rank))
+
+    def run(self, jobs: Sequence[Job], timeout: float) -> None:
+        """Give every rank its job, and wait until all have left or the run has failed."""
+        deadline = time.monotonic() + timeout
+        for rank, job in enumerate(jobs):
+            self._tell(rank, job)
+        while not self.rendezvous.over:
+            if self._interrupts:
+                self._interrupts.clear()
+                self.rendezvous.fail("interrupted")
+            elif time.monotonic() > deadline:
+                self.rendezvous.fail("timeout")
+            else:
+                self._hear(POLL)
+
+    def end(self) -> list[RankReport]:
+        """After a fault: find out where ranks are, and stop them. Who does not stop is killed."""
+        fault = self.rendezvous.fault
+        assert fault is not None
+        if fault.kind not in ("timeout", "interrupted"):
+            self._hear_while(lambda: self.rendezvous.busy(State.RUNNING), SETTLE)
+        lost = [rank for rank, state in enumerate(self.rendezvous.states) if state is State.RUNNING]
+        for rank in lost:
+            self._processes[rank].signal(signal.SIGUSR2)
+        self._hear_while(lambda: any(rank not in self._located for rank in lost), LOCATE)
+        reports = self._reports()
+        self.rendezvous.stopping = True
+        for rank in self._there:
+            self._tell(rank, Stop(number=self._number))
+        self._hear_while(lambda: bool(self._there), GRACE)
+        for rank in self._there:
+            self._processes[rank].signal(signal.SIGKILL)
+        self._hear_while(lambda: bool(self._there), GRACE)
+        return [self._completed(report) for report in reports]
+
+    def close(self) -> None:
+        """Hear the last that ranks have printed. All have left or are dead."""
+        for rank in range(len(self._processes)):
+            self._printed(rank)
+        self.output.close()
+        self._selector.close()
+
+    @property
+    def _there(self) -> list[int]:
+        """Ranks that have not left, and live."""
+        return [
+            rank
+            for rank, state in enumerate(self.rendezvous.states)
+            if rank not in self.left and state is not State.DIED
+        ]
+
+    # -- hearing ---------------------------------------------------------------------------------------------------
+
+    def _hear_while(self, condition: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while condition() and (left := deadline - time.monotonic()) > 0:
+            self._hear(left)
+
+    def _hear(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            hear, rank = key.data
+            hear(rank)
+        self.output.show_when_due()
+
+    def _message(self, rank: int) -> None:
+        message = self._processes[rank].receive()
+        if message is None:
+            self._deaf_to(self._processes[rank].wire.fileno())
+        elif not isinstance(message, Left) or message.number == self._number:
+            self._take(rank, message)
+
+    def _take(self, rank: int, message: FromRank) -> None:
+        if isinstance(message, Left):
+            self._take_left(rank, message)
+        elif self.rendezvous.stopping:
+            return
+        elif isinstance(message, Came):
+            self._take_call(rank, message)
+        elif isinstance(message, Waits):
+            self.rendezvous.wait(rank, self._calls[rank, message.index])
+        elif isinstance(message, Refused):
+            self.rendezvous.refused(self._calls[rank, message.index], (rank,), message.told)
+        elif isinstance(message, Outside):
+            self.rendezvous.outside(rank, message.call)
+
+    def _take_call(self, rank: int, came: Came) -> None:
+        def go() -> None:
+            if came.gated:
+                self._tell(rank, Go(call=came.index))
+
+        meeting = self.rendezvous.come(rank, came.call, came.tag, go)
+        self._calls[rank, came.index] = meeting
+        if came.waits or meeting.broken:
+            self.rendezvous.wait(rank, meeting)
+
+    def _take_left(self, rank: int, left: Left) -> None:
+        self.left[rank] = left
+        if left.raised is None and not left.stopped:
+            self.rendezvous.left(rank, State.RETURNED)
+        elif self.rendezvous.stopping:
+            self.rendezvous.left(rank, State.RAISED)
+        else:
+            kind = "exited" if left.exited else "raised"
+            self.rendezvous.left(rank, State.RAISED, Fault(kind=kind, ranks=(rank,)))
+
+    def _printed(self, rank: int) -> None:
+        process = self._processes[rank]
+        while text := process.read(process.output):
+            self.output.add(rank, text)
+
+    def _stack(self, rank: int) -> None:
+        dump = self._processes[rank].read(self._processes[rank].stack)
+        if dump:  # a part of it, maybe
+            self._dumps[rank] += dump.decode(errors="replace")
+            site = site_in_dump(self._dumps[rank])
+            if site is not None:
+                self._located[rank] = site
+        elif self._processes[rank].dead():
+            self._deaf_to(self._processes[rank].stack)
+
+    def _died(self, rank: int) -> None:
+        process = self._processes[rank]
+        if not process.dead():
+            return
+        assert process.exitcode is not None
+        self._printed(rank)
+        for fd in (process.status, process.output):
+            self._deaf_to(fd)
+        self._stack(rank)
+        if not self.rendezvous.stopping:
+            self.rendezvous.died(rank, how_it_died(process.exitcode))
+        self.rendezvous.states[rank] = State.DIED
+
+    def _deaf_to(self, fd: int) -> None:
+        """Nothing more comes from there."""
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)
+
+    def _tell(self, rank: int, message: Job | Go | Stop) -> None:
+        with suppress(RankDied):  # its status says so, soon
+            self._processes[rank].send(message)
+
+    # -- telling ---------------------------------------------------------------------------------------------------
+
+    def _reports(self) -> list[RankReport]:
+        waits: dict[int, Call] = {rank: meeting.calls[rank] for rank, meeting in self.rendezvous.waits.items()}
+        return [
+            RankReport(rank=rank, state=state.value, site=self._located.get(rank), call=waits.get(rank))
+            for rank, state in enumerate(self.rendezvous.states)
+        ]
+
+    def _completed(self, report: RankReport) -> RankReport:
+        left = self.left.get(report.rank)
+        raised = None if left is None else left.raised
+        return RankReport(
+            rank=report.rank,
+            state="raised" if raised is not None else report.state,
+            site=report.site,
+            call=report.call,
+            raised=raised,
+        )

@@ -1,0 +1,102 @@
+"""The ranks' processes of this kernel: started when a world first needs them, and kept for every world that follows.
+
+Rank r of any world is process r, so worlds of 1 to 4 ranks share four processes, and what a function leaves in a module
+is there when the next one looks. A process that has died is replaced.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from .failure import who
+from .process import ForkServer, Process
+
+
+class Pool:
+    """Processes for ranks; one run at a time uses them."""
+
+    def __init__(self) -> None:
+        self.numbers = count(1)  # of runs
+        self.sent: set[str] = set()  # the sources that every process has
+        self._lock = threading.Lock()
+        self._server: ForkServer | None = None
+        self._processes: list[Process] = []
+        self._kernel = os.getpid()
+        self._folder = ""
+        self._files = count(1)
+        self._group: tuple[str, list[int]] = ("", [])
+
+    @contextmanager
+    def lent(self, world_size: int) -> Iterator[list[Process]]:
+        """The processes of ranks 0 to `world_size` - 1, for one run."""
+        with self._lock:
+            if self._kernel != os.getpid():  # forked by the learner: the processes are the parent's
+                self._abandon()
+            if self._server is None or not self._server.alive:
+                self._start()
+            self._replace_dead(world_size)
+            yield self._processes[:world_size]
+
+    def group(self, processes: list[Process]) -> str:
+        """The file through which these find each other: that of the last run if it can go on with its group."""
+        pids = [process.pid for process in processes]
+        if self._group[1] != pids:
+            self._group = (str(Path(self._folder) / f"group {next(self._files)}"), pids)
+        return self._group[0]
+
+    def spoil_group(self) -> None:
+        """The next run must not go on with the group of the last."""
+        self._group = ("", [])
+
+    def replace(self, ranks: list[int]) -> None:
+        """Give these ranks new processes."""
+        assert self._server is not None
+        for rank in ranks:
+            self._processes[rank].close()
+            self._processes[rank] = self._server.spawn()
+            self.sent.clear()
+
+    def _replace_dead(self, world_size: int) -> None:
+        assert self._server is not None
+        dead = [rank for rank, process in enumerate(self._processes) if process.dead()]
+        if dead:
+            print(f"[world] {who(dead)} had died since the last run; a new process took over, with nothing of the old")
+            self.replace(dead)
+        while len(self._processes) < world_size:
+            self._processes.append(self._server.spawn())
+            self.sent.clear()
+
+    def _start(self) -> None:
+        self.close()
+        self._folder = tempfile.mkdtemp(prefix="course-world-")
+        self._server = ForkServer()
+
+    def _abandon(self) -> None:
+        self._kernel, self._server, self._processes, self._folder = os.getpid(), None, [], ""
+        self.spoil_group()
+
+    def close(self) -> None:
+        """End every process."""
+        if self._kernel != os.getpid():
+            return
+        for process in self._processes:
+            process.close()
+        if self._server is not None:
+            self._server.close()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._server, self._processes, self._folder = None, [], ""
+        self.spoil_group()
+        self.sent.clear()
+
+
+pool = Pool()
+atexit.register(pool.close)

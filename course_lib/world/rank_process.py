@@ -1,0 +1,180 @@
+"""The process of a rank: takes jobs, runs the learner's function, and tells the kernel what came of it.
+
+One thread, the main one, is the rank. Another, the listener, takes what the kernel sends, also while the rank waits in
+native code. A rank that must stop is sent `STOP`, a signal, which reaches its Python code even out of a sleep; one that
+does not react is ended by the kernel, and another process takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import linecache
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from math import inf
+from multiprocessing.connection import Connection
+from typing import Any
+from weakref import WeakSet
+
+import torch
+import torch.distributed as dist
+
+from ..meter import MemoryMeter
+from . import copies, interpose, metered, results, torch_internals
+from .failure import Raised
+from .fault import Stopped
+from .remote_rank import RemoteRank
+from .streams import rank_variables, seed_process
+from .wire import FromRank, Job, Left
+
+STOP, TELL_STACK = signal.SIGUSR1, signal.SIGUSR2
+
+FORMING_SECONDS = 60
+"""How long ranks look for each other before they have a group."""
+
+
+def main(wire_fd: int, output_fd: int, stack_fd: int) -> None:
+    """Be a rank, until the kernel is gone. The file descriptors are described in `process.Process`."""
+    os.setsid()  # Jupyter interrupts the kernel's process group; ranks are stopped by the kernel, with what it tells
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(output_fd, fd)
+        setattr(sys, name, os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False))
+    os.close(output_fd)
+    faulthandler.enable(stack_fd, all_threads=False)
+    faulthandler.register(TELL_STACK, stack_fd, all_threads=False)
+    RankProcess(Connection(wire_fd)).serve()
+
+
+class RankProcess:
+    """What stays when a run is over: the connection to the kernel, the default group, and all that functions have left
+    in modules."""
+
+    def __init__(self, wire: Connection) -> None:
+        self._wire = wire
+        self._sending = threading.Lock()
+        self._jobs: queue.SimpleQueue[RemoteRank] = queue.SimpleQueue()
+        self._rank: RemoteRank | None = None  # of the run that is under way or was the last
+        self._group = ""
+        self._store: dist.Store | None = None
+
+    def serve(self) -> None:
+        """Take one job after another."""
+        signal.signal(STOP, self._stop)
+        threading.Thread(target=self._listen, name="listener", daemon=True).start()
+        while True:
+            rank = self._jobs.get()
+            left = self._work(rank)
+            _flush()
+            self._send(left)
+
+    def _listen(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                message = pickle.loads(self._wire.recv_bytes())
+                if isinstance(message, Job):
+                    self._rank = RemoteRank(message, self._send)
+                    self._jobs.put(self._rank)
+                elif self._rank is not None:
+                    self._rank.told(message)
+        os._exit(0)  # the kernel is gone
+
+    def _send(self, message: FromRank) -> None:
+        with self._sending:
+            self._wire.send_bytes(pickle.dumps(message))
+
+    def _stop(self, *_: Any) -> None:
+        if self._rank is not None and self._rank.stoppable:
+            raise Stopped
+
+    # -- a job -----------------------------------------------------------------------------------------------------
+
+    def _work(self, rank: RemoteRank) -> Left:
+        job, span, result, memory = rank.job, (inf, inf), b"", None
+        error: BaseException | None = None
+        entered = inf
+        try:
+            _prepare(job)
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(interpose.interposed_process(rank))
+                self._join_group(job)
+                if job.size_of is not None:
+                    stack.enter_context(metered.owners_told())
+                    meters: WeakSet[MemoryMeter] = WeakSet()
+                    rank.meter = metered.memory_meter(job.rank, job.started, job.size_of, meters)
+                if rank.meter is not None:
+                    stack.enter_context(rank.meter.watching())
+                fn, args, kwargs = copies.unpack(job.packed)
+                entered = time.perf_counter()
+                try:
+                    with rank.may_be_stopped():
+                        value = fn(*args, **kwargs) if rank.meter is None else rank.meter.call(fn, args, kwargs)
+                    if job.device is not None:
+                        torch.cuda.synchronize()
+                finally:
+                    span = (entered, time.perf_counter())
+            result = results.pack(value)
+            memory = rank.meter.report() if rank.meter is not None else None
+        except BaseException as caught:
+            error = caught
+        rank.done.set()
+        stopped = error is not None and rank.stopping  # an error now is what being stopped looks like
+        return Left(
+            number=job.number,
+            stopped=stopped,
+            raised=None if error is None or stopped else Raised.of(error),
+            exited=isinstance(error, SystemExit),
+            result=result,
+            calls=rank.calls,
+            span=span,
+            memory=memory,
+        )
+
+    def _join_group(self, job: Job) -> None:
+        """Be in a default group of all ranks: that of the last run, if it can go on."""
+        if job.group != self._group:
+            if dist.is_initialized():
+                torch_internals.abort_groups() if job.nccl else dist.destroy_process_group()
+            self._group, self._store = "", dist.FileStore(job.group, job.world_size)
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if job.nccl else "gloo",
+                store=dist.PrefixStore("default", self._store),
+                rank=job.rank,
+                world_size=job.world_size,
+                timeout=timedelta(seconds=FORMING_SECONDS),
+                device_id=torch.device("cuda", job.device or 0) if job.nccl else None,
+            )
+            self._group = job.group
+        assert self._store is not None
+        torch_internals.renew_names(f"run {job.number}", self._store)
+
+
+def _prepare(job: Job) -> None:
+    """Make this process what a new one would be, started now by the kernel."""
+    os.environ.clear()
+    os.environ.update({**job.environ, **rank_variables(job.rank, job.world_size)})
+    sys.path[:] = job.path
+    os.chdir(job.folder)
+    for filename, lines in job.sources.items():
+        linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
+    torch.set_num_threads(job.threads)
+    torch.set_default_dtype(torch.float32)
+    if job.device is not None:
+        torch.cuda.set_device(job.device)
+        torch.set_default_device(f"cuda:{job.device}")
+    seed_process(job.rank)
+
+
+def _flush() -> None:
+    """Hand all that was printed to the pipe, from Python and from C."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(ValueError, OSError, AttributeError):  # closed, or replaced by who knows what
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)

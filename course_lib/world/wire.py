@@ -1,0 +1,141 @@
+"""What the kernel and a rank's process tell each other.
+
+Every message is one of these records, pickled. The kernel's name a run by its number only where a rank may be late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..meter import MemoryReport
+from .calls import Call
+from .failure import Raised
+
+# -- from the kernel ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run, for one rank.
+
+    Attributes:
+        number: of the run, from 1.
+        rank, world_size: which rank this process is in it.
+        group: path of the file through which the ranks find each other. A new one asks for a new default group.
+        device: the GPU to work on; None for the CPU.
+        nccl: tensors on GPUs go through NCCL; if not, through gloo.
+        packed: function and arguments; see `copies.unpack`.
+        size_of: how memory is counted, by its name in a module; None if it is not measured.
+        started: when the run began, in seconds of `time.perf_counter`, which counts alike in all processes.
+        environ: the kernel's environment variables.
+        folder: the kernel's working directory.
+        path: the kernel's `sys.path`.
+        threads: on how many threads the kernel computes.
+        sources: source code that is in no file, such as that of cells: lines by filename.
+    """
+
+    number: int
+    rank: int
+    world_size: int
+    group: str
+    device: int | None
+    nccl: bool
+    packed: bytes
+    size_of: Callable[[int], int] | None
+    started: float
+    environ: Mapping[str, str]
+    folder: str
+    path: tuple[str, ...]
+    threads: int
+    sources: Mapping[str, list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Go:
+    """Every member has come to this rank's call: it may enter the backend."""
+
+    call: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """The run is over, whatever this rank does."""
+
+    number: int
+
+
+# -- from a rank -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Came:
+    """The rank has come to a call.
+
+    Attributes:
+        index: of the call among all of the rank's in this run.
+        call: what it asks.
+        tag: of a message.
+        waits: the rank does nothing until it may go on.
+        gated: it waits for `Go` before the backend sees the call.
+    """
+
+    index: int
+    call: Call
+    tag: int
+    waits: bool
+    gated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """The rank does nothing from now on but wait for a call that it came to before."""
+
+    index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """The backend refused a call that the rank had gone on from."""
+
+    index: int
+    told: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outside:
+    """The rank made a call of a group that it does not belong to."""
+
+    call: Call
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """The rank is done with a run.
+
+    Attributes:
+        number: of the run.
+        stopped: it was told to.
+        raised: what the function raised.
+        exited: that was `SystemExit`.
+        result: what the function returned, packed.
+        calls: what the rank took part in.
+        span: when it entered the function and when it left.
+        memory: what it held, where that was measured.
+    """
+
+    number: int
+    stopped: bool
+    raised: Raised | None
+    exited: bool
+    result: bytes
+    calls: list[Call]
+    span: tuple[float, float]
+    memory: MemoryReport | None
+
+
+FromRank = Came | Waits | Refused | Outside | Left
+ToRank = Job | Go | Stop
+Message = FromRank | ToRank
+Send = Callable[[Any], None]
