@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .errors import CourseError
     from .meter import mark
     from .planner import plan
-    from .widgets import course_map, exercise, predict, quiz
+    from .widgets import course_map, exercise, predict, quiz, show_planner
     from .world import RankError, Run, World
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "predict",
     "quiz",
     "quizzes",
+    "show_planner",
     "zero",
 ]
 
@@ -50,6 +51,7 @@ _HOMES = {
     "plan": "planner",
     "predict": "widgets",
     "quiz": "widgets",
+    "show_planner": "widgets",
 }
 """Where each public name lives; those that are missing here are modules."""
 

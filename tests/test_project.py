@@ -127,7 +127,7 @@ ALLOWED: dict[str, set[str]] = {
     "world": {"errors", "meter", "plots"},
     "recipe": {"errors", "meter", "world"},
     "exercises": {"errors", "zero", "world", "meter", "planner", "quizzes"},
-    "widgets": {"errors", "exercises", "lessons", "progress", "progress_map", "plots", "quizzes"},
+    "widgets": {"errors", "exercises", "lessons", "planner", "progress", "progress_map", "plots", "quizzes"},
     "grading": {"errors", "exercises", "lessons", "widgets"},
     "doctor": {"errors", "world", "progress"},
 }

@@ -17,7 +17,7 @@ def known(what: str, name: object, names: Iterable[str]) -> None:
     """Raises ValueError unless `name` is one of `names`."""
     names = list(names)
     if name not in names:
-        close = get_close_matches(str(name), names, n=1)
+        close = get_close_matches(str(name), [other for other in names if isinstance(other, str)], n=1)
         hint = f"Did you mean {close[0]!r}?" if close else f"Choose one of {', '.join(map(repr, names))}."
         raise ValueError(f"{what}={name!r}: the planner knows no such {what}, only {len(names)} by name. {hint}")
 

@@ -60,14 +60,14 @@ class Choice:
 
 
 def choose(
-    model: str | float | Transformer | Model, hardware: str | Hardware, *, world_size: int | None = None, **given: Any
+    model: Any, hardware: str | Hardware, *, world_size: int | None = None, **given: Any
 ) -> Choice:
     """Rank stages, checkpointing, offload and hybrid sharding for `model` on this hardware.
 
     Of those within 5 % of the fastest, the lowest stage comes first: it is the simplest to run.
 
     Args:
-        model: a name from `MODELS`, a `Transformer`, or a number of parameters.
+        model: a name from `MODELS`, a `Transformer`, a number of parameters, or shapes as for `plan`.
         hardware: a name from `HARDWARE`, or a `Hardware`.
         world_size: ranks; by default one node's devices.
         given: any of `Settings`: batch, sequence, precision, ...; of what is varied, such as stage=3, too, which then
@@ -81,7 +81,7 @@ def choose(
     ranks = machine.devices if world_size is None else world_size
     usual = {"attention": "flash", "implementation": "foreach", "bucket_bytes": 256 * 2**20}
     fixed = usual | {"world_size": ranks} | given
-    plans = _plans({"params": model} if isinstance(model, int | float) else {"model": model}, machine, fixed)
+    plans = _plans({"model" if isinstance(model, str | Transformer | Model) else "params": model}, machine, fixed)
     shortages = [shortage(candidate, machine) for candidate in plans]
     timed = [(p, p.timeline(machine)) for p, (short, _) in zip(plans, shortages, strict=True) if short <= 0]
     fastest = min((timeline.seconds for _, timeline in timed), default=0.0)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .checks import known, whole
 from .volume import PASSES
 
 
@@ -47,6 +48,8 @@ class Group:
     launch: float = 0.0
 
     def __post_init__(self) -> None:
+        whole("members", self.members)
+        whole("nodes", self.nodes)
         if self.nodes > 1 and self.across is None:
             raise ValueError(f"a group that spans {self.nodes} nodes needs a network between them: give `across`.")
 
@@ -70,6 +73,7 @@ def ring_seconds(op: str, nbytes: float, group: Group) -> float:
 
     (N-1) alpha + (N-1)/N n / bandwidth; an all-reduce is twice that; a broadcast passes all n through each hop.
     """
+    known("op", op, PASSES)
     if group.ranks == 1:
         return 0.0
     passes, hops, crossings = PASSES[op], group.ranks - 1, group.nodes - 1
@@ -102,7 +106,13 @@ def bus_bandwidth(op: str, nbytes: float, measured_seconds: float, ranks: int) -
 
     Independent of the number of ranks: n / t times 2(N-1)/N for an all-reduce, (N-1)/N for a reduce-scatter or an
     all-gather, 1 for a broadcast.
+
+    Raises:
+        ValueError: there is no such op, or it took no time.
     """
+    known("op", op, PASSES)
+    if not measured_seconds > 0:
+        raise ValueError(f"measured_seconds={measured_seconds!r}: what is sent takes time. Measure again, or larger.")
     factor = 1.0 if op == "broadcast" else PASSES[op] * (ranks - 1) / ranks
     return factor * nbytes / measured_seconds
 
@@ -115,6 +125,9 @@ def fit(op: str, sizes: Sequence[float], measured_seconds: Sequence[float], rank
     Raises:
         ValueError: fewer than two sizes, or measurements that no link explains.
     """
+    known("op", op, PASSES)
+    if len(sizes) != len(measured_seconds):
+        raise ValueError(f"fit: {len(sizes)} sizes and {len(measured_seconds)} times. Give a time for each size.")
     points = list(zip(sizes, measured_seconds, strict=True))
     if len(set(sizes)) < 2 or ranks < 2 or min(measured_seconds) <= 0:
         raise ValueError(

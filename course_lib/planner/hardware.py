@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from .checks import pick
+from .checks import pick, whole
 from .cost import Group, Link
 
 DATASHEETS = {
@@ -70,6 +70,7 @@ class Hardware:
         Raises:
             ValueError: they fill no whole number of nodes, or there is only one node.
         """
+        ranks = whole("world_size", ranks)
         if ranks > self.devices and self.network is None:
             raise ValueError(
                 f"{ranks} ranks on {self.name}: that is one node with {self.devices} devices. Choose hardware with a "

@@ -7,7 +7,7 @@ from math import floor
 from typing import Any
 
 from . import explain, step
-from .checks import pick
+from .checks import pick, whole
 from .engines import layout
 from .hardware import Hardware
 from .hardware import hardware as named
@@ -147,10 +147,13 @@ def largest_params(memory_bytes: float, **given: Any) -> int:
     """The largest number of parameters whose states fit `memory_bytes` on each rank, as in the ZeRO paper's table 2.
 
     Raises:
-        ValueError: as `plan`.
+        ValueError: as `plan`; or nothing is held on the device.
     """
+    whole("memory_bytes", memory_bytes, least=0)
     probe = 10**9 * settings(**given).world_size
     held = sum(plan(params=probe, **given).bytes.values())
+    if not held:
+        raise ValueError("offload: all states are on the host, so that any number fits. Offload less.")
     return floor(Fraction(memory_bytes) * probe / held)
 
 

@@ -106,9 +106,9 @@ class Settings:
             )
 
     def _check_offload(self) -> None:
-        if isinstance(self.offload, str):
+        if isinstance(self.offload, str) or not isinstance(self.offload, Collection):
             raise ValueError(
-                f"offload={self.offload!r}: it is a collection of names, not one. Write offload=[{self.offload!r}]."
+                f"offload={self.offload!r}: it is a collection of names, not one. Write offload=['optimizer'], say."
             )
         for what in self.offload:
             known("offload", what, OFFLOADED)

@@ -32,6 +32,9 @@ class Transformer:
         dropout: trained with it, after the embedding, on the scores and on what joins the residual stream.
         tied: the head is the embedding, counted once.
         source: where these numbers are published.
+
+    Raises:
+        ValueError: a number is not whole and positive, or heads do not divide what they share.
     """
 
     name: str
@@ -47,6 +50,17 @@ class Transformer:
     dropout: bool
     tied: bool
     source: str
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "context"):
+            whole(name, getattr(self, name))
+        whole("positions", self.positions, least=0)
+        if self.hidden % self.heads or self.heads % self.kv_heads:
+            raise ValueError(
+                f"hidden={self.hidden}, heads={self.heads}, kv_heads={self.kv_heads}: each head has hidden / heads "
+                "elements, and each of kv_heads serves as many heads. Choose heads that divide hidden, and kv_heads "
+                "that divide heads."
+            )
 
     @property
     def kv_hidden(self) -> int:
@@ -154,6 +168,8 @@ def of_params(params: Any) -> Model:
             "Give for example 7.5e9, or [p.shape for p in model.parameters()]."
         ) from None
     count = sum(map(numel, units))
+    if not count:
+        raise ValueError(f"params={params!r}: these shapes have no elements, so there is nothing to train. Check them.")
     return Model(name=f"a model of {len(units)} units", params=count, units=tuple(units))
 
 

@@ -58,12 +58,16 @@ class Picture:
     def __repr__(self) -> str:
         return f"{self.caption}\n\n{self.text}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        html = (
+    @property
+    def html(self) -> str:
+        """The figure with its caption, and its text to unfold."""
+        return (
             f'<figure style="margin: 0.5em 0">{self.svg}<figcaption>{escape(self.caption)}</figcaption>'
             f"<details><summary>The figure as text</summary><pre>{escape(self.text)}</pre></details></figure>"
         )
-        return {"text/html": html, "text/plain": repr(self)}
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/html": self.html, "text/plain": repr(self)}
 
 
 @contextmanager

@@ -92,6 +92,10 @@ def test_a_number_of_parameters_can_be_chosen_for() -> None:
     assert ranked[0].plan.settings.stage > 0  # 120 GB of states do not fit 80
 
 
+def test_shapes_can_be_chosen_for() -> None:
+    assert choose([(4096, 4096)], "h100").best.plan.model.params == 4096**2
+
+
 def test_settings_that_never_go_together_are_refused_as_by_plan() -> None:
     with pytest.raises(ValueError, match="stage=0: a rank moves its own shard"):
         choose("gpt2", "h100", stage=0, offload=["optimizer"])

@@ -1,8 +1,24 @@
 """Bad questions are refused with what was asked, why it is refused, and what to ask instead."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
-from course_lib.planner import hardware, plan
+from course_lib.planner import (
+    MODELS,
+    Group,
+    Link,
+    bus_bandwidth,
+    choose,
+    fit,
+    hardware,
+    largest_params,
+    plan,
+    ring_seconds,
+)
+
+PAIR = Group(members=2, nodes=1, inside=Link(alpha=0, bandwidth=1))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +53,7 @@ from course_lib.planner import hardware, plan
         ),
         (
             {"offload": "optimizer", "stage": 3},
-            "offload='optimizer': it is a collection of names, not one. Write offload=['optimizer'].",
+            "offload='optimizer': it is a collection of names, not one. Write offload=['optimizer'], say.",
         ),
         (
             {"offload": ["parameters"], "stage": 2},
@@ -129,3 +145,25 @@ def test_unknown_hardware_is_refused() -> None:
 def test_ranks_must_fit_the_hardware(given: dict[str, int], machine: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan(params=1e9, **given).step_seconds(machine)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: plan(params=[(0,), (3, 0)]), "these shapes have no elements"),
+        (lambda: replace(MODELS["gpt2"], heads=5), "hidden=768, heads=5, kv_heads=12: each head has hidden / heads"),
+        (lambda: replace(MODELS["gpt2"], layers=0), "layers=0: what is counted here is whole, 1 or more"),
+        (lambda: choose("gpt2", "h100", world_size=0), "world_size=0: what is counted here is whole, 1 or more"),
+        (lambda: largest_params(float("inf")), "memory_bytes=inf: what is counted here is whole"),
+        (lambda: largest_params(1e9, stage=3, offload=["optimizer", "parameters"]), "any number fits"),
+        (lambda: fit("all_reduce", [1, 2], [1.0], 4), "fit: 2 sizes and 1 times. Give a time for each size."),
+        (lambda: ring_seconds("gather", 8, PAIR), "op='gather': the planner knows no such op, only 4 by name"),
+        (lambda: bus_bandwidth("all_reduce", 8, 0.0, 2), "measured_seconds=0.0: what is sent takes time"),
+        (lambda: replace(PAIR, members=0), "members=0: what is counted here is whole, 1 or more"),
+    ],
+)
+def test_other_impossible_questions(ask: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        ask()
+
+    assert message in str(refused.value)

@@ -1,0 +1,164 @@
+"""The planner to click through: `show_planner()`. Each field is a setting of `plan`, and each change draws its plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ipywidgets import HTML, BoundedIntText, Dropdown, HBox, Layout, VBox
+
+from ..planner import HARDWARE, MODELS, PRECISIONS, Hardware, Plan, plan
+from ..planner.checks import known, whole
+from ..planner.explain import shortage, size
+from ..planner.settings import CHECKPOINTING
+from ..plots.plan import plot_plan
+from .style import display_with_text, markup, note, sheet
+
+STAGES = {
+    "0: data parallel": 0,
+    "1: optimizer states sharded": 1,
+    "2: gradients sharded, too": 2,
+    "3: parameters sharded, too": 3,
+}
+FIELDS: dict[str, tuple[str, dict[str, Any] | None]] = {
+    "model": ("Model", {model.name: name for name, model in MODELS.items()}),
+    "hardware": ("Hardware", {machine.name: name for name, machine in HARDWARE.items()}),
+    "world_size": ("GPUs", None),
+    "stage": ("ZeRO stage", STAGES),
+    "precision": ("Precision", {policy.what: name for name, policy in PRECISIONS.items()}),
+    "batch": ("Sequences on each GPU", None),
+    "checkpointing": ("Activation checkpointing", {name: name for name in CHECKPOINTING}),
+}
+"""The label of each field; and its choices, as what is shown and what `plan` gets. Without choices it is a number."""
+
+MOST = 10**6
+"""The largest number that a field takes."""
+
+START = {
+    "model": "llama-7b", "hardware": "h100", "world_size": 8, "stage": 3, "precision": "mixed", "batch": 1,
+    "checkpointing": "none",
+}  # fmt: skip
+KEYS = "Tab goes from field to field. Enter opens a list, the arrow keys choose in it, and Enter takes what is chosen."
+LONGEST = 4096
+"""Tokens in a sequence, unless the model was made for fewer, or the length is given."""
+
+
+class PlannerWidget(VBox):
+    """What training a model would cost, with a field for each setting that matters most.
+
+        planner = show_planner(model="llama-70b", world_size=64, hardware="h100-infiniband")
+        planner.set(stage=3, checkpointing="full")      # as choosing it in the fields does
+        planner.plan.peak_bytes                         # the plan that is shown
+
+    Its repr is the plan in words.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        self._fixed = {"attention": "flash"} | {name: value for name, value in given.items() if name not in FIELDS}
+        self.fields = {name: _field(name, given.get(name, START[name])) for name in FIELDS}
+        _ = self.plan  # raises where what is given is no setting, or does not go together
+        self.verdict, self.figure = HTML(), HTML()
+        boxes = HBox([*self.fields.values()], layout=Layout(flex_flow="row wrap"))
+        self._card = VBox([HTML(f"<h3>What would it cost?</h3>{markup(KEYS)}"), boxes, self.verdict, self.figure])
+        self._card.add_class("course-card")
+        super().__init__([sheet(), self._card])
+        self.add_class("course-widget")
+        self._drawn = True
+        self._show()
+        for field in self.fields.values():
+            field.observe(lambda _: self._show(), "value")
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What stands in the fields, by name."""
+        return {name: field.value for name, field in self.fields.items()}
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is shown.
+
+        Raises:
+            ValueError: what is chosen does not go together.
+        """
+        wanted = self.chosen
+        del wanted["hardware"]
+        length = {"sequence": min(LONGEST, MODELS[wanted["model"]].context)}
+        return plan(**wanted | length | self._fixed)
+
+    def set(self, **chosen: Any) -> None:
+        """Choose in the fields; all that is given at once, and then the plan is drawn.
+
+        Raises:
+            ValueError: there is no such field, or its choices do not have this value.
+        """
+        for name, value in chosen.items():
+            _check(name, value)
+        self._drawn = False
+        for name, value in chosen.items():
+            self.fields[name].value = value
+        self._drawn = True
+        self._show()
+
+    def _show(self) -> None:
+        if not self._drawn:
+            return
+        machine = HARDWARE[self.fields["hardware"].value]
+        try:
+            chosen = self.plan
+            picture = plot_plan(chosen, machine)
+        except ValueError as refusal:
+            self.verdict.value, self.figure.value = note("Cannot be planned.", str(refusal), tone="wrong"), ""
+            return
+        self.figure.value = picture.html
+        self.verdict.value = _verdict(chosen, machine)
+
+    def text(self) -> str:
+        """The plan in words, or why there is none."""
+        try:
+            return self.plan.explain(self.fields["hardware"].value)
+        except ValueError as refusal:
+            return f"Cannot be planned: {refusal}"
+
+    def _ipython_display_(self) -> None:
+        display_with_text(self, text=self.text(), summary="The planner. Run this cell to use it.")
+
+    def __repr__(self) -> str:
+        return self.text()
+
+
+def show_planner(**given: Any) -> PlannerWidget:
+    """The planner, to click through; as the last line of a cell it is shown.
+
+    Args:
+        given: what the fields show at first, by their names: model, hardware, world_size, stage, precision, batch,
+            checkpointing; and any other setting of `plan`, such as sequence, optimizer or offload, which then stays.
+
+    Raises:
+        ValueError: a field has no such choice, there is no such setting, or two do not go together.
+    """
+    return PlannerWidget(**given)
+
+
+def _field(name: str, value: Any) -> Dropdown | BoundedIntText:
+    label, choices = FIELDS[name]
+    _check(name, value)
+    layout, style = Layout(width="auto", margin="0 1em 0.3em 0"), {"description_width": "auto"}
+    if choices is None:
+        return BoundedIntText(value, min=1, max=MOST, description=label, layout=layout, style=style)
+    return Dropdown(options=list(choices.items()), value=value, description=label, layout=layout, style=style)
+
+
+def _check(name: str, value: Any) -> None:
+    known("field", name, FIELDS)
+    choices = FIELDS[name][1]
+    if choices is None:
+        whole(name, value, most=MOST)
+    else:
+        known(name, value, choices.values())
+
+
+def _verdict(chosen: Plan, machine: Hardware) -> str:
+    short, where = shortage(chosen, machine)
+    if short > 0:
+        return note("Does not fit:", f"{size(short)} short on rank 0, {where}.", tone="wrong")
+    peak, there = size(chosen.peak_bytes), size(machine.memory_bytes)
+    return note("Fits:", f"rank 0 holds at most {peak} of {there}, {chosen.peak_moment}.", tone="right")

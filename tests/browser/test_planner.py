@@ -1,0 +1,49 @@
+"""The planner in a browser: used by keyboard alone, in both themes."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.jupyterlab import READY_MS, JupyterLab, choose_theme, open_notebook, run_all
+from tests.browser.test_learning import contrast
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+@pytest.fixture
+def planner(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Locator:
+    """The planner, shown by a notebook of one cell."""
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell("from course_lib import show_planner\n\nshow_planner()")]
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, notebooks / "planner.ipynb")
+    open_notebook(page, jupyterlab, "planner.ipynb")
+    run_all(page)
+    return page.locator(".course-widget").first
+
+
+def test_the_keyboard_is_enough(planner: Locator, page: Page) -> None:
+    expect(planner.get_by_text("Fits:")).to_be_visible(timeout=READY_MS)
+    planner.get_by_label("ZeRO stage").focus()
+    for key in ("Enter", "Home", "Enter"):
+        page.keyboard.press(key)
+    expect(planner.get_by_text("Does not fit:")).to_be_visible(timeout=READY_MS)
+
+    planner.get_by_label("GPUs").focus()
+    page.keyboard.press("ArrowUp")
+    expect(planner.get_by_text("9 ranks on 8x H100 80GB, NVLink")).to_be_visible(timeout=READY_MS)
+
+
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+def test_it_can_be_read_in_both_themes(planner: Locator, page: Page, theme: str) -> None:
+    choose_theme(page, "Dark" if theme == "Dark" else "Light")
+    expect(planner.get_by_role("img", name="a rank holds at most")).to_be_visible(timeout=READY_MS)
+    planner.get_by_text("The figure as text").click()
+    expect(planner.get_by_text("Held by rank 0; no rank holds more:")).to_be_visible()
+    for text in ("Fits:", "The figure as text", "Tab goes from field to field."):
+        assert contrast(planner.get_by_text(text).first) >= 4.5
+    assert planner.locator("svg").first.evaluate("svg => getComputedStyle(svg).fill") == (
+        planner.locator("figcaption").evaluate("caption => getComputedStyle(caption).color")
+    )

@@ -1,0 +1,174 @@
+"""The planner's widget: its fields are settings of `plan`, and what it shows is the plan."""
+
+import re
+import time
+
+import pytest
+
+from course_lib import plan, show_planner
+from course_lib.planner import HARDWARE, MODELS
+from course_lib.plots.plan import LEFT, plot_plan
+
+
+def test_it_starts_with_a_plan() -> None:
+    planner = show_planner()
+
+    assert planner.plan == plan(
+        model="llama-7b", world_size=8, stage=3, precision="mixed", batch=1, checkpointing="none", sequence=4096,
+        attention="flash",
+    )  # fmt: skip
+    assert "<svg role='img'" in planner.figure.value
+    assert "<strong>Fits:</strong> rank 0 holds at most" in planner.verdict.value
+
+
+def test_choosing_in_a_field_draws_its_plan() -> None:
+    planner = show_planner()
+    before = planner.figure.value
+    planner.fields["stage"].value = 1
+
+    assert planner.plan.settings.stage == 1
+    assert planner.figure.value != before
+    assert "stage 1 on 8 ranks" in planner.figure.value
+
+
+def test_what_does_not_fit_says_how_much_is_short() -> None:
+    planner = show_planner(stage=0)
+    short = (planner.plan.peak_bytes - 80e9) / 1e9
+
+    assert f"<strong>Does not fit:</strong> {short:.3g} GB short on rank 0, optimizer step" in planner.verdict.value
+
+
+def test_several_fields_are_set_at_once() -> None:
+    planner = show_planner()
+    planner.set(model="llama-70b", world_size=64, hardware="h100-infiniband", checkpointing="full")
+
+    assert (planner.plan.model.name, planner.plan.settings.world_size) == ("Llama 2 70B", 64)
+    assert "nodes of 8x H100 over InfiniBand" in planner.figure.value
+
+
+def test_what_cannot_be_planned_says_why_and_recovers() -> None:
+    planner = show_planner()
+    planner.set(world_size=12)
+
+    assert "<strong>Cannot be planned.</strong> 12 ranks on 8x H100 80GB, NVLink: that is one node" in (
+        planner.verdict.value
+    )
+    assert planner.figure.value == ""
+    assert repr(planner).startswith("Cannot be planned: 12 ranks on 8x H100")
+    planner.set(world_size=8)
+    assert "Fits:" in planner.verdict.value
+
+
+def test_other_settings_can_be_given_and_stay() -> None:
+    planner = show_planner(sequence=512, optimizer="adam8bit", offload=["optimizer"])
+    planner.set(model="gpt2")
+
+    settings = planner.plan.settings
+    assert (settings.sequence, settings.optimizer, settings.offload) == (512, "adam8bit", ["optimizer"])
+
+
+def test_the_length_follows_the_model() -> None:
+    planner = show_planner(model="gpt2")
+    assert planner.plan.settings.sequence == 1024
+    planner.set(model="llama-405b")
+    assert planner.plan.settings.sequence == 4096
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"gpus": 8}, "field='gpus'"),
+        ({"model": "llama-8b"}, "model='llama-8b': the planner knows no such model, only 20 by name. Did you mean"),
+        ({"world_size": 0}, "world_size=0: what is counted here is whole, from 1 to 1000000"),
+        ({"stage": 4}, "stage=4: the planner knows no such stage"),
+    ],
+)
+def test_what_no_field_has_is_refused_and_changes_nothing(chosen: dict[str, object], message: str) -> None:
+    planner = show_planner()
+    before = planner.chosen
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        planner.set(stage=1, **chosen) if "stage" not in chosen else planner.set(**chosen)
+    assert planner.chosen == before
+
+
+def test_a_setting_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="setting='sequense'"):
+        show_planner(sequense=5)
+
+
+def test_the_text_form_is_the_whole_plan() -> None:
+    planner = show_planner(model="gpt2")
+
+    assert repr(planner) == planner.plan.explain("h100")
+    assert "The figure as text" in planner.figure.value
+
+
+def test_every_field_has_a_label() -> None:
+    planner = show_planner()
+
+    assert [field.description for field in planner.fields.values()] == [
+        "Model", "Hardware", "GPUs", "ZeRO stage", "Precision", "Sequences on each GPU", "Activation checkpointing",
+    ]  # fmt: skip
+
+
+def test_a_change_is_drawn_at_once() -> None:
+    """In 100 ms, of the time that this process itself has: the machine may be busy."""
+    planner = show_planner(model="llama-405b", hardware="h100-infiniband", world_size=16384)
+    spent = []
+    for stage in (0, 1, 2, 3):
+        start = time.process_time()
+        planner.set(stage=stage)
+        spent.append(time.process_time() - start)
+
+    assert max(spent) < 0.1
+
+
+# The figure
+
+
+def widths(svg: str, color: str) -> list[float]:
+    """Of the blocks in that colour, the legend's left out."""
+    found = re.findall(r"width='([\d.]+)' height='16'><rect width='100%' height='100%' fill='([^']+)'", svg)
+    return [float(width) for width, fill in found if fill == color and width != "16.0"]
+
+
+def test_bars_are_as_long_as_their_bytes() -> None:
+    planned = plan(params=7.5e9, world_size=64, stage=1, precision="mixed")
+    svg = plot_plan(planned, "h100-infiniband").svg
+    blue, green = (widths(svg, color)[0] for color in ("#0072B2", "#009E73"))
+
+    assert blue / green == pytest.approx(planned.bytes["parameters"] / planned.bytes["optimizer"], rel=0.01)
+
+
+def test_the_line_is_at_the_devices_memory() -> None:
+    planned = plan(params=7.5e9, world_size=64, stage=0, precision="mixed")  # 120 GB
+    svg = plot_plan(planned, "h100-infiniband").svg
+    (line,) = re.findall(r"<path d='M([\d.]+) [\d.]+V", svg)
+    bar = sum(widths(svg, color)[0] for color in ("#0072B2", "#009E73", "#E69F00"))
+
+    assert (float(line) - LEFT) / bar == pytest.approx(80 / 120, rel=0.01)
+
+
+def test_the_figure_takes_the_pages_colour_and_says_what_it_shows() -> None:
+    picture = plot_plan(plan(model="gpt2", world_size=8, stage=3), "h100")
+
+    assert "fill='currentColor'" in picture.svg
+    assert "black" not in picture.svg and " id=" not in picture.svg
+    assert "a rank holds at most" in picture.caption
+    assert "Most at once on the device" in picture.text
+
+
+def test_averaging_is_shown_where_an_engine_has_it() -> None:
+    plans = (plan(model="gpt2", world_size=8, stage=1, engine=engine) for engine in ("paper", "zero"))
+
+    assert [">averaging<" in plot_plan(planned, "h100").svg for planned in plans] == [False, True]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_can_be_drawn(model: str) -> None:
+    assert "A step on" in plot_plan(plan(model=model, world_size=16, stage=3), HARDWARE["h100-infiniband"]).svg
+
+
+def test_one_rank_sends_nothing() -> None:
+    assert "sends nothing" in plot_plan(plan(model="gpt2"), "laptop").svg
