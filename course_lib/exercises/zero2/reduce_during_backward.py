@@ -22,7 +22,6 @@ from .rules import keeps_no_more
 from .start_reduction import start_reduction
 
 Finish = Callable[[], None]
-OnGradient = Callable[[int, int, Tensor], None]
 
 
 def reduce_during_backward(buckets: list[Bucket]) -> Callable[[], None]:
@@ -55,28 +54,36 @@ def reduce_during_backward(buckets: list[Bucket]) -> Callable[[], None]:
 
 
 class Queue:
-    """What most of the mistakes have right: how many gradients each bucket lacks, and which bucket is under way."""
+    """What most of the mistakes have right, and each of them overrides a part of.
+
+    Attributes:
+        missing: how many gradients each bucket lacks.
+        next: the bucket that is to be started next.
+        under_way: what finishes the bucket that was started last.
+    """
 
     def __init__(self, buckets: list[Bucket]) -> None:
         self.buckets = buckets
         self.under_way: list[Finish] = []
         self.begin()
+        self.hook()
+
+    @classmethod
+    def on(cls, buckets: list[Bucket]) -> Finish:
+        """The solution: to be called with buckets, it returns the function that finishes."""
+        return cls(buckets).end
 
     def begin(self) -> None:
         self.next = 0
         self.missing = [len(bucket.params) for bucket in self.buckets]
 
-    def start(self, index: int) -> None:
-        self.under_way.append(start_reduction(self.buckets[index]))
+    def hook(self) -> None:
+        for index, bucket in enumerate(self.buckets):
+            hand_over(bucket.params, partial(self.on_gradient, index))
 
-    def finish(self) -> None:
-        while self.under_way:
-            self.under_way.pop(0)()
-
-    def start_next(self) -> None:
-        self.finish()
-        self.start(self.next)
-        self.next += 1
+    def on_gradient(self, index: int, number: int, grad: Tensor) -> None:
+        self.arrive(index, number, grad)
+        self.start_complete()
 
     def arrive(self, index: int, number: int, grad: Tensor) -> None:
         self.buckets[index].add(number, grad)
@@ -86,13 +93,21 @@ class Queue:
         while self.next < len(self.buckets) and self.missing[self.next] == 0:
             self.start_next()
 
+    def start_next(self) -> None:
+        self.finish()
+        self.start(self.next)
+        self.next += 1
+
+    def start(self, index: int) -> None:
+        self.under_way.append(start_reduction(self.buckets[index]))
+
+    def finish(self) -> None:
+        while self.under_way:
+            self.under_way.pop(0)()
+
     def start_rest(self) -> None:
         while self.next < len(self.buckets):
             self.start_next()
-
-    def on_gradient(self, index: int, number: int, grad: Tensor) -> None:
-        self.arrive(index, number, grad)
-        self.start_complete()
 
     def end(self) -> None:
         self.start_rest()
@@ -100,175 +115,126 @@ class Queue:
         self.begin()
 
 
-def hook(buckets: list[Bucket], on_gradient: OnGradient) -> None:
-    for index, bucket in enumerate(buckets):
-        hand_over(bucket.params, partial(on_gradient, index))
+class AllAtTheEnd(Queue):
+    def start_complete(self) -> None:
+        pass
 
 
-def all_at_the_end(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-    hook(buckets, queue.arrive)
-    return queue.end
+class WithTheLastGradient(Queue):
+    def start_complete(self) -> None:
+        if not any(self.missing):
+            self.start_rest()
 
 
-def with_the_last_gradient(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-
-    def on_gradient(index: int, number: int, grad: Tensor) -> None:
-        queue.arrive(index, number, grad)
-        if not any(queue.missing):
-            queue.start_rest()
-
-    hook(buckets, on_gradient)
-    return queue.end
+class StartsOneOnly(Queue):
+    def start_complete(self) -> None:
+        if self.next < len(self.buckets) and self.missing[self.next] == 0:
+            self.start_next()
 
 
-def all_under_way(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
+class AllUnderWay(Queue):
+    def start_next(self) -> None:
+        self.start(self.next)
+        self.next += 1
 
-    def on_gradient(index: int, number: int, grad: Tensor) -> None:
-        queue.arrive(index, number, grad)
-        while queue.next < len(buckets) and queue.missing[queue.next] == 0:
-            queue.start(queue.next)
-            queue.next += 1
-
-    hook(buckets, on_gradient)
-    return queue.end
+    def start_rest(self) -> None:
+        while self.next < len(self.buckets):
+            super().start_next()
 
 
-def finishes_at_once(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-
-    def on_gradient(index: int, number: int, grad: Tensor) -> None:
-        queue.on_gradient(index, number, grad)
-        queue.finish()
-
-    hook(buckets, on_gradient)
-    return queue.end
+class FinishesAtOnce(Queue):
+    def start_complete(self) -> None:
+        super().start_complete()
+        self.finish()
 
 
-def as_they_complete(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-    started: set[int] = set()
+class AsTheyComplete(Queue):
+    def begin(self) -> None:
+        super().begin()
+        self.started: set[int] = set()
 
-    def on_gradient(index: int, number: int, grad: Tensor) -> None:
-        queue.arrive(index, number, grad)
-        if queue.missing[index] == 0:
-            queue.finish()
-            queue.start(index)
-            started.add(index)
+    def on_gradient(self, index: int, number: int, grad: Tensor) -> None:
+        self.arrive(index, number, grad)
+        if self.missing[index] == 0:
+            self.finish()
+            self.start(index)
+            self.started.add(index)
 
-    def end() -> None:
-        for index in set(range(len(buckets))) - started:
-            queue.finish()
-            queue.start(index)
-        queue.finish()
-        started.clear()
-        queue.begin()
-
-    hook(buckets, on_gradient)
-    return end
+    def start_rest(self) -> None:
+        for index in set(range(len(self.buckets))) - self.started:
+            self.finish()
+            self.start(index)
 
 
-def never_starts_the_incomplete(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-
-    def end() -> None:
-        queue.finish()
-        queue.begin()
-
-    hook(buckets, queue.on_gradient)
-    return end
+class NeverStartsTheIncomplete(Queue):
+    def start_rest(self) -> None:
+        pass
 
 
-def never_finishes_the_last(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-
-    def end() -> None:
-        queue.start_rest()
-        queue.under_way.clear()
-        queue.begin()
-
-    hook(buckets, queue.on_gradient)
-    return end
+class NeverFinishesTheLast(Queue):
+    def end(self) -> None:
+        self.start_rest()
+        self.under_way.clear()
+        self.begin()
 
 
-def never_begins_anew(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-
-    def end() -> None:
-        queue.start_rest()
-        queue.finish()
-
-    hook(buckets, queue.on_gradient)
-    return end
+class NeverBeginsAnew(Queue):
+    def end(self) -> None:
+        self.start_rest()
+        self.finish()
 
 
-def counts_on(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-
-    def end() -> None:
-        queue.start_rest()
-        queue.finish()
-        queue.next = 0
-
-    hook(buckets, queue.on_gradient)
-    return end
+class CountsOn(Queue):
+    def end(self) -> None:
+        self.start_rest()
+        self.finish()
+        self.next = 0
 
 
-def by_the_first_gradient(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-
-    def on_gradient(index: int, number: int, grad: Tensor) -> None:
-        queue.arrive(index, number, grad)
-        while queue.next <= index:
-            queue.start_next()
-
-    hook(buckets, on_gradient)
-    return queue.end
+class ByTheFirstGradient(Queue):
+    def on_gradient(self, index: int, number: int, grad: Tensor) -> None:
+        self.arrive(index, number, grad)
+        while self.next <= index:
+            self.start_next()
 
 
-def before_the_gradient_is_in(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-
-    def on_gradient(index: int, number: int, grad: Tensor) -> None:
-        queue.missing[index] -= 1
-        queue.start_complete()
-        queue.buckets[index].add(number, grad)
-
-    hook(buckets, on_gradient)
-    return queue.end
+class BeforeTheGradientIsIn(Queue):
+    def on_gradient(self, index: int, number: int, grad: Tensor) -> None:
+        self.missing[index] -= 1
+        self.start_complete()
+        self.buckets[index].add(number, grad)
 
 
-def all_into_the_last(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-    for index, bucket in enumerate(buckets):
-        hand_over(bucket.params, lambda number, grad: queue.on_gradient(index, number, grad))  # noqa: B023
-    return queue.end
+class AllIntoTheLast(Queue):
+    def hook(self) -> None:
+        for index, bucket in enumerate(self.buckets):
+            hand_over(bucket.params, lambda number, grad: self.on_gradient(index, number, grad))  # noqa: B023
 
 
-def never_adds(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-
-    def on_gradient(index: int, number: int, grad: Tensor) -> None:
-        queue.missing[index] -= 1
-        queue.start_complete()
-
-    hook(buckets, on_gradient)
-    return queue.end
+class NeverAdds(Queue):
+    def arrive(self, index: int, number: int, grad: Tensor) -> None:
+        self.missing[index] -= 1
 
 
-def keeps_gradients(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
+class KeepsGradients(Queue):
+    def hook(self) -> None:
+        for index, bucket in enumerate(self.buckets):
+            for number, param in enumerate(bucket.params):
+                param.register_post_accumulate_grad_hook(partial(self.on_param, index, number))
 
-    def on_gradient(param: nn.Parameter, index: int, number: int) -> None:
+    def on_param(self, index: int, number: int, param: nn.Parameter) -> None:
         assert param.grad is not None
-        queue.on_gradient(index, number, param.grad)
+        self.on_gradient(index, number, param.grad)
 
-    for index, bucket in enumerate(buckets):
-        for number, param in enumerate(bucket.params):
-            param.register_post_accumulate_grad_hook(partial(on_gradient, index=index, number=number))
-    return queue.end
+
+class KeepsAList(Queue):
+    def begin(self) -> None:
+        super().begin()
+        self.kept: list[Tensor] = []
+
+    def arrive(self, index: int, number: int, grad: Tensor) -> None:
+        super().arrive(index, number, grad)
+        self.kept.append(grad)
 
 
 def with_sets(buckets: list[Bucket]) -> Finish:
@@ -308,44 +274,46 @@ def with_sets(buckets: list[Bucket]) -> Finish:
     return finish
 
 
-def with_an_object(buckets: list[Bucket]) -> Finish:
-    queue = Queue(buckets)
-    hook(buckets, queue.on_gradient)
-    return queue.end
-
-
 def draw(rng: random.Random, number: int) -> Case:
-    """Backwards in which every layer is used; or one in which some ranks leave some out, with buckets of one size.
+    """Backwards in which every layer is used, and buckets fill in order; or in which two of them fill in the other.
 
-    With buckets of one size, a bucket that meets another is summed without a word, on every run alike.
+    Or one in which some ranks leave some layers out, with buckets of one size: then a bucket that meets another is
+    summed without a word, on every run alike.
     """
     world_size, layers, seed = draw_world_size(rng, number), rng.randint(4, 5), rng.getrandbits(32)
     dtype, widths, backwards = DTYPES[number % 2], rng.sample(range(3, 9), layers), 2
-    per_bucket, unused = 2, {}
+    per_bucket, unused, swapped = 2, {}, number == 4
     if number in (2, 5):
         widths, backwards = [rng.randint(3, 6)] * layers, 1
         unused = {rng.randrange(world_size): rng.randint(1, layers - 1)}
-    elif number:
+    elif number and not swapped:
         per_bucket = rng.choice((2, 3))  # with 3, layers and buckets do not end together
 
-    def args(rank: int) -> tuple[list[int], list[int], int, list[Tensor], bool]:
+    def args(rank: int) -> tuple[list[int], list[int], int, bool, list[Tensor], bool]:
         torch.manual_seed(seed)
         used = [layer for layer in range(layers) if unused.get(rank) != layer]
         batches = [whole_numbers(3, 2, seed=seed + part, rank=100 * rank, dtype=dtype) for part in range(backwards)]
-        return widths, used, per_bucket, batches, not unused
+        return widths, used, per_bucket, swapped, batches, not unused and not swapped
 
     about = f"{ranks(world_size)}, {layers} layers, {per_bucket} parameters in a bucket"
     about += f", {backwards} backwards" * (backwards > 1) + ", a layer unused on one rank" * bool(unused)
+    about += ", the second bucket complete before the first" * swapped
     return Case(world_size=world_size, args=args, about=about)
 
 
 def shards_of_each_backward(
-    solution: Solution, widths: list[int], used: list[int], per_bucket: int, batches: list[Tensor], lag: bool
+    solution: Solution,
+    widths: list[int],
+    used: list[int],
+    per_bucket: int,
+    swapped: bool,
+    batches: list[Tensor],
+    lag: bool,
 ) -> list[list[Tensor | None]]:
     """The grad shards after each backward.
 
     With `lag`, the last rank comes later to each layer: whoever waits for it too early, waits for ever. Not so where
-    a rank lacks a gradient: this one may keep the others waiting.
+    a rank lacks a gradient, or two buckets leave at once: then a right solution may wait as well.
     """
     backward, shards = 0, []
 
@@ -357,6 +325,8 @@ def shards_of_each_backward(
     model = Ladder(widths, used, batches[0].dtype, on_layer)
     params = list(model.parameters())[::-1]
     buckets = [Bucket(params[begin : begin + per_bucket]) for begin in range(0, len(params), per_bucket)]
+    if swapped:
+        buckets[:2] = buckets[1::-1]
     finish = solution(buckets)
     for batch in batches:
         backward += 1
@@ -384,100 +354,114 @@ REDUCE_DURING_BACKWARD = Exercise(
     inputs_matter=False,
     measured=True,
     rules=[same_calls(), keeps_no_more],
-    variants={"with-sets": with_sets, "with-an-object": with_an_object},
+    variants={"with-sets": with_sets, "with-an-object": Queue.on},
     mistakes=[
         Mistake(
             id="all-at-the-end",
-            solution=all_at_the_end,
+            solution=AllAtTheEnd.on,
             told="The shards are right, and every bucket waits until backward is over. By then the whole "
             "gradient is in memory, in your buckets.",
             action="Start a bucket as soon as its last gradient is in it.",
         ),
         Mistake(
             id="with-the-last-gradient",
-            solution=with_the_last_gradient,
+            solution=WithTheLastGradient.on,
             told="All buckets are started when the last gradient has come. By then the whole gradient is in "
             "memory, in your buckets.",
             action="Look, at each gradient, whether the next bucket in line is complete.",
         ),
         Mistake(
+            id="starts-one-only",
+            solution=StartsOneOnly.on,
+            told="One gradient can make several buckets go: the next in line, and those behind it that were complete "
+            "and had to wait. You start one of them, and the others stay in memory.",
+            action="Go on while the next bucket in line is complete: `while` in the place of `if`.",
+        ),
+        Mistake(
             id="all-under-way",
-            solution=all_under_way,
+            solution=AllUnderWay.on,
             told="Buckets are started in time, and finished only after backward. Until then each keeps what it "
             "sends: together that is the whole gradient.",
             action="Before you start a bucket, finish the one that is under way.",
         ),
         Mistake(
             id="finishes-at-once",
-            solution=finishes_at_once,
+            solution=FinishesAtOnce.on,
             told="A bucket is finished as soon as it is started, inside the hook. So backward stands still "
             "until every rank has come this far, each time.",
             action="Finish a bucket when the next one is started, and the last one after backward.",
         ),
         Mistake(
             id="as-they-complete",
-            solution=as_they_complete,
+            solution=AsTheyComplete.on,
             told="Buckets are started in the order in which they become complete. A rank that lacks a gradient "
             "completes them in another order, and then one rank's bucket meets another bucket of its peers.",
             action="Start a bucket only when all buckets before it are started.",
         ),
         Mistake(
             id="never-starts-the-incomplete",
-            solution=never_starts_the_incomplete,
+            solution=NeverStartsTheIncomplete.on,
             told="A bucket that lacks a gradient on this rank is never started here, and the other ranks wait for it.",
             action="In `finish`, start whatever is not started yet: `start_reduction` brings zeros where nothing is.",
         ),
         Mistake(
             id="never-finishes-the-last",
-            solution=never_finishes_the_last,
+            solution=NeverFinishesTheLast.on,
             told="The last bucket is still under way when your `finish` returns, and nobody waits for it: its "
             "average never reaches the shard.",
             action="In `finish`, finish it after the last start.",
         ),
         Mistake(
             id="never-begins-anew",
-            solution=never_begins_anew,
+            solution=NeverBeginsAnew.on,
             told="In the second backward all buckets seem to be started already: nothing leaves.",
             action="At the end of `finish`, begin anew: nothing is started, and every gradient is missing.",
         ),
         Mistake(
             id="counts-on",
-            solution=counts_on,
+            solution=CountsOn.on,
             told="In the second backward, gradients of the first still count: no bucket becomes complete at the "
             "right moment.",
             action="Count anew at the end of `finish`.",
         ),
         Mistake(
             id="by-the-first-gradient",
-            solution=by_the_first_gradient,
+            solution=ByTheFirstGradient.on,
             told="A bucket leaves when the first of its gradients is there. The others are not in it yet.",
             action="Start it when all of its gradients are there.",
         ),
         Mistake(
             id="before-the-gradient-is-in",
-            solution=before_the_gradient_is_in,
+            solution=BeforeTheGradientIsIn.on,
             told="The gradient that completes a bucket is counted, and the bucket leaves, before it is put in.",
             action="Call `bucket.add(number, grad)` first.",
         ),
         Mistake(
             id="all-into-the-last",
-            solution=all_into_the_last,
+            solution=AllIntoTheLast.on,
             told="Every gradient goes into the last bucket. A function that is defined in a loop sees the "
             "loop's variable as it is when it is called, and then the loop has ended.",
             action="Bind the value at definition: `functools.partial(on_gradient, index)`.",
         ),
         Mistake(
             id="never-adds",
-            solution=never_adds,
+            solution=NeverAdds.on,
             told="Buckets leave in time, and they are empty: the gradients are counted, and never put in.",
             action="Call `bucket.add(number, grad)` for each.",
         ),
         Mistake(
             id="keeps-gradients",
-            solution=keeps_gradients,
+            solution=KeepsGradients.on,
             told="The parameters keep their gradients: the whole gradient stays in memory, and the next "
             "backward adds to it.",
             action="Use your `hand_over`.",
+        ),
+        Mistake(
+            id="keeps-a-list",
+            solution=KeepsAList.on,
+            told="Buckets leave in time, and something of yours keeps each gradient after it was put in: until "
+            "backward is over, the whole gradient is in memory beside the buckets.",
+            action="Put it into its bucket, and keep nothing: count, and let the variable end with the hook.",
         ),
     ],
     hints=[

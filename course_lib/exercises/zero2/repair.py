@@ -54,12 +54,21 @@ def make_adam_step(params: list[nn.Parameter], owners: list[int], lr: float) -> 
     return step
 
 
-def reduce_all_and_free(param: nn.Parameter, owner: int) -> None:
+def averaged(param: nn.Parameter, owner: int) -> None:
+    """Every rank takes part; the owner has the average, the others the sum."""
     dist.all_reduce(param.grad)
     if owner == dist.get_rank():
         param.grad /= dist.get_world_size()
-    else:
+
+
+def free_others(param: nn.Parameter, owner: int) -> None:
+    if owner != dist.get_rank():
         param.grad = None
+
+
+def reduce_all_and_free(param: nn.Parameter, owner: int) -> None:
+    averaged(param, owner)
+    free_others(param, owner)
 
 
 def subtract(param: nn.Parameter, change: Tensor) -> None:
@@ -104,112 +113,53 @@ def build(
     return step
 
 
-def only_owners_reduce(params: Params, owners: list[int], lr: float) -> Step:
-    def on_gradient(param: nn.Parameter, owner: int) -> None:
-        if owner == dist.get_rank():
-            dist.all_reduce(param.grad)
-            param.grad /= dist.get_world_size()
-        else:
-            param.grad = None
-
-    return build(params, owners, lr, on_gradient=on_gradient)
+def with_parts(**parts: Any) -> Solution:
+    """`build` with other parts."""
+    return partial(build, **parts)
 
 
-def reduces_to_itself(params: Params, owners: list[int], lr: float) -> Step:
-    def on_gradient(param: nn.Parameter, owner: int) -> None:
-        dist.reduce(param.grad, dst=dist.get_rank())
-        if owner == dist.get_rank():
-            param.grad /= dist.get_world_size()
-        else:
-            param.grad = None
+def only_owner_reduces(param: nn.Parameter, owner: int) -> None:
+    if owner == dist.get_rank():
+        averaged(param, owner)
+    free_others(param, owner)
 
-    return build(params, owners, lr, on_gradient=on_gradient)
+
+def reduce_to_myself(param: nn.Parameter, owner: int) -> None:
+    dist.reduce(param.grad, dst=dist.get_rank())
+    if owner == dist.get_rank():
+        param.grad /= dist.get_world_size()
+    free_others(param, owner)
 
 
 def zero_all(param: nn.Parameter, owner: int) -> None:
-    dist.all_reduce(param.grad)
-    if owner == dist.get_rank():
-        param.grad /= dist.get_world_size()
+    averaged(param, owner)
     param.grad.zero_()
 
 
-def zeroes_all(params: Params, owners: list[int], lr: float) -> Step:
-    return build(params, owners, lr, on_gradient=zero_all)
-
-
-def zeroes_all_and_never_counts(params: Params, owners: list[int], lr: float) -> Step:
-    return build(params, owners, lr, on_gradient=zero_all, steps_in=lambda step, updated: 0)
-
-
 def zero_the_others(param: nn.Parameter, owner: int) -> None:
-    dist.all_reduce(param.grad)
-    if owner == dist.get_rank():
-        param.grad /= dist.get_world_size()
-    else:
+    averaged(param, owner)
+    if owner != dist.get_rank():
         param.grad.zero_()
 
 
-def keep_the_others(param: nn.Parameter, owner: int) -> None:
+def average_all(param: nn.Parameter, owner: int) -> None:
     dist.all_reduce(param.grad)
-    if owner == dist.get_rank():
-        param.grad /= dist.get_world_size()
+    param.grad /= dist.get_world_size()
 
 
-def zeroes_the_others(params: Params, owners: list[int], lr: float) -> Step:
-    return build(params, owners, lr, on_gradient=zero_the_others)
+def free_all(param: nn.Parameter, owner: int) -> None:
+    dist.all_reduce(param.grad)
+    param.grad = None
 
 
-def zeroes_the_others_and_never_counts(params: Params, owners: list[int], lr: float) -> Step:
-    return build(params, owners, lr, on_gradient=zero_the_others, steps_in=lambda step, updated: 0)
+def sum_and_free(param: nn.Parameter, owner: int) -> None:
+    dist.all_reduce(param.grad)
+    free_others(param, owner)
 
 
-def keeps_the_others(params: Params, owners: list[int], lr: float) -> Step:
-    return build(params, owners, lr, on_gradient=keep_the_others)
-
-
-def keeps_the_others_and_never_counts(params: Params, owners: list[int], lr: float) -> Step:
-    return build(params, owners, lr, on_gradient=keep_the_others, steps_in=lambda step, updated: 0)
-
-
-def averages_and_keeps_all(params: Params, owners: list[int], lr: float) -> Step:
-    def on_gradient(param: nn.Parameter, owner: int) -> None:
-        dist.all_reduce(param.grad)
-        param.grad /= dist.get_world_size()
-
-    return build(params, owners, lr, on_gradient=on_gradient)
-
-
-def frees_all(params: Params, owners: list[int], lr: float) -> Step:
-    def on_gradient(param: nn.Parameter, owner: int) -> None:
-        dist.all_reduce(param.grad)
-        param.grad = None
-
-    return build(params, owners, lr, on_gradient=on_gradient)
-
-
-def sum_for_mean(params: Params, owners: list[int], lr: float) -> Step:
-    def on_gradient(param: nn.Parameter, owner: int) -> None:
-        dist.all_reduce(param.grad)
-        if owner != dist.get_rank():
-            param.grad = None
-
-    return build(params, owners, lr, on_gradient=on_gradient)
-
-
-def never_counts(params: Params, owners: list[int], lr: float) -> Step:
-    return build(params, owners, lr, steps_in=lambda step, updated: 0)
-
-
-def counts_to_one(params: Params, owners: list[int], lr: float) -> Step:
-    return build(params, owners, lr, steps_in=lambda step, updated: 1)
-
-
-def counts_from_zero(params: Params, owners: list[int], lr: float) -> Step:
-    return build(params, owners, lr, steps_in=lambda step, updated: step + 1)
-
-
-def counts_parameters(params: Params, owners: list[int], lr: float) -> Step:
-    return build(params, owners, lr, steps_in=lambda step, updated: updated)
+def never(step: int, updated: int) -> int:
+    """No step is ever counted."""
+    return 0
 
 
 def counts_in_a_local(params: Params, owners: list[int], lr: float) -> Step:
@@ -223,28 +173,18 @@ def counts_in_a_local(params: Params, owners: list[int], lr: float) -> Step:
     return counting
 
 
-def in_place_with_grad(params: Params, owners: list[int], lr: float) -> Step:
-    def update(param: nn.Parameter, change: Tensor) -> None:
-        param -= change
-
-    return build(params, owners, lr, update=update)
+def subtract_with_grad(param: nn.Parameter, change: Tensor) -> None:
+    param -= change
 
 
-def makes_a_new_tensor(params: Params, owners: list[int], lr: float) -> Step:
-    def update(param: nn.Parameter, change: Tensor) -> None:
-        param = param - change
-
-    return build(params, owners, lr, update=update)
+def make_a_new_tensor(param: nn.Parameter, change: Tensor) -> None:
+    param = param - change
 
 
-def with_reduce(params: Params, owners: list[int], lr: float) -> Step:
-    def on_gradient(param: nn.Parameter, owner: int) -> None:
-        param.grad /= dist.get_world_size()
-        dist.reduce(param.grad, dst=owner)
-        if owner != dist.get_rank():
-            param.grad = None
-
-    return build(params, owners, lr, on_gradient=on_gradient)
+def reduce_to_owner(param: nn.Parameter, owner: int) -> None:
+    param.grad /= dist.get_world_size()
+    dist.reduce(param.grad, dst=owner)
+    free_others(param, owner)
 
 
 def with_torchs_adam(params: Params, owners: list[int], lr: float) -> Step:
@@ -308,32 +248,32 @@ REPAIR = Exercise(
     draw=draw,
     trial=three_steps,
     inputs_matter=False,
-    variants={"with-reduce": with_reduce, "with-torchs-adam": with_torchs_adam},
+    variants={"with-reduce": with_parts(on_gradient=reduce_to_owner), "with-torchs-adam": with_torchs_adam},
     mistakes=[
         Mistake(
             id="only-owners-reduce",
-            solution=only_owners_reduce,
+            solution=with_parts(on_gradient=only_owner_reduces),
             told="The all-reduce is still called by the owner alone. Each rank owns another parameter, so the call of "
             "one owner meets the call of another, for another gradient, or nobody's.",
             action="Let every rank call it for every gradient. What they do with the result may differ.",
         ),
         Mistake(
             id="reduces-to-itself",
-            solution=reduces_to_itself,
+            solution=with_parts(on_gradient=reduce_to_myself),
             told="`dist.reduce` leaves the sum on one rank, and all have to name the same one. You name each rank "
             "itself.",
             action="Give the owner: `dst=owners[number]`.",
         ),
         Mistake(
             id="zeroes-all",
-            solution=zeroes_all,
+            solution=with_parts(on_gradient=zero_all),
             told="The hook still zeroes the gradient, on the owner, too: it makes its step with zeros. And zeros take "
             "as much memory as any numbers.",
             action="Let the owner keep its gradient, and the others set `param.grad = None`.",
         ),
         Mistake(
             id="zeroes-all-and-never-counts",
-            solution=zeroes_all_and_never_counts,
+            solution=with_parts(on_gradient=zero_all, steps_in=never),
             told="The hook still zeroes the gradient, on the owner, too, and zeros take as much memory as any "
             "numbers. With 0 steps the bias correction then divides 0 by 0: NaN.",
             action="Let the owner keep its gradient, and the others set `param.grad = None`. Then see who counts the "
@@ -341,21 +281,21 @@ REPAIR = Exercise(
         ),
         Mistake(
             id="zeroes-the-others",
-            solution=zeroes_the_others,
+            solution=with_parts(on_gradient=zero_the_others),
             told="The numbers are right. Who does not own a parameter sets its gradient to zero, and zeros take as "
             "much memory as any numbers.",
             action="Set `param.grad = None` there.",
         ),
         Mistake(
             id="keeps-the-others",
-            solution=keeps_the_others,
+            solution=with_parts(on_gradient=averaged),
             told="The numbers are right, and every rank keeps all gradients, also of what others own: that is the "
             "memory of ZeRO-1. (And the next backward adds to them.)",
             action="Where another rank owns the parameter, set `param.grad = None`.",
         ),
         Mistake(
             id="zeroes-the-others-and-never-counts",
-            solution=zeroes_the_others_and_never_counts,
+            solution=with_parts(on_gradient=zero_the_others, steps_in=never),
             told="Who does not own a parameter sets its gradient to zero, and zeros take as much memory as any "
             "numbers. And nobody counts the steps: with 0 of them the bias correction divides by 0, and the model is "
             "NaN.",
@@ -363,52 +303,52 @@ REPAIR = Exercise(
         ),
         Mistake(
             id="keeps-the-others-and-never-counts",
-            solution=keeps_the_others_and_never_counts,
+            solution=with_parts(on_gradient=averaged, steps_in=never),
             told="Every rank keeps all gradients, also of what others own: that is the memory of ZeRO-1. And nobody "
             "counts the steps: with 0 of them the bias correction divides by 0, and the model is NaN.",
             action="Set `param.grad = None` where another rank owns the parameter. Then see who counts the steps.",
         ),
         Mistake(
             id="averages-and-keeps-all",
-            solution=averages_and_keeps_all,
+            solution=with_parts(on_gradient=average_all),
             told="Every rank has all averaged gradients, and keeps them: that is data parallel. (And the next "
             "backward adds to what nobody has freed.)",
             action="Where another rank owns the parameter, set `param.grad = None`.",
         ),
         Mistake(
             id="frees-all",
-            solution=frees_all,
+            solution=with_parts(on_gradient=free_all),
             told="The owner, too, lets go of its gradient, and has none in its step.",
             action="Let go of it only where another rank owns the parameter.",
         ),
         Mistake(
             id="sum-for-mean",
-            solution=sum_for_mean,
+            solution=with_parts(on_gradient=sum_and_free),
             told="The owner has the sum over ranks. One process with the whole batch would have the mean.",
             action="Divide by the world size on the owner.",
         ),
         Mistake(
             id="never-counts",
-            solution=never_counts,
+            solution=with_parts(steps_in=never),
             told="Nobody counts the steps. With `steps` 0 the bias correction divides by 1 - 0.9**0, which is 0, and "
             "the model is NaN after the first step, without an error.",
             action="Count one more at the beginning of each step.",
         ),
         Mistake(
             id="counts-to-one",
-            solution=counts_to_one,
+            solution=with_parts(steps_in=lambda step, updated: 1),
             told="Every step is the first for the bias correction: the counter begins anew each time.",
             action="Keep the counter outside of `step`, and count it up with `nonlocal steps`.",
         ),
         Mistake(
             id="counts-from-zero",
-            solution=counts_from_zero,
+            solution=with_parts(steps_in=lambda step, updated: step + 1),
             told="The counter is one ahead: the first step has to be number 1.",
             action="Start from 0, and count up at the beginning of the step.",
         ),
         Mistake(
             id="counts-parameters",
-            solution=counts_parameters,
+            solution=with_parts(steps_in=lambda step, updated: updated),
             told="The counter goes up with each parameter. It counts steps.",
             action="Count once in each step, before the loop.",
         ),
@@ -420,14 +360,14 @@ REPAIR = Exercise(
         ),
         Mistake(
             id="in-place-with-grad",
-            solution=in_place_with_grad,
+            solution=with_parts(update=subtract_with_grad),
             told="Autograd watches the update. It refuses to change a parameter in place, since it could not "
             "differentiate through that.",
             action="Update under `torch.no_grad()`.",
         ),
         Mistake(
             id="makes-a-new-tensor",
-            solution=makes_a_new_tensor,
+            solution=with_parts(update=make_a_new_tensor),
             told="`param = param - ...` makes a new tensor and calls it `param`; the model has the old one, unchanged.",
             action="Change it in place, with `-=`, under `torch.no_grad()`.",
         ),

@@ -43,18 +43,7 @@ def start_reduction(bucket: Bucket) -> Callable[[], None]:
     return finish
 
 
-def started(bucket: Bucket) -> Callable[[], Tensor]:
-    """What most of the mistakes have right: the reduce-scatter is under way; a function waits, and gives the sum."""
-    flat_grad = bucket.flat_grad if bucket.flat_grad is not None else torch.zeros_like(bucket.flat_param)
-    bucket.flat_grad = None
-    shard = torch.empty_like(bucket.param_shard)
-    handle = dist.reduce_scatter_single(shard, flat_grad, async_op=True)
-
-    def total() -> Tensor:
-        handle.wait()
-        return shard
-
-    return total
+Store = Callable[[Bucket, Tensor], None]
 
 
 def add(bucket: Bucket, average: Tensor) -> None:
@@ -62,58 +51,79 @@ def add(bucket: Bucket, average: Tensor) -> None:
     bucket.param_shard.grad = average if earlier is None else earlier + average
 
 
-def overwrites(bucket: Bucket) -> Finish:
-    total = started(bucket)
+def add_average(bucket: Bucket, total: Tensor) -> None:
+    add(bucket, total / dist.get_world_size())
+
+
+def or_zeros(bucket: Bucket) -> Tensor:
+    return bucket.flat_grad if bucket.flat_grad is not None else torch.zeros_like(bucket.flat_param)
+
+
+def reduction(bucket: Bucket, store: Store = add_average) -> Finish:
+    """A right solution, but for what is done with the sum over ranks."""
+    flat_grad = or_zeros(bucket)
+    bucket.flat_grad = None
+    total = torch.empty_like(bucket.param_shard)
+    handle = dist.reduce_scatter_single(total, flat_grad, async_op=True)
 
     def finish() -> None:
-        bucket.param_shard.grad = total() / dist.get_world_size()
+        handle.wait()
+        store(bucket, total)
 
     return finish
+
+
+def overwrites(bucket: Bucket) -> Finish:
+    def store(bucket: Bucket, total: Tensor) -> None:
+        bucket.param_shard.grad = total / dist.get_world_size()
+
+    return reduction(bucket, store)
 
 
 def keeps_the_first(bucket: Bucket) -> Finish:
-    total = started(bucket)
-
-    def finish() -> None:
-        average = total() / dist.get_world_size()
+    def store(bucket: Bucket, total: Tensor) -> None:
         if bucket.param_shard.grad is None:
-            bucket.param_shard.grad = average
+            add_average(bucket, total)
 
-    return finish
+    return reduction(bucket, store)
 
 
 def adds_to_none(bucket: Bucket) -> Finish:
-    total = started(bucket)
+    def store(bucket: Bucket, total: Tensor) -> None:
+        bucket.param_shard.grad += total / dist.get_world_size()  # type: ignore[operator]
 
-    def finish() -> None:
-        bucket.param_shard.grad += total() / dist.get_world_size()  # type: ignore[operator]
-
-    return finish
+    return reduction(bucket, store)
 
 
 def sum_for_mean(bucket: Bucket) -> Finish:
-    total = started(bucket)
-    return lambda: add(bucket, total())
+    return reduction(bucket, add)
 
 
 def divides_what_was_there(bucket: Bucket) -> Finish:
-    total = started(bucket)
-
-    def finish() -> None:
-        add(bucket, total())
+    def store(bucket: Bucket, total: Tensor) -> None:
+        add(bucket, total)
         assert bucket.param_shard.grad is not None
         bucket.param_shard.grad /= dist.get_world_size()
 
-    return finish
+    return reduction(bucket, store)
+
+
+def adds_twice(bucket: Bucket) -> Finish:
+    def store(bucket: Bucket, total: Tensor) -> None:
+        add_average(bucket, total)
+        add_average(bucket, total)
+
+    return reduction(bucket, store)
 
 
 def waits_at_once(bucket: Bucket) -> Finish:
-    average = started(bucket)() / dist.get_world_size()
-    return lambda: add(bucket, average)
+    came: list[Tensor] = []
+    reduction(bucket, lambda bucket, total: came.append(total))()
+    return lambda: add_average(bucket, came.pop())
 
 
 def never_waits(bucket: Bucket) -> Finish:
-    flat_grad = bucket.flat_grad if bucket.flat_grad is not None else torch.zeros_like(bucket.flat_param)
+    flat_grad = or_zeros(bucket)
     bucket.flat_grad = None
     shard = torch.zeros_like(bucket.param_shard)
     handle = dist.reduce_scatter_single(shard, flat_grad, async_op=True)
@@ -127,15 +137,9 @@ def never_waits(bucket: Bucket) -> Finish:
 
 
 def keeps_what_was_sent(bucket: Bucket) -> Finish:
-    if bucket.flat_grad is None:
-        bucket.flat_grad = torch.zeros_like(bucket.flat_param)
-    shard = torch.empty_like(bucket.param_shard)
-    handle = dist.reduce_scatter_single(shard, bucket.flat_grad, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        add(bucket, shard / dist.get_world_size())
-
+    flat_grad = or_zeros(bucket)
+    finish = reduction(bucket)
+    bucket.flat_grad = flat_grad
     return finish
 
 
@@ -154,14 +158,34 @@ def zeroes_what_was_sent(bucket: Bucket) -> Finish:
 
     def finish() -> None:
         finish_sending()
-        assert bucket.flat_grad is not None
-        bucket.flat_grad.zero_()
+        or_zeros(bucket).zero_()
 
     return finish
 
 
+def kept_by_the_closure(bucket: Bucket) -> Finish:
+    flat_grad = or_zeros(bucket)
+    finish_sending = reduction(bucket)
+
+    def finish() -> None:
+        finish_sending()
+        assert flat_grad is not None
+
+    return finish
+
+
+def shard_of_the_whole(bucket: Bucket) -> Finish:
+    flat_grad = or_zeros(bucket)
+
+    def store(bucket: Bucket, total: Tensor) -> None:
+        part = flat_grad.chunk(dist.get_world_size())[dist.get_rank()].copy_(total)
+        add(bucket, part.div_(dist.get_world_size()))
+
+    return reduction(bucket, store)
+
+
 def all_reduce_and_cut(bucket: Bucket) -> Finish:
-    flat_grad = bucket.flat_grad if bucket.flat_grad is not None else torch.zeros_like(bucket.flat_param)
+    flat_grad = or_zeros(bucket)
     bucket.flat_grad = None
     handle = dist.all_reduce(flat_grad, async_op=True)
 
@@ -173,38 +197,26 @@ def all_reduce_and_cut(bucket: Bucket) -> Finish:
 
 
 def silent_ranks_stay_away(bucket: Bucket) -> Finish:
-    if bucket.flat_grad is None:
-        return lambda: None
-    total = started(bucket)
-    return lambda: add(bucket, total() / dist.get_world_size())
+    return reduction(bucket) if bucket.flat_grad is not None else lambda: None
 
 
 def sends_none(bucket: Bucket) -> Finish:
-    flat_grad, bucket.flat_grad = bucket.flat_grad, None
-    shard = torch.empty_like(bucket.param_shard)
-    handle = dist.reduce_scatter_single(shard, flat_grad, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        add(bucket, shard / dist.get_world_size())
-
-    return finish
+    if bucket.flat_grad is None:
+        dist.reduce_scatter_single(torch.empty_like(bucket.param_shard), bucket.flat_grad, async_op=True)
+    return reduction(bucket)
 
 
 def parameters_for_zeros(bucket: Bucket) -> Finish:
     if bucket.flat_grad is None:
         bucket.flat_grad = bucket.flat_param.clone()
-    total = started(bucket)
-    return lambda: add(bucket, total() / dist.get_world_size())
+    return reduction(bucket)
 
 
 def into_the_parameters(bucket: Bucket) -> Finish:
-    total = started(bucket)
+    def store(bucket: Bucket, total: Tensor) -> None:
+        bucket.param_shard.data.copy_(total / dist.get_world_size())
 
-    def finish() -> None:
-        bucket.param_shard.data.copy_(total() / dist.get_world_size())
-
-    return finish
+    return reduction(bucket, store)
 
 
 def divides_before(bucket: Bucket) -> Finish:
@@ -341,6 +353,12 @@ START_REDUCTION = Exercise(
             action="Divide the new sum alone, before you add it.",
         ),
         Mistake(
+            id="adds-twice",
+            solution=adds_twice,
+            told="The average is added twice, so each backward counts double.",
+            action="Add it once; where `bucket.param_shard.grad` is None, store it and add nothing.",
+        ),
+        Mistake(
             id="waits-at-once",
             solution=waits_at_once,
             told="You wait before you return. Backward would stand still until every rank has come this far, and "
@@ -374,6 +392,20 @@ START_REDUCTION = Exercise(
             told="You set `flat_grad` to zero after it has been sent. The numbers are right, and the memory is not "
             "freed: zeros take as much as any numbers.",
             action="Set `bucket.flat_grad = None` instead. `add` makes a new one when it is needed.",
+        ),
+        Mistake(
+            id="kept-by-the-closure",
+            solution=kept_by_the_closure,
+            told="The function that you return closes over the whole gradient. Whoever keeps the function keeps the "
+            "gradient, also when it has been sent.",
+            action="Let go of it after the wait: `nonlocal flat_grad` at the top of that function, and then "
+            "`flat_grad = None`.",
+        ),
+        Mistake(
+            id="shard-of-the-whole",
+            solution=shard_of_the_whole,
+            told="The shard's gradient is a view of the whole one, and a view keeps all of its memory.",
+            action="Reduce into a tensor of its own, `torch.empty_like(bucket.param_shard)`, and store that.",
         ),
         Mistake(
             id="all-reduce-and-cut",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from ..declare import Case, Exercise, Mistake
 from ..findings import Finding
 from ..observe import Trial
 from . import stubs
-from .data import Holder, Shapes, last_rank_comes_later, poisoned_unit
+from .data import Holder, Shapes, last_rank_comes_later
 from .unit import Unit, free, gather, start_gather
 
 Units = list[Unit]
@@ -27,28 +28,29 @@ def gather_ahead(units: list[Unit], number: int, depth: int) -> None:
     units[number].finish()
 
 
+def start(units: Units) -> None:
+    """Start those that have not been started, in this order."""
+    for unit in units:
+        if unit.flat is None:
+            unit.finish = start_gather(unit)
+
+
 def nothing_ahead(units: Units, number: int, depth: int) -> None:
     gather(units[number])
 
 
 def all_at_once(units: Units, number: int, depth: int) -> None:
-    for unit in units[number:]:
-        if unit.flat is None:
-            unit.finish = start_gather(unit)
+    start(units[number:])
     units[number].finish()
 
 
 def one_too_few(units: Units, number: int, depth: int) -> None:
-    for unit in units[number : number + max(depth, 1)]:
-        if unit.flat is None:
-            unit.finish = start_gather(unit)
+    start(units[number : number + max(depth, 1)])
     units[number].finish()
 
 
 def one_too_many(units: Units, number: int, depth: int) -> None:
-    for unit in units[number : number + depth + 2]:
-        if unit.flat is None:
-            unit.finish = start_gather(unit)
+    start(units[number : number + depth + 2])
     units[number].finish()
 
 
@@ -57,26 +59,23 @@ def waits_for_all(units: Units, number: int, depth: int) -> None:
         gather(unit)
 
 
-def only_the_farthest(units: Units, number: int, depth: int) -> None:
+def starts_after_waiting(units: Units, number: int, depth: int) -> None:
     gather(units[number])
-    if depth and number + depth < len(units):
-        unit = units[number + depth]
-        unit.finish = start_gather(unit)
+    start(units[number + 1 : number + depth + 1])
+
+
+def only_the_farthest(units: Units, number: int, depth: int) -> None:
+    start([units[number], *units[number + depth : number + depth + 1]])
+    units[number].finish()
 
 
 def beyond_the_end(units: Units, number: int, depth: int) -> None:
-    for ahead in range(depth + 1):
-        unit = units[number + ahead]
-        if unit.flat is None:
-            unit.finish = start_gather(unit)
+    start([units[number + ahead] for ahead in range(depth + 1)])
     units[number].finish()
 
 
 def round_and_round(units: Units, number: int, depth: int) -> None:
-    for ahead in range(depth + 1):
-        unit = units[(number + ahead) % len(units)]
-        if unit.flat is None:
-            unit.finish = start_gather(unit)
+    start([units[(number + ahead) % len(units)] for ahead in range(depth + 1)])
     units[number].finish()
 
 
@@ -87,17 +86,13 @@ def starts_again(units: Units, number: int, depth: int) -> None:
 
 
 def never_finishes(units: Units, number: int, depth: int) -> None:
-    for unit in units[number : number + depth + 1]:
-        if unit.flat is None:
-            unit.finish = start_gather(unit)
+    start(units[number : number + depth + 1])
 
 
 def forgets_to_finish_later(units: Units, number: int, depth: int) -> None:
     if units[number].flat is None:
         gather(units[number])
-    for unit in units[number + 1 : number + depth + 1]:
-        if unit.flat is None:
-            unit.finish = start_gather(unit)
+    start(units[number + 1 : number + depth + 1])
 
 
 def finish_is_lost(units: Units, number: int, depth: int) -> None:
@@ -108,9 +103,7 @@ def finish_is_lost(units: Units, number: int, depth: int) -> None:
 
 
 def farthest_first(units: Units, number: int, depth: int) -> None:
-    for unit in reversed(units[number : number + depth + 1]):
-        if unit.flat is None:
-            unit.finish = start_gather(unit)
+    start(units[number : number + depth + 1][::-1])
     units[number].finish()
 
 
@@ -144,6 +137,19 @@ def draw(rng: random.Random, number: int) -> Case:
     )
 
 
+class Watched(Unit):
+    """A unit that tells when it is started: `start_gather` gives it a `flat`."""
+
+    def __init__(self, module: Holder, on_start: Callable[[], None]) -> None:
+        self.on_start = on_start
+        super().__init__(module)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "flat" and value is not None:
+            self.on_start()
+        super().__setattr__(name, value)
+
+
 def units_by_step(
     solution: Callable[[Units, int, int], None], shapes: list[Shapes], depth: int, seed: int
 ) -> list[dict[str, Any]]:
@@ -152,30 +158,28 @@ def units_by_step(
     From the second turn on, the last rank comes when all others have returned. For what a rank needs then has been
     started in the turn before, by the last rank as well: unless there is nothing ahead.
     """
-    units = [poisoned_unit(Holder(of_unit, torch.float32, seed)) for of_unit in shapes]
-    seen = []
+    seen, number, late = [], 0, False
+
+    def on_start() -> None:
+        nonlocal late
+        late = late or any(param.numel() for param in units[number].params)  # they are there: it was waited for
+
+    units: Units = [Watched(Holder(of_unit, torch.float32, seed), on_start) for of_unit in shapes]
     for number in range(len(units)):
-        turn = Turn(solution, units, number, depth)
+        late, turn = False, partial(solution, units, number, depth)
         if number and depth:
             last_rank_comes_later(turn)
         else:
             turn()
-        params = [param.detach().clone() for param in units[number].params]
         seen.append(
-            {"units with a flat": [n for n, u in enumerate(units) if u.flat is not None], "its parameters": params}
+            {
+                "units with a flat": [n for n, unit in enumerate(units) if unit.flat is not None],
+                "its parameters": [param.detach().clone() for param in units[number].params],
+                "when the gathers of this turn were started": f"{'after' if late else 'before'} the wait for this unit",
+            }
         )
         free(units[number])
     return seen
-
-
-class Turn:
-    """A call of `solution`, to be made when its time has come."""
-
-    def __init__(self, solution: Callable[[Units, int, int], None], units: Units, number: int, depth: int) -> None:
-        self._call = lambda: solution(units, number, depth)
-
-    def __call__(self) -> None:
-        self._call()
 
 
 def in_their_order(trial: Trial) -> Iterator[Finding]:
@@ -199,8 +203,8 @@ GATHER_AHEAD = Exercise(
     title="Gather ahead",
     task="The units are used in the order of the list, and it is the turn of `units[number]`. Start the all-gathers of "
     "this unit and of the next `depth`, in their order, as far as they have not been started (then `unit.flat` is "
-    "None) and as there are units left. Then finish this unit, and this one alone, so that its parameters are there. "
-    "Call your `start_gather`, and keep what it returns as `unit.finish`.",
+    "None) and as there are units left. Only then finish this unit, and this one alone, so that its parameters are "
+    "there. Call your `start_gather`, and keep what it returns as `unit.finish`.",
     stub=stubs.gather_ahead,
     reference=gather_ahead,
     draw=draw,
@@ -240,6 +244,13 @@ GATHER_AHEAD = Exercise(
             told="You wait for the units ahead as well. Here that even lasts for ever: another rank has not started "
             "them yet, and need not have.",
             action="Finish `units[number]`, and leave the others on their way.",
+        ),
+        Mistake(
+            id="starts-after-waiting",
+            solution=starts_after_waiting,
+            told="You wait for this unit first, and start the next ones afterwards. So while the rank waits, no other "
+            "gather stands in line: when the bytes of this unit are there, the network has nothing to do.",
+            action="Start all that is to be started; wait only then.",
         ),
         Mistake(
             id="only-the-farthest",
@@ -299,8 +310,9 @@ GATHER_AHEAD = Exercise(
         "The slice `units[number : number + depth + 1]`, `unit.flat is None`, `start_gather(unit)`, `unit.finish`.",
         "```python\nfor unit in units[...]:\n    if ...:\n        unit.finish = ...\nunits[number]....\n```",
     ],
-    explanation="In the first turn `depth + 1` units are started, and one in each turn after that, until there are "
-    "none left. At any moment `depth + 1` units are in memory, so the depth is a price in bytes for time. For "
-    "backward, give it the list in reverse order. Every rank must start the units in the same order, as with all "
-    "collectives: so no rank may skip one that it happens not to need.",
+    explanation="Everything is started before anything is waited for: so the next gather stands in line while this one "
+    "travels, and goes on its way at once. In the first turn `depth + 1` units are started, and one in each turn after "
+    "that, until there are none left. At any moment `depth + 1` units are in memory, so the depth is a price in bytes "
+    "for time. For backward, give it the list in reverse order. Every rank must start the units in the same order, as "
+    "with all collectives: so no rank may skip one that it happens not to need.",
 )

@@ -36,10 +36,19 @@ def reduce_gradients(unit: Unit) -> None:
     free(unit)
 
 
-def padded_grad(unit: Unit) -> Tensor:
+def flat_grads(unit: Unit) -> Tensor:
+    """The gradients one after the other, zeros for those that are missing; no padding."""
     grads = [torch.zeros_like(param) if param.grad is None else param.grad for param in unit.params]
-    flat = torch.cat([grad.reshape(-1) for grad in grads])
+    return torch.cat([grad.reshape(-1) for grad in grads])
+
+
+def padded(unit: Unit, flat: Tensor) -> Tensor:
     return F.pad(flat, (0, unit.flat.numel() - flat.numel()))
+
+
+def averages(unit: Unit) -> Tensor:
+    """This rank's share in the averages, padded: what is to be summed over ranks."""
+    return padded(unit, flat_grads(unit)) / dist.get_world_size()
 
 
 def reduced(flat_grad: Tensor) -> Tensor:
@@ -48,119 +57,121 @@ def reduced(flat_grad: Tensor) -> Tensor:
     return shard
 
 
+def my_part(flat_grad: Tensor) -> Tensor:
+    return flat_grad.chunk(dist.get_world_size())[dist.get_rank()]
+
+
 def add_to_shard(unit: Unit, grad: Tensor) -> None:
     unit.shard.grad = grad if unit.shard.grad is None else unit.shard.grad + grad
 
 
-def free_gradients(unit: Unit) -> None:
+def free_all(unit: Unit) -> None:
     for param in unit.params:
         param.grad = None
+    free(unit)
 
 
 def sum_for_mean(unit: Unit) -> None:
-    add_to_shard(unit, reduced(padded_grad(unit)))
-    free_gradients(unit)
-    free(unit)
+    add_to_shard(unit, reduced(padded(unit, flat_grads(unit))))
+    free_all(unit)
 
 
 def overwrites(unit: Unit) -> None:
-    unit.shard.grad = reduced(padded_grad(unit) / dist.get_world_size())
-    free_gradients(unit)
-    free(unit)
+    unit.shard.grad = reduced(averages(unit))
+    free_all(unit)
 
 
 def divides_what_was_there(unit: Unit) -> None:
-    add_to_shard(unit, reduced(padded_grad(unit)))
+    sum_for_mean(unit)
     assert unit.shard.grad is not None
     unit.shard.grad /= dist.get_world_size()
-    free_gradients(unit)
-    free(unit)
 
 
 def all_reduces(unit: Unit) -> None:
-    flat_grad = padded_grad(unit) / dist.get_world_size()
+    flat_grad = averages(unit)
     dist.all_reduce(flat_grad)
-    add_to_shard(unit, flat_grad.chunk(dist.get_world_size())[dist.get_rank()].clone())
-    free_gradients(unit)
-    free(unit)
+    add_to_shard(unit, my_part(flat_grad).clone())
+    free_all(unit)
 
 
 def without_padding(unit: Unit) -> None:
-    grads = [torch.zeros_like(param) if param.grad is None else param.grad for param in unit.params]
-    flat_grad = torch.cat([grad.reshape(-1) for grad in grads]) / dist.get_world_size()
-    shard = torch.zeros_like(unit.shard)
-    dist.reduce_scatter_single(shard, flat_grad)
-    add_to_shard(unit, shard.detach())
-    free_gradients(unit)
-    free(unit)
+    shard = torch.zeros_like(unit.shard.detach())
+    dist.reduce_scatter_single(shard, flat_grads(unit) / dist.get_world_size())
+    add_to_shard(unit, shard)
+    free_all(unit)
 
 
 def padding_of_the_parameters(unit: Unit) -> None:
-    flat_grad, begin = unit.flat.clone(), 0
-    for param in unit.params:
-        grad = torch.zeros_like(param) if param.grad is None else param.grad
-        flat_grad[begin : begin + param.numel()] = grad.reshape(-1)
-        begin += param.numel()
+    grads, flat_grad = flat_grads(unit), unit.flat.clone()
+    flat_grad[: grads.numel()] = grads
     add_to_shard(unit, reduced(flat_grad / dist.get_world_size()))
-    free_gradients(unit)
-    free(unit)
+    free_all(unit)
 
 
 def shard_of_the_whole(unit: Unit) -> None:
-    flat_grad = padded_grad(unit) / dist.get_world_size()
-    shard = flat_grad.chunk(dist.get_world_size())[dist.get_rank()]
+    flat_grad = averages(unit)
+    shard = my_part(flat_grad)
     shard.copy_(reduced(flat_grad))
     if unit.shard.grad is not None:
         shard += unit.shard.grad
     unit.shard.grad = shard
-    free_gradients(unit)
-    free(unit)
+    free_all(unit)
+
+
+def something_kept(unit: Unit) -> None:
+    flat_grad = averages(unit)
+    unit.__dict__["norm"] = lambda: flat_grad.norm()
+    add_to_shard(unit, reduced(flat_grad))
+    free_all(unit)
+
+
+def reduces_twice(unit: Unit) -> None:
+    add_to_shard(unit, reduced(averages(unit)))
+    add_to_shard(unit, reduced(averages(unit)))
+    free_all(unit)
 
 
 def parameters_kept(unit: Unit) -> None:
-    add_to_shard(unit, reduced(padded_grad(unit) / dist.get_world_size()))
-    free_gradients(unit)
+    add_to_shard(unit, reduced(averages(unit)))
+    for param in unit.params:
+        param.grad = None
 
 
 def gradients_kept(unit: Unit) -> None:
-    add_to_shard(unit, reduced(padded_grad(unit) / dist.get_world_size()))
+    add_to_shard(unit, reduced(averages(unit)))
     free(unit)
 
 
 def frees_in_name(unit: Unit) -> None:
-    add_to_shard(unit, reduced(padded_grad(unit) / dist.get_world_size()))
-    free_gradients(unit)
+    parameters_kept(unit)
     unit.flat = unit.finish = None
 
 
+def present_grads(unit: Unit) -> Tensor:
+    return torch.cat([param.grad.reshape(-1) for param in unit.params if param.grad is not None])
+
+
 def skips_missing(unit: Unit) -> None:
-    flat = torch.cat([param.grad.reshape(-1) for param in unit.params if param.grad is not None])
-    flat_grad = F.pad(flat, (0, unit.flat.numel() - flat.numel()))
-    add_to_shard(unit, reduced(flat_grad / dist.get_world_size()))
-    free_gradients(unit)
-    free(unit)
+    add_to_shard(unit, reduced(padded(unit, present_grads(unit)) / dist.get_world_size()))
+    free_all(unit)
 
 
 def skips_missing_and_padding(unit: Unit) -> None:
-    flat = torch.cat([param.grad.reshape(-1) for param in unit.params if param.grad is not None])
-    flat_grad = F.pad(flat, (0, -flat.numel() % dist.get_world_size()))
+    flat_grad = present_grads(unit)
+    flat_grad = F.pad(flat_grad, (0, -flat_grad.numel() % dist.get_world_size()))
     add_to_shard(unit, reduced(flat_grad / dist.get_world_size()))
-    free_gradients(unit)
-    free(unit)
+    free_all(unit)
 
 
 def own_gradients(unit: Unit) -> None:
-    flat_grad = padded_grad(unit) / dist.get_world_size()
-    add_to_shard(unit, flat_grad.chunk(dist.get_world_size())[dist.get_rank()].clone())
-    free_gradients(unit)
-    free(unit)
+    add_to_shard(unit, my_part(averages(unit)).clone())
+    free_all(unit)
 
 
 def into_the_shard(unit: Unit) -> None:
     with torch.no_grad():
-        unit.shard.add_(reduced(padded_grad(unit) / dist.get_world_size()))
-    free_gradients(unit)
-    free(unit)
+        unit.shard.add_(reduced(averages(unit)))
+    free_all(unit)
 
 
 def in_place(unit: Unit) -> None:
@@ -232,6 +243,7 @@ def reduced_shard(
         "unit.shard, where it is not padding": unit.shard.detach().nan_to_num(0),
         "whether each gradient is freed": [param.grad is None for param in unit.params],
         "unit.flat": "there" if unit.flat is not None else "freed",
+        "elements in each parameter": [param.numel() for param in unit.params],
     }
 
 
@@ -302,6 +314,20 @@ REDUCE_GRADIENTS = Exercise(
             action="Reduce into a tensor of its own: `torch.empty_like(unit.shard)`.",
         ),
         Mistake(
+            id="reduces-twice",
+            solution=reduces_twice,
+            told="The gradients are reduced and added twice, so they count double, and twice as much is sent.",
+            action="Reduce them once: one flat tensor, one reduce-scatter.",
+        ),
+        Mistake(
+            id="something-kept",
+            solution=something_kept,
+            told="All is reduced and freed by name, and something that outlives your function still refers to the flat "
+            "gradients: a function that closes over them, an attribute or a list.",
+            action="Keep nothing but the shard. A local variable ends with the function, unless another function "
+            "closes over it.",
+        ),
+        Mistake(
             id="parameters-kept",
             solution=parameters_kept,
             told="The unit is not freed. After backward, every unit's parameters would be whole on every rank.",
@@ -324,7 +350,8 @@ REDUCE_GRADIENTS = Exercise(
             solution=skips_missing,
             told="Parameters without a gradient are left out, so on this rank all that follow move to the front, and "
             "meet the gradients of other parameters.",
-            action="Bring zeros for them.",
+            action="Bring zeros for them, as many as the parameter has elements while the unit is gathered: free the "
+            "unit last.",
         ),
         Mistake(
             id="skips-missing-and-padding",

@@ -46,6 +46,20 @@ def emptied_by_a_view(params: Params) -> Tensor:
     return shard
 
 
+def memory_taken_away(params: Params) -> Tensor:
+    shard = parameters_kept(params)
+    for param in params:
+        param.data.untyped_storage().resize_(0)
+    return shard
+
+
+def padding_in_front(params: Params) -> Tensor:
+    flat = torch.cat([param.detach().reshape(-1) for param in params])
+    padded = F.pad(flat, (-flat.numel() % dist.get_world_size(), 0))
+    empty(params)
+    return padded.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
 def remainder_dropped(params: Params) -> Tensor:
     flat = torch.cat([param.detach().reshape(-1) for param in params])
     size = flat.numel() // dist.get_world_size()
@@ -193,6 +207,19 @@ SHARD_PARAMS = Exercise(
             told="The parameters have no elements any more, but they are empty views of their old memory, and that "
             "keeps it.",
             action="Assign a new tensor of 0 elements to `param.data`, not a slice of the old one.",
+        ),
+        Mistake(
+            id="memory-taken-away",
+            solution=memory_taken_away,
+            told="You take the memory away from under the parameters, as FSDP2 does; they still have their shapes. "
+            "Here a parameter is empty when it has no elements: so nobody can read what is not there.",
+            action="Assign a new tensor of 0 elements to `param.data`.",
+        ),
+        Mistake(
+            id="padding-in-front",
+            solution=padding_in_front,
+            told="The padding stands in front of the first parameter, and moves all of them.",
+            action="`F.pad(flat, (0, missing))` puts it behind the last one.",
         ),
         Mistake(
             id="remainder-dropped",

@@ -42,17 +42,50 @@ def sharded_forward(unit: Unit, x: Tensor) -> Tensor:
     return output
 
 
-def is_of(unit: Unit, tensor: Tensor) -> bool:
-    begins: int = unit.flat.untyped_storage().data_ptr()
-    return tensor.untyped_storage().data_ptr() == begins
+Note = tuple[torch.Size, tuple[int, ...], int]
+
+
+def noted(unit: Unit, tensor: Tensor) -> Any:
+    """A note in the place of a view of `unit.flat`; any other tensor itself."""
+    whole: Tensor = unit.flat
+    if tensor.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr():
+        return tensor
+    return tensor.size(), tensor.stride(), tensor.storage_offset()
+
+
+def viewed(unit: Unit, note: Note) -> Tensor:
+    view: Tensor = unit.flat.as_strided(*note)
+    return view
+
+
+def forward(
+    unit: Unit,
+    x: Tensor,
+    *,
+    pack: Callable[[Unit, Tensor], Any] = noted,
+    unpack: Callable[[Unit, Any], Tensor] = viewed,
+    again: Callable[[Unit], None] = gather,
+) -> Tensor:
+    """A right solution, but for the parts that are given.
+
+    Args:
+        pack: what autograd saves of a tensor.
+        unpack: the tensor that a note stands for.
+        again: called when the gradient of the output is there.
+    """
+    gather(unit)
+    with saved_tensors_hooks(
+        lambda tensor: pack(unit, tensor),
+        lambda saved: unpack(unit, saved) if isinstance(saved, tuple) else saved,
+    ):
+        output: Tensor = unit.module(x)
+    free(unit)
+    output.register_hook(lambda grad: again(unit))
+    return output
 
 
 def autograd_keeps_views(unit: Unit, x: Tensor) -> Tensor:
-    gather(unit)
-    output: Tensor = unit.module(x)
-    free(unit)
-    output.register_hook(lambda grad: gather(unit))
-    return output
+    return forward(unit, x, pack=lambda unit, tensor: tensor)
 
 
 def never_freed(unit: Unit, x: Tensor) -> Tensor:
@@ -61,92 +94,50 @@ def never_freed(unit: Unit, x: Tensor) -> Tensor:
     return output
 
 
-def gathers_when_asked(unit: Unit, x: Tensor) -> Tensor:
-    def pack(tensor: Tensor) -> Any:
-        return (tensor.size(), tensor.stride(), tensor.storage_offset()) if is_of(unit, tensor) else tensor
-
-    def unpack(saved: Any) -> Any:
-        if not isinstance(saved, tuple):
-            return saved
-        gather(unit)
-        return unit.flat.as_strided(*saved)
-
+def gathered_at_once(unit: Unit, x: Tensor) -> Tensor:
+    output = forward(unit, x)
     gather(unit)
-    with saved_tensors_hooks(pack, unpack):
-        output: Tensor = unit.module(x)
-    free(unit)
     return output
+
+
+def saves_copies(unit: Unit, x: Tensor) -> Tensor:
+    return forward(unit, x, pack=lambda unit, tensor: tensor.clone())
+
+
+def gathers_when_asked(unit: Unit, x: Tensor) -> Tensor:
+    def unpack(unit: Unit, note: Note) -> Tensor:
+        gather(unit)
+        return viewed(unit, note)
+
+    return forward(unit, x, unpack=unpack, again=lambda unit: None)
 
 
 def unpack_closes_over_the_whole(unit: Unit, x: Tensor) -> Tensor:
     gather(unit)
     flat = unit.flat
-
-    def pack(tensor: Tensor) -> Any:
-        return (tensor.size(), tensor.stride(), tensor.storage_offset()) if is_of(unit, tensor) else tensor
-
-    def unpack(saved: Any) -> Any:
-        return flat.as_strided(*saved) if isinstance(saved, tuple) else saved
-
-    with saved_tensors_hooks(pack, unpack):
-        output: Tensor = unit.module(x)
-    free(unit)
-    output.register_hook(lambda grad: gather(unit))
-    return output
+    return forward(unit, x, unpack=lambda unit, note: flat.as_strided(*note))
 
 
 def without_the_offset(unit: Unit, x: Tensor) -> Tensor:
-    def pack(tensor: Tensor) -> Any:
-        return (tensor.size(), tensor.stride()) if is_of(unit, tensor) else tensor
-
-    def unpack(saved: Any) -> Any:
-        return unit.flat.as_strided(*saved) if isinstance(saved, tuple) else saved
-
-    gather(unit)
-    with saved_tensors_hooks(pack, unpack):
-        output: Tensor = unit.module(x)
-    free(unit)
-    output.register_hook(lambda grad: gather(unit))
-    return output
+    return forward(unit, x, unpack=lambda unit, note: viewed(unit, (*note[:2], 0)))
 
 
 def without_the_strides(unit: Unit, x: Tensor) -> Tensor:
-    def pack(tensor: Tensor) -> Any:
-        return (tensor.storage_offset(), tensor.size()) if is_of(unit, tensor) else tensor
+    def unpack(unit: Unit, note: Note) -> Tensor:
+        size, _, offset = note
+        view: Tensor = unit.flat[offset : offset + size.numel()].view(size)
+        return view
 
-    def unpack(saved: Any) -> Any:
-        if not isinstance(saved, tuple):
-            return saved
-        offset, size = saved
-        return unit.flat[offset : offset + size.numel()].view(size)
-
-    gather(unit)
-    with saved_tensors_hooks(pack, unpack):
-        output: Tensor = unit.module(x)
-    free(unit)
-    output.register_hook(lambda grad: gather(unit))
-    return output
+    return forward(unit, x, unpack=unpack)
 
 
 def notes_for_all(unit: Unit, x: Tensor) -> Tensor:
-    gather(unit)
-    with saved_tensors_hooks(
-        lambda tensor: (tensor.size(), tensor.stride(), tensor.storage_offset()),
-        lambda saved: unit.flat.as_strided(*saved),
-    ):
-        output: Tensor = unit.module(x)
-    free(unit)
-    output.register_hook(lambda grad: gather(unit))
-    return output
+    return forward(unit, x, pack=lambda unit, tensor: (tensor.size(), tensor.stride(), tensor.storage_offset()))
 
 
 def without_autograd(unit: Unit, x: Tensor) -> Tensor:
-    gather(unit)
     with torch.no_grad():
-        output: Tensor = unit.module(x)
-    free(unit)
-    output.register_hook(lambda grad: gather(unit))
-    return output
+        return forward(unit, x)
 
 
 def computes_again(unit: Unit, x: Tensor) -> Tensor:
@@ -162,7 +153,7 @@ def computes_again(unit: Unit, x: Tensor) -> Tensor:
 
 
 def with_objects(unit: Unit, x: Tensor) -> Tensor:
-    class Note:
+    class Saved:
         def __init__(self, tensor: Tensor) -> None:
             self.view = tensor.shape, tensor.stride(), tensor.storage_offset()
 
@@ -173,8 +164,8 @@ def with_objects(unit: Unit, x: Tensor) -> Tensor:
     begin = unit.flat.data_ptr()
     end = begin + unit.flat.nbytes
     with saved_tensors_hooks(
-        lambda tensor: Note(tensor) if begin <= tensor.data_ptr() < end else tensor.detach(),
-        lambda saved: torch.as_strided(unit.flat, *saved.view) if isinstance(saved, Note) else saved,
+        lambda tensor: Saved(tensor) if begin <= tensor.data_ptr() < end else tensor.detach(),
+        lambda saved: torch.as_strided(unit.flat, *saved.view) if isinstance(saved, Saved) else saved,
     ):
         output: Tensor = unit.module(x)
     if output.requires_grad:
@@ -280,6 +271,20 @@ SHARDED_FORWARD = Exercise(
             solution=never_freed,
             told="The unit stays gathered, so after forward every unit's parameters are whole on every rank.",
             action="Call `free(unit)` once you have the output.",
+        ),
+        Mistake(
+            id="gathered-at-once",
+            solution=gathered_at_once,
+            told="You free the unit and gather it again right away, before your function returns. So after forward "
+            "every unit's parameters are whole on every rank.",
+            action="Give `output.register_hook` a function, which backward calls: `lambda grad: gather(unit)`.",
+        ),
+        Mistake(
+            id="saves-copies",
+            solution=saves_copies,
+            told="`pack` gives autograd a copy of each tensor. Copies do not keep `unit.flat`, and take as much memory "
+            "themselves.",
+            action="For a view of `unit.flat`, return a note: its size, its strides and its offset, and no tensor.",
         ),
         Mistake(
             id="not-there-when-backward-begins",

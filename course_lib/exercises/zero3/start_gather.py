@@ -22,7 +22,7 @@ Finish = Callable[[], None]
 
 
 def room(unit: Unit) -> Tensor:
-    return torch.empty(dist.get_world_size() * unit.shard.numel(), dtype=unit.shard.dtype)
+    return torch.zeros(dist.get_world_size() * unit.shard.numel(), dtype=unit.shard.dtype)
 
 
 def pieces(unit: Unit) -> list[Tensor]:
@@ -31,138 +31,106 @@ def pieces(unit: Unit) -> list[Tensor]:
     return list(unit.flat[: sum(numels)].split(numels))
 
 
-def show(unit: Unit) -> None:
-    for param, shape, piece in zip(unit.params, unit.shapes, pieces(unit), strict=True):
-        param.data = piece.view(shape)
+def views(unit: Unit) -> list[Tensor]:
+    """Each parameter's part of `unit.flat`, in its shape."""
+    return [piece.view(shape) for piece, shape in zip(pieces(unit), unit.shapes, strict=True)]
+
+
+def give(unit: Unit, tensors: list[Tensor]) -> None:
+    """Let each parameter be its tensor."""
+    for param, tensor in zip(unit.params, tensors, strict=True):
+        param.data = tensor
+
+
+def started(unit: Unit, then: Callable[[Unit], None]) -> Finish:
+    """What most of the mistakes have right: the all-gather is under way; to finish is to wait, and `then`."""
+    unit.flat = room(unit)
+    handle = dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
+
+    def finish() -> None:
+        handle.wait()
+        then(unit)
+
+    return finish
 
 
 def waits_at_once(unit: Unit) -> Finish:
     unit.flat = room(unit)
     dist.all_gather_single(unit.flat, unit.shard.detach())
-    return lambda: show(unit)
+    return lambda: give(unit, views(unit))
+
+
+def waits_for_a_list(unit: Unit) -> Finish:
+    unit.flat = room(unit)
+    dist.all_gather(list(unit.flat.chunk(dist.get_world_size())), unit.shard.detach())
+    return lambda: give(unit, views(unit))
 
 
 def never_waits(unit: Unit) -> Finish:
-    unit.flat = torch.zeros_like(room(unit))
+    unit.flat = room(unit)
     dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
-    return lambda: show(unit)
+    return lambda: give(unit, views(unit))
 
 
 def returns_nothing(unit: Unit) -> None:
-    unit.flat = room(unit)
-    handle = dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        show(unit)
+    started(unit, lambda unit: give(unit, views(unit)))
 
 
 def keeps_the_views(unit: Unit) -> Finish:
-    unit.flat = room(unit)
-    handle = dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
-    views = unit.__dict__["views"] = [piece.view(shape) for piece, shape in zip(pieces(unit), unit.shapes, strict=True)]
-
-    def finish() -> None:
-        handle.wait()
-        for param, view in zip(unit.params, views, strict=True):
-            param.data = view
-
+    finish = started(unit, lambda unit: give(unit, unit.__dict__["views"]))
+    unit.__dict__["views"] = views(unit)
     return finish
 
 
 def copies(unit: Unit) -> Finish:
-    unit.flat = room(unit)
-    handle = dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        for param, shape, piece in zip(unit.params, unit.shapes, pieces(unit), strict=True):
-            param.data = piece.clone().view(shape)
-
-    return finish
+    return started(unit, lambda unit: give(unit, [view.clone() for view in views(unit)]))
 
 
 def copies_into_the_empty(unit: Unit) -> Finish:
-    unit.flat = room(unit)
-    handle = dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
+    def copy(unit: Unit) -> None:
+        for param, view in zip(unit.params, views(unit), strict=True):
+            param.data.copy_(view)
 
-    def finish() -> None:
-        handle.wait()
-        for param, shape, piece in zip(unit.params, unit.shapes, pieces(unit), strict=True):
-            param.data.copy_(piece.view(shape))
-
-    return finish
+    return started(unit, copy)
 
 
 def new_parameters(unit: Unit) -> Finish:
-    unit.flat = room(unit)
-    handle = dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
+    def make(unit: Unit) -> None:
+        unit.params = [nn.Parameter(view) for view in views(unit)]
 
-    def finish() -> None:
-        handle.wait()
-        views = [piece.view(shape) for piece, shape in zip(pieces(unit), unit.shapes, strict=True)]
-        unit.params = [nn.Parameter(view) for view in views]
-
-    return finish
+    return started(unit, make)
 
 
 def not_in_the_unit(unit: Unit) -> Finish:
     gathered = Unit.__new__(Unit)
-    gathered.flat, gathered.params, gathered.shapes = room(unit), unit.params, unit.shapes
-    handle = dist.all_gather_single(gathered.flat, unit.shard.detach(), async_op=True)
+    gathered.shard, gathered.params, gathered.shapes = unit.shard, unit.params, unit.shapes
 
-    def finish() -> None:
-        handle.wait()
-        show(gathered)
+    def let_go(gathered: Unit) -> None:
+        give(gathered, views(gathered))
         gathered.flat = None
 
-    return finish
+    return started(gathered, let_go)
 
 
 def padding_not_cut_off(unit: Unit) -> Finish:
-    unit.flat = room(unit)
-    handle = dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        numels = [shape.numel() for shape in unit.shapes]
-        for param, shape, piece in zip(unit.params, unit.shapes, unit.flat.split(numels), strict=True):
-            param.data = piece.view(shape)
-
-    return finish
+    return started(unit, lambda unit: give(unit, list(unit.flat.split([shape.numel() for shape in unit.shapes]))))
 
 
 def all_from_the_front(unit: Unit) -> Finish:
-    unit.flat = room(unit)
-    handle = dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        for param, shape in zip(unit.params, unit.shapes, strict=True):
-            param.data = unit.flat[: shape.numel()].view(shape)
-
-    return finish
+    return started(unit, lambda unit: give(unit, [unit.flat[: shape.numel()].view(shape) for shape in unit.shapes]))
 
 
 def flat_parameters(unit: Unit) -> Finish:
-    unit.flat = room(unit)
-    handle = dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        for param, piece in zip(unit.params, pieces(unit), strict=True):
-            param.data = piece
-
-    return finish
+    return started(unit, lambda unit: give(unit, pieces(unit)))
 
 
 def in_float32(unit: Unit) -> Finish:
-    unit.flat = torch.zeros(dist.get_world_size() * unit.shard.numel())
+    unit.flat = room(unit).float()
     handle = dist.all_gather_single(unit.flat, unit.shard.detach().float(), async_op=True)
 
     def finish() -> None:
         handle.wait()
-        show(unit)
+        give(unit, views(unit))
 
     return finish
 
@@ -267,6 +235,14 @@ START_GATHER = Exercise(
             solution=waits_at_once,
             told="Your function waits for the all-gather before it returns, so nothing can be computed meanwhile. "
             "Here a rank even waits for ever, since the last one starts only when all others have returned.",
+            action="Pass `async_op=True`, and call the handle's `wait()` in the function that you return.",
+        ),
+        Mistake(
+            id="waits-for-a-list",
+            solution=waits_for_a_list,
+            told="`dist.all_gather` returns when everything is there, so your function waits for it, and nothing can "
+            "be computed meanwhile. Here a rank even waits for ever, since the last one starts only when all others "
+            "have returned.",
             action="Pass `async_op=True`, and call the handle's `wait()` in the function that you return.",
         ),
         Mistake(
