@@ -124,6 +124,8 @@ def _draw_memory(drawing: Drawing, plan: Plan, machine: Hardware) -> None:
     drawing.text(line, f"the device has {size(machine.memory_bytes)}", "text-anchor='middle'")
     for moment, held in moments.items():
         drawing.row(moment, size(sum(held.values())), _stacked(held, most))
+    if plan.host_bytes:
+        drawing.row("in the host's memory", size(plan.host_bytes), [])
     drawing.elements.append(
         f"<path d='M{line:.1f} {top + 4:.1f}V{drawing.y + 8:.1f}' stroke='currentColor' stroke-width='2' "
         "stroke-dasharray='5 3'/>"

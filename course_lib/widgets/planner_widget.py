@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ipywidgets import HTML, BoundedIntText, Dropdown, HBox, Layout, VBox
@@ -11,7 +12,7 @@ from ..planner.checks import known, whole
 from ..planner.explain import shortage, size
 from ..planner.settings import CHECKPOINTING
 from ..plots.plan import plot_plan
-from .style import display_with_text, markup, note, sheet
+from .style import alert, display_with_text, markup, note, sheet
 
 STAGES = {
     "0: data parallel": 0,
@@ -62,10 +63,10 @@ class PlannerWidget(VBox):
         self._card.add_class("course-card")
         super().__init__([sheet(), self._card])
         self.add_class("course-widget")
-        self._drawn = True
-        self._show()
+        self._show(note)
+        self._choosing = False
         for field in self.fields.values():
-            field.observe(lambda _: self._show(), "value")
+            field.observe(self._changed, "value")
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -92,24 +93,28 @@ class PlannerWidget(VBox):
         """
         for name, value in chosen.items():
             _check(name, value)
-        self._drawn = False
+        self._choosing = True
         for name, value in chosen.items():
             self.fields[name].value = value
-        self._drawn = True
-        self._show()
+        self._choosing = False
+        self._show(alert)
 
-    def _show(self) -> None:
-        if not self._drawn:
-            return
+    def _changed(self, _: object) -> None:
+        if not self._choosing:
+            self._show(alert)
+
+    def _show(self, message: Callable[..., str]) -> None:
+        """Draw the plan, and tell whether it fits in a `message`: an alert, which is read out, as it changes."""
         machine = HARDWARE[self.fields["hardware"].value]
         try:
             chosen = self.plan
             picture = plot_plan(chosen, machine)
         except ValueError as refusal:
-            self.verdict.value, self.figure.value = note("Cannot be planned.", str(refusal), tone="wrong"), ""
+            self.verdict.value, self.figure.value = message("Cannot be planned.", str(refusal), tone="wrong"), ""
             return
         self.figure.value = picture.html
-        self.verdict.value = _verdict(chosen, machine)
+        *told, tone = _verdict(chosen, machine)
+        self.verdict.value = message(*told, tone=tone)
 
     def text(self) -> str:
         """The plan in words, or why there is none."""
@@ -156,9 +161,10 @@ def _check(name: str, value: Any) -> None:
         known(name, value, choices.values())
 
 
-def _verdict(chosen: Plan, machine: Hardware) -> str:
+def _verdict(chosen: Plan, machine: Hardware) -> tuple[str, str, str]:
+    """A headline, what it says, and its tone."""
     short, where = shortage(chosen, machine)
     if short > 0:
-        return note("Does not fit:", f"{size(short)} short on rank 0, {where}.", tone="wrong")
+        return "Does not fit:", f"{size(short)} short on rank 0, {where}.", "wrong"
     peak, there = size(chosen.peak_bytes), size(machine.memory_bytes)
-    return note("Fits:", f"rank 0 holds at most {peak} of {there}, {chosen.peak_moment}.", tone="right")
+    return "Fits:", f"rank 0 holds at most {peak} of {there}, {chosen.peak_moment}.", "right"

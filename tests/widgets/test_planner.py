@@ -31,6 +31,13 @@ def test_choosing_in_a_field_draws_its_plan() -> None:
     assert "stage 1 on 8 ranks" in planner.figure.value
 
 
+def test_what_changes_is_read_out() -> None:
+    planner = show_planner()
+    assert "role=" not in planner.verdict.value
+    planner.set(stage=2)
+    assert '<div role="alert">' in planner.verdict.value
+
+
 def test_what_does_not_fit_says_how_much_is_short() -> None:
     planner = show_planner(stage=0)
     short = (planner.plan.peak_bytes - 80e9) / 1e9
@@ -172,3 +179,9 @@ def test_every_model_can_be_drawn(model: str) -> None:
 
 def test_one_rank_sends_nothing() -> None:
     assert "sends nothing" in plot_plan(plan(model="gpt2"), "laptop").svg
+
+
+def test_what_is_offloaded_is_told() -> None:
+    planned = plan(model="gpt2", world_size=8, stage=3, offload=["optimizer"])
+
+    assert ">in the host&#x27;s memory<" in plot_plan(planned, "h100").svg
