@@ -1,0 +1,174 @@
+"""One rank out of any number, with tensors that have a size and no memory: what it would hold and send.
+
+A thread runs the learner's function as that rank. Its tensors are fake (`dryrun_tensors`), its peers are not there
+(`dryrun_rank`), and the meter counts as it always does: so 7.5 B parameters on 16,384 ranks fit in a laptop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from weakref import WeakSet
+
+from torch.distributed import distributed_c10d as c10d
+
+from ..errors import CourseError
+from . import interpose, metered, simulated, streams, torch_internals
+from .dryrun_rank import DryRank, NotInGroup
+from .dryrun_run import DryOutcome
+from .dryrun_tensors import FakeCopies, NoNumbers, stand_ins
+from .failure import Interrupted, RankError, RankReport, advice_for, quoted
+from .standins import Replacement, Shared, replaced
+
+GRACE = 1.0
+"""Seconds in which a rank must stop when it is told to, before it is left behind."""
+
+
+class DryRun:
+    """A world of which one rank runs: see `backends.Backend`.
+
+    Args:
+        world_size: how many ranks there are.
+        rank: the one that runs.
+
+    Raises:
+        CourseError: there is no such rank.
+    """
+
+    def __init__(self, world_size: int, rank: int = 0) -> None:
+        if world_size < 1:
+            raise CourseError(f"World({world_size}): a world has at least one rank. For example World(64).")
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < world_size:
+            raise CourseError(
+                f"World({world_size}, backend='dryrun', rank={rank!r}): there is no such rank. A dry run runs one of "
+                f"the ranks 0 to {world_size - 1}: rank={world_size - 1} is the last, whose shards have the padding."
+            )
+        self._world_size, self._rank = world_size, rank
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        timeout: float,
+        size_of: Callable[[int], int] | None,
+    ) -> DryOutcome:
+        """Call `fn(*args, **kwargs)` as the one rank."""
+        started = time.perf_counter()
+        meter = None if size_of is None else metered.memory_meter(self._rank, started, size_of, WeakSet())
+        rank = DryRank(self._rank, self._world_size, FakeCopies(fn, args, kwargs), meter)
+        with ExitStack() as stack:
+            for context in _contexts(measured=meter is not None):
+                stack.enter_context(context.in_use())
+            failure = _supervised(rank, timeout)
+        for line in rank.streams.output.splitlines():
+            print(f"[rank {self._rank}] {line}")
+        if failure is not None:
+            raise failure from None
+        return DryOutcome(
+            results=[rank.result],
+            output=[rank.streams.output],
+            calls=[rank.asking.calls],
+            started=started,
+            spans=[rank.span],
+            memory=[meter.report()] if meter is not None else [],
+            rank=self._rank,
+            world_size=self._world_size,
+        )
+
+
+def _contexts(measured: bool) -> Iterator[Shared]:
+    yield from (simulated._process_settings, streams.streams_by_thread, interpose.rank_threads, _dry_threads)
+    if measured:
+        yield simulated._owners
+
+
+def _supervised(rank: DryRank, timeout: float) -> RankError | Interrupted | None:
+    """Let `rank` run until it has left, or its time is over: what went wrong."""
+    deadline = time.monotonic() + timeout
+    kind, site, interrupt = "", None, False
+    rank.start()
+    try:
+        while rank.is_alive() and time.monotonic() < deadline:
+            rank.join(0.1)  # short: not every interrupt ends a wait
+        if rank.is_alive():
+            kind = "timeout"
+    except KeyboardInterrupt:
+        kind, interrupt = "interrupted", True
+    if kind:
+        site = rank.where()
+        _stop(rank)
+    elif rank.error is None:
+        return None
+    else:
+        kind = {SystemExit: "exited", NotInGroup: "not_in_group"}.get(rank.error, "raised")
+    report = RankReport(
+        rank=rank.rank,
+        state="running" if rank.raised is None else "raised",
+        site=site,
+        raised=None if kind in ("timeout", "interrupted") else rank.raised,
+        stopped=not rank.is_alive(),
+    )
+    message = _told(kind, report, rank.world_size, timeout)
+    if interrupt:
+        return Interrupted(message)
+    return RankError(message, kind=kind, rank=rank.rank, ranks=[report], output=[rank.streams.output])
+
+
+def _stop(rank: DryRank) -> None:
+    deadline = time.monotonic() + GRACE
+    while rank.is_alive() and time.monotonic() < deadline:
+        rank.stop()
+        rank.join(0.02)
+
+
+def _told(kind: str, report: RankReport, world_size: int, timeout: float) -> str:
+    """The whole message of a `RankError`."""
+    who = f"the dry run of rank {report.rank} of {world_size}"
+    site, advice = report.site, "run the cell again; the world is ready for it."
+    if report.raised is not None:
+        site, advice = report.raised.site, advice_for(report.raised.message) or "mend that line, then run it again."
+        headline = f"{who} raised {report.raised}"
+        if report.raised.type == NoNumbers.__name__:
+            headline = f"{who}: {report.raised.message}"
+            advice = (
+                "decide by what is known without computing, such as shapes, ranks and Python's own numbers, or leave "
+                "that line out of the dry run. Where the number matters, run the function in a small world: World(4)."
+            )
+    elif kind == "timeout":
+        headline = f"{who} was stopped after its time limit of {timeout:g} s"
+        advice = (
+            "look for a loop that never ends; if the work is only long, give the world more time: World(…, timeout=…)."
+        )
+    else:
+        headline = f"{who} was interrupted"
+    lines = [headline, *([f"  at {quoted(site)}"] if site is not None else []), f"Next: {advice}"]
+    if not report.stopped:
+        lines.append(
+            f"Note: rank {report.rank} could not be interrupted (a long call outside Python) and will stop when that "
+            "call returns. What it does until then is ignored."
+        )
+    return "\n".join(lines)
+
+
+def _without_peers(helper: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands in for what makes a process group: those of a dry run send nothing, whatever backend is asked for."""
+
+    def new_group(size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(interpose.current(), DryRank):
+            backend = torch_internals.without_peers
+        return helper(size, rank, ranks, backend, *args, **kwargs)
+
+    return new_group
+
+
+def _stand_ins() -> Iterator[Replacement]:
+    yield c10d, "_new_process_group_helper", _without_peers(c10d._new_process_group_helper)
+    yield from stand_ins()
+
+
+_dry_threads = Shared(lambda: replaced(_stand_ins()))
+"""While it is in use, threads may be dry runs."""

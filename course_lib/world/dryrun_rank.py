@@ -1,0 +1,121 @@
+"""The one rank of a dry run: a thread whose peers are not there.
+
+Its collectives are described and counted as in a simulated world, and done at once: their results have a shape, which
+is known, and numbers, which nobody has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..meter import MemoryMeter
+from . import interpose, torch_internals
+from .arguments import tensors_in
+from .asking import Asking
+from .calls import Call
+from .dryrun_tensors import FakeCopies, WithoutNumbers
+from .failure import Raised
+from .fault import Stopped
+from .sites import Site, learner_site
+from .streams import Streams
+
+
+class NotInGroup(RuntimeError):
+    """A collective was asked of a group that the rank does not belong to."""
+
+
+class DryRank(threading.Thread):
+    """Rank `rank` of `world_size`: its thread and, afterwards, what it returned or raised."""
+
+    def __init__(self, rank: int, world_size: int, copies: FakeCopies, meter: MemoryMeter | None) -> None:
+        super().__init__(name=f"rank {rank}", daemon=True)
+        self.rank, self.world_size = rank, world_size
+        self.streams = Streams(rank, world_size)
+        self.meter = meter
+        self.asking = Asking(rank)
+        self.span = (inf, inf)  # when it entered the function, and when it left
+        self.result: Any = None
+        self.raised: Raised | None = None
+        self.error: type[BaseException] | None = None
+        self.groups: SimpleNamespace = interpose.no_groups()
+        self._copies = copies
+        self._mode = WithoutNumbers()
+
+    # -- the interposer of this thread: see interpose.Interposer ---------------------------------------------------
+
+    @property
+    def generator(self) -> torch.Generator:
+        return self.streams.torch
+
+    def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
+        call = self.asking.call(operator, arguments)
+        call.times.matched = call.times.done = call.times.issued
+        if self.meter is not None:
+            self.meter.lend(arguments.values())  # which says what these are for; nobody borrows them
+        tensors = list(tensors_in(arguments.values()))
+        if not any(isinstance(tensor, torch_internals.FakeTensor) for tensor in tensors):
+            return execute(*arguments.values())  # integers of DDP's C++ part: as if its peers had the same
+        self._mode.forget(tensors)
+        return torch_internals.completed(operator, arguments)
+
+    def new_group(self, group_name: str, ranks: list[int]) -> None:
+        call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), site=learner_site())
+        call.times.matched = call.times.done = call.times.issued
+        self.asking.calls.append(call)
+
+    def not_in_group(self, op: str) -> None:
+        raise NotInGroup(f"{op} was called on a group that this rank does not belong to")
+
+    def waiting(self, work: Any) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def identity(self) -> Iterator[None]:
+        with interpose.interposed(self), self.streams.own():
+            yield
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        with self.identity():
+            try:
+                self._call()
+            except BaseException as error:
+                self.raised, self.error = Raised.of(error), type(error)
+            finally:
+                self.span = (self.span[0], time.perf_counter())
+                if dist.is_initialized():
+                    dist.destroy_process_group()
+
+    def _call(self) -> None:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=self.rank, world_size=self.world_size)
+        with contextlib.nullcontext() if self.meter is None else self.meter.watching():
+            fn, args, kwargs = self._copies.unpack_for(self._mode, self._made)
+            self.span = (time.perf_counter(), inf)
+            with self._mode:
+                self.result = fn(*args, **kwargs) if self.meter is None else self.meter.call(fn, args, kwargs)
+
+    def _made(self, tensor: torch.Tensor) -> None:
+        if self.meter is not None:
+            self.meter.resized(tensor, "set_")  # as what unpickles a tensor is called
+
+    def stop(self) -> None:
+        """Raise `Stopped` wherever the thread is."""
+        self.streams.stopping = True
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(Stopped))
+
+    def where(self) -> Site | None:
+        """The learner's line that this rank is at."""
+        frame = sys._current_frames().get(self.ident or -1)
+        return None if frame is None else learner_site(frame)

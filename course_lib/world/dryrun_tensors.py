@@ -1,0 +1,193 @@
+"""Tensors of a dry run: they have a shape, a dtype and a number of bytes, and no memory behind these.
+
+torch's own `FakeTensorMode` makes them, in which an operator is asked for the shape of its result only. What is
+known without computing stays known: `torch.tensor(3.0).item()` is 3.0. Whoever asks for a number that is not, or for
+a shape that depends on one, gets `NoNumbers`.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Parameter
+
+from ..errors import CourseError
+from ..meter.operators import current
+from . import torch_internals
+from .arguments import tensors_in
+from .copies import Copies
+from .standins import Replacement
+from .torch_internals import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
+
+
+class NoNumbers(CourseError):
+    """Code asked for a number that a dry run has not computed."""
+
+
+def _no_numbers(asked: str) -> NoNumbers:
+    return NoNumbers(f"a dry run has no numbers, and this line asks for one ({asked})")
+
+
+_ASKED = {
+    "_local_scalar_dense": "item(), float(), int(), tolist(), or an `if` or `while` on a tensor",
+    "equal": "whether two tensors are equal",
+    "allclose": "whether two tensors are close",
+}
+"""What code does to come to these operators; all others give a result whose shape depends on numbers."""
+
+
+KNOWN_NUMEL = 2**16
+"""Tensors of integers up to this size keep what is known of them: a mesh of ranks, say, is made with such."""
+
+_COUNTING = {"arange", "zeros", "ones", "full"}
+"""Operators that make integers out of none."""
+
+
+class WithoutNumbers(FakeTensorMode):
+    """Inside it, whatever the thread makes has no memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._within_ddp = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "_c10d_functional":  # as for any group: by way of the c10d operators, which are counted
+            return func.redispatch(cpu_kernels, *args, **kwargs)
+        if self._within_ddp and _counts(args, kwargs):
+            return func(*args, **kwargs)
+        name = func._schema.name.split("::")[1]
+        try:
+            result: Any = super().__torch_dispatch__(func, types, args, kwargs)
+        except VALUE_ASKED as error:
+            raise _no_numbers(_ASKED.get(name, f"{name}: the shape of its result depends on numbers")) from error
+        if name == "lift_fresh" and (watcher := current()) is not None:  # the end of torch.tensor(...)
+            watcher.made(result, name)
+        if name in _COUNTING and result.constant is None and _is_small_integer(result):
+            result.constant = func(*args, **kwargs)
+            self.fake_tensor_converter.add_constant_storage_mapping(result)
+        return result
+
+    def may_turn_const(self, t: Tensor) -> bool:
+        """Whether what is known of `t` is kept."""
+        return super().may_turn_const(t) or (type(t) is Tensor and t.device.type == "cpu" and _is_small_integer(t))
+
+    @contextmanager
+    def numbers_for_ddp(self) -> Iterator[None]:
+        """Inside it, integers have memory: DDP's C++ part reads the sizes that it has exchanged from there."""
+        self._within_ddp = True
+        try:
+            yield
+        finally:
+            self._within_ddp = False
+
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        """What was known of these tensors is so no more: others have written to them."""
+        for tensor in tensors:
+            if isinstance(tensor, FakeTensor) and tensor.constant is not None:
+                self.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
+
+
+def _counts(args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator makes integers of none, or of integers that have memory."""
+    tensors = list(tensors_in([args, *kwargs.values()]))
+    if not tensors:
+        return kwargs.get("dtype") in (torch.int32, torch.int64)
+    return all(type(tensor) is Tensor for tensor in tensors)
+
+
+def _is_small_integer(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= KNOWN_NUMEL
+
+
+class FakeCopies(Copies):
+    """As `Copies`, with the tensors among what is copied made fake by `mode`; `made` is told of each."""
+
+    def unpack_for(self, mode: WithoutNumbers, made: Callable[[Tensor], None]) -> Any:
+        """A new copy of function, arguments and keyword arguments."""
+
+        def rebuild(*args: Any) -> Tensor:
+            fake = mode.from_tensor(torch._utils._rebuild_tensor_v2(*args))
+            made(fake)
+            return fake
+
+        class Unpickler(pickle.Unpickler):
+            def find_class(self, module: str, name: str) -> Any:
+                return rebuild if name == "_rebuild_tensor_v2" else super().find_class(module, name)
+
+        unpickler = Unpickler(io.BytesIO(self._packed))
+        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
+        return unpickler.load()
+
+
+# -- what torch's fake tensors lack ------------------------------------------------------------------------------
+
+
+def stand_ins() -> Iterator[Replacement]:
+    """Methods of fake tensors: of those that would give an obscure error, or crash, as `deepcopy` does."""
+    yield dist, "_verify_params_across_processes", _with_numbers(dist._verify_params_across_processes)
+    yield dist.Reducer, "_rebuild_buckets", _with_numbers(dist.Reducer._rebuild_buckets)
+    yield torch.utils, "swap_tensors", _data_given(torch.utils.swap_tensors)
+    yield FakeTensor, "__deepcopy__", _deepcopy
+    yield FakeTensor, "__format__", _format
+    for name in ("numpy", "__array__", "__reduce_ex__"):
+        yield FakeTensor, name, _refusing(name)
+
+
+def _with_numbers(of_ddp: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        mode = torch_internals.fake_mode()
+        if not isinstance(mode, WithoutNumbers):
+            return of_ddp(*args)
+        with mode.numbers_for_ddp():
+            return of_ddp(*args)
+
+    return call
+
+
+def _data_given(swap_tensors: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor, Tensor], None]:
+    """`Module.to` swaps whole tensors where they are fake, which it cannot where the meter looks at them: it need but
+    give one the data of the other, as it does where they are not fake."""
+
+    def swap(one: Tensor, other: Tensor) -> None:
+        if isinstance(one, FakeTensor):
+            one.data = other.data
+        else:
+            swap_tensors(one, other)
+
+    return swap
+
+
+def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    if id(tensor) in memo:
+        known: Tensor = memo[id(tensor)]
+        return known
+    if not tensor.is_leaf:
+        raise RuntimeError("Only tensors created explicitly by the user support the deepcopy protocol")  # as torch's
+    twin = tensor.detach().clone()
+    if isinstance(tensor, Parameter):
+        twin = Parameter(twin)
+    memo[id(tensor)] = twin.requires_grad_(tensor.requires_grad)
+    twin.grad = copy.deepcopy(tensor.grad, memo)
+    return twin
+
+
+def _format(tensor: Tensor, spec: str) -> str:
+    return format(tensor.item(), spec) if spec else repr(tensor)
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    asked = {"__reduce_ex__": "saving or sending a tensor"}.get(name, "NumPy reads the tensor's content")
+
+    def refuse(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        raise _no_numbers(asked)
+
+    return refuse
