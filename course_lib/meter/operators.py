@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -152,13 +153,16 @@ def _converting(operator: Any, name: str) -> Callable[..., Any]:
     call = operator._op
 
     def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(tensor, Tensor) and (dtype := _NUMPY.get(kwargs.get("dtype"))) is not None:
+            # The 2.5 of `x *= 2.5`, which gets the dtype of x: in four of an AdamW step's operators a parameter.
+            return torch.from_numpy(numpy.array(tensor, dtype=dtype))  # does not give up the GIL, as `call` would
         try:
             guard, watcher = _thread.watch
         except AttributeError:
             guard, watcher = _inherited()
         with guard:
             result = call(tensor, *args, **kwargs)
-        if watcher is not None and isinstance(tensor, Tensor):  # or the 2 of `x *= 2`, which gets the dtype of x
+        if watcher is not None and isinstance(tensor, Tensor):
             watcher.made(result, name)
         return result
 
@@ -198,6 +202,8 @@ def _resizing(operator: Any, name: str) -> Callable[..., Any]:
 
     return kernel
 
+
+_NUMPY: dict[Any, Any] = {torch.float32: numpy.float32, torch.float64: numpy.float64}
 
 _SPECIAL = {
     "_to_copy": _converting,

@@ -45,6 +45,7 @@ class Rank(threading.Thread):
         self._store = store
         self._guard = threading.Lock()
         self._stoppable = False  # whether the thread is in the learner's code, and nowhere that holds a lock of ours
+        self._threads = max(1, torch.get_num_threads() // rendezvous.world_size)
 
     # -- the interposer of this thread: see interpose.Interposer ---------------------------------------------------
 
@@ -83,6 +84,7 @@ class Rank(threading.Thread):
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
+        torch.set_num_threads(self._threads)  # each rank its part of the cores, as torchrun does; see simulated.py
         with self.identity():
             try:
                 self._work()

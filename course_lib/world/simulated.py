@@ -141,12 +141,14 @@ _owners = Shared(metered.owners_told)
 def _process_settings_kept() -> Iterator[None]:
     """Undo what ranks set for the whole process, and what `init_process_group` does to `sys.excepthook`."""
     dtype, excepthook, unraisablehook = torch.get_default_dtype(), sys.excepthook, sys.unraisablehook
+    threads = torch.get_num_threads()
     # In a `__del__`, Python drops a `Stopped` and says so; but another follows.
     sys.unraisablehook = lambda dropped: None if dropped.exc_type is Stopped else unraisablehook(dropped)
     try:
         yield
     finally:
         torch.set_default_dtype(dtype)
+        torch.set_num_threads(threads)
         sys.excepthook, sys.unraisablehook = excepthook, unraisablehook
 
 

@@ -1,6 +1,7 @@
 """A function on every rank, and what comes of it."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -208,3 +209,13 @@ def test_the_process_keeps_its_own_groups_and_settings():
 
     assert list(World(2).run(set_dtype)) == [True, True]
     assert not dist.is_initialized() and (sys.excepthook, torch.get_default_dtype()) == before
+
+
+def test_ranks_share_the_cores_and_give_them_back() -> None:
+    def threads_elsewhere() -> int:
+        with ThreadPoolExecutor() as pool:
+            return pool.submit(torch.get_num_threads).result()
+
+    before = torch.get_num_threads(), threads_elsewhere()
+    assert list(World(3).run(torch.get_num_threads)) == [max(1, before[0] // 3)] * 3
+    assert (torch.get_num_threads(), threads_elsewhere()) == before
