@@ -50,7 +50,13 @@ class Guess:
 
         Raises:
             Unreadable: this is no such number.
+            CourseError: it comes after the measurement.
         """
+        if self.given is None and self.outcome is not None:
+            raise CourseError(
+                f"{self.name} has been measured already, and {given} would no longer be a prediction. Run the cell "
+                "with the question again to be asked anew."
+            )
         read(str(given), self.unit)
         self.given = str(self._progress.predict(self.name, str(given)).value)
 

@@ -54,9 +54,10 @@ class PredictionWidget(VBox):
     def reveal(self, outcome: Outcome) -> None:
         """Show what was measured."""
         self.message.value = alert("Measured.", outcome.text.removeprefix("Measured: "), tone=_tone(outcome))
+        self._lock()
 
     def _lock(self) -> None:
-        locked = self.guess.given is not None
+        locked = self.guess.given is not None or self.guess.outcome is not None
         self.field.disabled = locked
         self.field.value = self.guess.given or self.field.value
         self.button.layout.display = "none" if locked else None
@@ -88,6 +89,7 @@ class PredictionCell:
 
         Raises:
             Unreadable: it is no number that fits the question.
+            CourseError: it comes after the measurement.
         """
         self.guess.commit(given)
         self._widget.show_locked()

@@ -64,6 +64,18 @@ def test_the_first_prediction_is_locked(progress: Progress) -> None:
     assert guess.given == peak(progress).given == "500"
 
 
+def test_what_comes_after_the_measurement_is_no_prediction(progress: Progress) -> None:
+    cell = PredictionCell(peak(progress))
+    cell.reveal(992e6)
+    with pytest.raises(CourseError, match=r"zero1.peak has been measured already, and 992 would no longer be"):
+        cell.commit("992")
+
+    widget = cell._widget
+    assert (widget.field.disabled, widget.button.layout.display) == (True, "none")
+    assert progress.prediction("zero1.peak") is None
+    peak(progress).commit("992")  # the cell, run again, asks anew
+
+
 def test_what_is_no_number_locks_nothing(progress: Progress) -> None:
     guess = peak(progress)
     with pytest.raises(Unreadable, match="cannot be read as a number"):
