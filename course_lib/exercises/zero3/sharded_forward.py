@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from ...meter import mark
 from ..data_parallel.data import ranks
 from ..declare import Case, Exercise, Mistake
-from ..ranks.data import whole_numbers
+from ..ranks.data import dtype_name, whole_numbers
 from ..rules import at_most
 from . import stubs
 from .data import DTYPES, Memory, draw_world_size, mark_when_gone, memory_of, poisoned_unit
@@ -203,7 +203,8 @@ def draw(rng: random.Random, number: int) -> Case:
     def args(rank: int) -> tuple[int, int, Tensor, int]:
         return width, inner, whole_numbers(2, width, seed=seed, rank=100 * rank, dtype=dtype) / 500, seed
 
-    return Case(world_size=world_size, args=args, about=f"{ranks(world_size)}, a unit of {width} × {inner}, {dtype}")
+    about = f"{ranks(world_size)}, a unit of {width} × {inner}, {dtype_name(dtype)}"
+    return Case(world_size=world_size, args=args, about=about)
 
 
 def output_and_gradients(
