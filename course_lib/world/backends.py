@@ -96,7 +96,9 @@ def _processes(choice: Choice) -> Backend:
 
 
 def _nccl(choice: Choice) -> Backend:
-    raise CourseError("World(backend='nccl'): not built yet. Leave the argument out for simulated ranks.")
+    from .gpus import on_gpus
+
+    return on_gpus(choice.world_size, gpus=choice.gpus, share_gpu=choice.share_gpu)
 
 
 BACKENDS = {

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from .calls import Call
@@ -22,7 +23,10 @@ from .process import Process, RankDied
 from .rendezvous import Rendezvous
 from .sites import Site, site_in_dump
 from .telling import how_it_died
-from .wire import Came, FromRank, Go, Job, Left, Outside, Refused, Stop, Waits
+from .wire import Came, Entered, FromRank, Go, Job, Left, Outside, Refused, Stop, Waits
+
+STARTING = 60.0
+"""Seconds that ranks have to find each other, and to import what the function needs; its own time counts from then."""
 
 SETTLE = 0.15
 """Seconds that the other ranks have, after a fault, to come to where they would wait."""
@@ -56,6 +60,8 @@ class Conduct:
         self._calls: dict[tuple[int, int], Meeting] = {}  # by rank and index of the call
         self._dumps = [""] * len(processes)
         self._located: dict[int, Site] = {}
+        self._waited_for = set(range(len(processes)))
+        self._timeout = self._deadline = inf
         self._selector = selectors.DefaultSelector()
         for rank, process in enumerate(processes):
             for fd, hear in (
@@ -68,14 +74,14 @@ class Conduct:
 
     def run(self, jobs: Sequence[Job], timeout: float) -> None:
         """Give every rank its job, and wait until all have left or the run has failed."""
-        deadline = time.monotonic() + timeout
+        self._timeout, self._deadline = timeout, time.monotonic() + timeout + STARTING
         for rank, job in enumerate(jobs):
             self._tell(rank, job)
         while not self.rendezvous.over:
             if self._interrupts:
                 self._interrupts.clear()
                 self.rendezvous.fail("interrupted")
-            elif time.monotonic() > deadline:
+            elif time.monotonic() > self._deadline:
                 self.rendezvous.fail("timeout")
             else:
                 self._hear(POLL)
@@ -139,6 +145,10 @@ class Conduct:
     def _take(self, rank: int, message: FromRank) -> None:
         if isinstance(message, Left):
             self._take_left(rank, message)
+        elif isinstance(message, Entered):
+            self._waited_for -= {rank}
+            if not self._waited_for:
+                self._deadline = time.monotonic() + self._timeout
         elif self.rendezvous.stopping:
             return
         elif isinstance(message, Came):

@@ -21,14 +21,20 @@ from .process import ForkServer, Process
 
 
 class Pool:
-    """Processes for ranks; one run at a time uses them."""
+    """Processes for ranks; one run at a time uses them.
+
+    Attributes:
+        processes: one for each rank.
+        numbers: those of runs.
+        sent: the sources of cells that every process has.
+    """
 
     def __init__(self) -> None:
-        self.numbers = count(1)  # of runs
-        self.sent: set[str] = set()  # the sources that every process has
+        self.numbers = count(1)
+        self.sent: set[str] = set()
         self._lock = threading.Lock()
         self._server: ForkServer | None = None
-        self._processes: list[Process] = []
+        self.processes: list[Process] = []
         self._kernel = os.getpid()
         self._folder = ""
         self._files = count(1)
@@ -43,7 +49,12 @@ class Pool:
             if self._server is None or not self._server.alive:
                 self._start()
             self._replace_dead(world_size)
-            yield self._processes[:world_size]
+            yield self.processes[:world_size]
+
+    @property
+    def server_pid(self) -> int | None:
+        """The number of the process whose children the ranks are; None where there is none yet."""
+        return None if self._server is None else self._server.pid
 
     def group(self, processes: list[Process]) -> str:
         """The file through which these find each other: that of the last run if it can go on with its group."""
@@ -60,18 +71,18 @@ class Pool:
         """Give these ranks new processes."""
         assert self._server is not None
         for rank in ranks:
-            self._processes[rank].close()
-            self._processes[rank] = self._server.spawn()
+            self.processes[rank].close()
+            self.processes[rank] = self._server.spawn()
             self.sent.clear()
 
     def _replace_dead(self, world_size: int) -> None:
         assert self._server is not None
-        dead = [rank for rank, process in enumerate(self._processes) if process.dead()]
+        dead = [rank for rank, process in enumerate(self.processes) if process.dead()]
         if dead:
             print(f"[world] {who(dead)} had died since the last run; a new process took over, with nothing of the old")
             self.replace(dead)
-        while len(self._processes) < world_size:
-            self._processes.append(self._server.spawn())
+        while len(self.processes) < world_size:
+            self.processes.append(self._server.spawn())
             self.sent.clear()
 
     def _start(self) -> None:
@@ -80,20 +91,20 @@ class Pool:
         self._server = ForkServer()
 
     def _abandon(self) -> None:
-        self._kernel, self._server, self._processes, self._folder = os.getpid(), None, [], ""
+        self._kernel, self._server, self.processes, self._folder = os.getpid(), None, [], ""
         self.spoil_group()
 
     def close(self) -> None:
         """End every process."""
         if self._kernel != os.getpid():
             return
-        for process in self._processes:
+        for process in self.processes:
             process.close()
         if self._server is not None:
             self._server.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._server, self._processes, self._folder = None, [], ""
+        self._server, self.processes, self._folder = None, [], ""
         self.spoil_group()
         self.sent.clear()
 

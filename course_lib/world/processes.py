@@ -120,7 +120,7 @@ class Processes:
                 environ=dict(os.environ),
                 folder=os.getcwd(),
                 path=tuple(sys.path),
-                threads=torch.get_num_threads(),
+                threads=max(1, torch.get_num_threads() // self._world_size),
                 sources=sources,
             )
             for rank in range(self._world_size)

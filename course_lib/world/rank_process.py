@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import linecache
 import os
 import pickle
@@ -33,12 +34,19 @@ from .failure import Raised
 from .fault import Stopped
 from .remote_rank import RemoteRank
 from .streams import rank_variables, seed_process
-from .wire import FromRank, Job, Left
+from .wire import Entered, FromRank, Job, Left
 
 STOP, TELL_STACK = signal.SIGUSR1, signal.SIGUSR2
 
 FORMING_SECONDS = 60
 """How long ranks look for each other before they have a group."""
+
+
+_NCCL = {
+    "NCCL_SOCKET_IFNAME": "lo",  # it would listen on every network; all ranks are on this machine
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",  # an error ends the communicator, and not the process with its state
+}
+"""What NCCL is told, unless the kernel's environment says otherwise."""
 
 
 def main(wire_fd: int, output_fd: int, stack_fd: int) -> None:
@@ -99,7 +107,6 @@ class RankProcess:
     def _work(self, rank: RemoteRank) -> Left:
         job, span, result, memory = rank.job, (inf, inf), b"", None
         error: BaseException | None = None
-        entered = inf
         try:
             _prepare(job)
             with contextlib.ExitStack() as stack:
@@ -112,6 +119,7 @@ class RankProcess:
                 if rank.meter is not None:
                     stack.enter_context(rank.meter.watching())
                 fn, args, kwargs = copies.unpack(job.packed)
+                self._send(Entered())
                 entered = time.perf_counter()
                 try:
                     with rank.may_be_stopped():
@@ -159,7 +167,7 @@ class RankProcess:
 def _prepare(job: Job) -> None:
     """Make this process what a new one would be, started now by the kernel."""
     os.environ.clear()
-    os.environ.update({**job.environ, **rank_variables(job.rank, job.world_size)})
+    os.environ.update({**_NCCL, **job.environ, **rank_variables(job.rank, job.world_size)})
     sys.path[:] = job.path
     os.chdir(job.folder)
     for filename, lines in job.sources.items():
@@ -169,6 +177,8 @@ def _prepare(job: Job) -> None:
     if job.device is not None:
         torch.cuda.set_device(job.device)
         torch.set_default_device(f"cuda:{job.device}")
+        gc.collect()  # what the last run has left in cycles
+        torch.cuda.empty_cache()
     seed_process(job.rank)
 
 

@@ -32,7 +32,7 @@ class Job:
         environ: the kernel's environment variables.
         folder: the kernel's working directory.
         path: the kernel's `sys.path`.
-        threads: on how many threads the kernel computes.
+        threads: on how many threads it computes: its part of the cores.
         sources: source code that is in no file, such as that of cells: lines by filename.
     """
 
@@ -67,6 +67,11 @@ class Stop:
 
 
 # -- from a rank -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entered:
+    """The rank has a group and all that the function needs, and calls it now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +140,7 @@ class Left:
     memory: MemoryReport | None
 
 
-FromRank = Came | Waits | Refused | Outside | Left
+FromRank = Entered | Came | Waits | Refused | Outside | Left
 ToRank = Job | Go | Stop
 Message = FromRank | ToRank
 Send = Callable[[Any], None]

@@ -1,0 +1,89 @@
+"""The kernel that owns ranks: how it interrupts them, and what is left when it is gone."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+PROGRAM = """
+import os
+import torch.distributed as dist
+from course_lib import World
+from course_lib.world.pool import pool
+world = World(2, backend="processes", timeout=60)
+print(*world.run(os.getpid), pool.server_pid, flush=True)
+"""
+
+LOOP = """
+def loop():
+    if dist.get_rank() == 1:
+        print("in the loop", flush=True)
+        {loop}
+    dist.barrier()
+world.run(loop)
+"""
+
+
+def gone(pids: set[int]) -> bool:
+    """Whether all of these end, soon."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", ["list(iter(int, 1))", "pass"])
+def test_no_rank_outlives_a_kernel_that_is_killed(loop):
+    code = PROGRAM + LOOP.format(loop=loop)
+    if loop == "pass":
+        code += "import time; time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as kernel:
+        assert kernel.stdout is not None
+        pids = set(map(int, kernel.stdout.readline().split()))
+        assert len(pids) == 3
+        kernel.stdout.readline()
+        kernel.send_signal(signal.SIGKILL)
+    assert gone(pids)
+
+
+@pytest.mark.slow
+def test_a_kernel_that_ends_ends_its_ranks():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr == ""
+    assert gone(set(map(int, done.stdout.split())))
+
+
+@pytest.mark.slow
+def test_jupyters_interrupt_stops_the_run_and_the_next_one_is_right():
+    manager, client = start_new_kernel(kernel_name="python3")
+    printed: list[str] = []
+
+    def hear(message):
+        content = message["content"]
+        printed.append(content.get("text", "") + "\n".join(content.get("traceback", [])))
+        if "in the loop" in printed[-1]:
+            manager.interrupt_kernel()
+
+    def run(code):
+        printed.clear()
+        return client.execute_interactive(code, output_hook=hear, timeout=60, allow_stdin=False)["content"]["status"]
+
+    try:
+        assert run(PROGRAM) == "ok"
+        before = "".join(printed).split()
+        assert run(LOOP.format(loop="while True: pass")) == "error"
+        assert "KeyboardInterrupt: the run was interrupted" in "".join(printed)
+        assert "  rank 1 at cell In[2], line 4, in loop:  while True: pass" in "".join(printed)
+        assert "  rank 0 waited in barrier #1 at cell In[2], line 5" in "".join(printed)
+        assert run(PROGRAM) == "ok"
+        assert "".join(printed).split() == before
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
