@@ -97,7 +97,8 @@ def gradients_of_each_step(
         meet()
         finish()
         sync = False
-        seen.append({name: param.grad for name, param in model.named_parameters()})
+        grads = {name: param.grad for name, param in model.named_parameters()}
+        seen.append({name: None if grad is None else grad.clone() for name, grad in grads.items()})
         model.zero_grad()
     return seen
 
@@ -181,6 +182,13 @@ AVERAGE_DURING_BACKWARD = Exercise(
             told="Buckets are started in a backward in which `should_sync()` is false. What later micro-batches add is "
             "then never averaged.",
             action="Ask `should_sync()` in the hook, each time, and do nothing where it is false.",
+        ),
+        Mistake(
+            id="averages-nothing",
+            solution=lambda buckets, should_sync: lambda: None,
+            told="No bucket is ever started. If you ask `should_sync()` when the hooks are registered, you get the "
+            "answer of that moment, and before the first backward it is no.",
+            action="Register the hooks in any case, and ask `should_sync()` in them, each time.",
         ),
         Mistake(
             id="counts-quiet-backwards",

@@ -162,6 +162,13 @@ MODEL = Exercise(
             action="Ask each parameter: `param.element_size()`.",
         ),
         Mistake(
+            id="four-bytes-and-frozen",
+            solution=weighing(size=in_fp32, gets_gradient=everyone),
+            told="Every element is counted with 4 bytes, and every parameter with a gradient. A layer may have another "
+            "dtype; and a frozen one gets no gradient.",
+            action="Use `param.element_size()`, and count a gradient only where `param.requires_grad` is True.",
+        ),
+        Mistake(
             id="gradients-in-fp32",
             solution=weighing(grad_size=in_fp32),
             told="Gradients are counted with 4 bytes an element. Backward makes them in the dtype of their parameter.",

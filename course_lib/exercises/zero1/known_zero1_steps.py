@@ -127,6 +127,16 @@ def unsharded(params: Params, flat_param: Tensor, make_optimizer: MakeOptimizer)
     return step
 
 
+def unsharded_and_gathered(params: Params, flat_param: Tensor, make_optimizer: MakeOptimizer) -> Step:
+    update = unsharded(params, flat_param, make_optimizer)
+
+    def step() -> None:
+        update()
+        gather(flat_param, shard_of(flat_param).clone())
+
+    return step
+
+
 def whole_state(params: Params, flat_param: Tensor, make_optimizer: MakeOptimizer) -> Step:
     whole = nn.Parameter(flat_param)
     optimizer = make_optimizer([whole])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from itertools import islice
 from typing import Any
 
 from ..declare import Case, Exercise, Mistake, Solution
@@ -36,6 +37,12 @@ def equal_counts(numels: list[int], world_size: int) -> list[list[int]]:
     count = -(-len(numels) // world_size)
     numbers = list(range(len(numels)))
     return [numbers[rank * count : (rank + 1) * count] for rank in range(world_size)]
+
+
+def runs_of_a_count(numels: list[int], world_size: int) -> list[list[int]]:
+    count, left_over = divmod(len(numels), world_size)
+    numbers = iter(range(len(numels)))
+    return [list(islice(numbers, count + (rank < left_over))) for rank in range(world_size)]
 
 
 def past_the_end(numels: list[int], world_size: int) -> list[list[int]]:
@@ -196,6 +203,13 @@ PARTITION = Exercise(
             solution=equal_counts,
             told="Every rank gets about as many parameters, and not as many elements. A bias counts as much as an "
             "embedding then.",
+            action="Compare the ranks by elements: keep the number that each has so far.",
+        ),
+        Mistake(
+            id="runs-of-a-count",
+            solution=runs_of_a_count,
+            told="Nothing is lost: the ranks get runs of parameters, and their counts differ by one at most. But "
+            "parameters differ in size, and a count does not see it.",
             action="Compare the ranks by elements: keep the number that each has so far.",
         ),
         Mistake(

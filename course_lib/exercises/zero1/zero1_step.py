@@ -132,6 +132,13 @@ ZERO1_STEP = Exercise(
             action="Make the optimizer for one shard of `flat_param`, and reduce-scatter the gradients.",
         ),
         Mistake(
+            id="unsharded-and-gathered",
+            solution=known.unsharded_and_gathered,
+            told="Every rank updates everything and holds the state of all; then an all-gather brings each the numbers "
+            "that it has already. It costs more than data parallel, and saves nothing.",
+            action="Make the optimizer for one shard of `flat_param`, and reduce-scatter the gradients.",
+        ),
+        Mistake(
             id="whole-state",
             solution=known.whole_state,
             told="The optimizer was made for all of `flat_param`, so every rank holds the state of all. (Where the "
