@@ -119,6 +119,32 @@ def run_check(options: argparse.Namespace) -> int:
     return 0 if passed == len(graded) else 1
 
 
+def add_rerun(subcommands: Subcommands) -> None:
+    parser = subcommands.add_parser("rerun", help="execute lessons on another world, beside simulated ranks")
+    parser.add_argument("notebooks", type=Path, nargs="*", metavar="NOTEBOOK", help="by default all lessons")
+    parser.add_argument("--world", required=True, help='where ranks live: "processes", "nccl", or "nccl:8" for 8 GPUs')
+    parser.add_argument("--copies", type=Path, default=Path("rerun"), metavar="FOLDER", help="for what was executed")
+    parser.add_argument("--hardware", default="laptop", help="what the planner is asked about (laptop)")
+    parser.set_defaults(run=run_rerun)
+
+
+def run_rerun(options: argparse.Namespace) -> int:
+    from course_lib import rerun  # torch and Jupyter's client, which the other subcommands need not load
+    from course_lib.planner.hardware import hardware
+
+    try:
+        machine = hardware(options.hardware)
+    except ValueError as error:
+        raise CourseError(str(error)) from error
+    notebooks = options.notebooks or [lesson.path for lesson in lessons()]
+    done = []
+    for one in rerun.rerun(notebooks, options.world, options.copies, machine):
+        print(f"{one.notebook.name}: {'failed' if one.failed else 'passed'}, see {one.copy}", flush=True)
+        done.append(one)
+    print(rerun.table(done, options.world, machine))
+    return 1 if any(one.failed for one in done) else 0
+
+
 def add_recipe(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser("recipe", help="run the recipe of torch's ZeroRedundancyOptimizer, and measure it")
     parser.set_defaults(run=run_recipe)
@@ -168,7 +194,7 @@ def run_doctor(_: argparse.Namespace) -> int:
     return 0 if doctor.lessons_can_run(findings) else 1
 
 
-COMMANDS = (add_lab, add_check, add_progress, add_recipe, add_doctor)
+COMMANDS = (add_lab, add_check, add_rerun, add_progress, add_recipe, add_doctor)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -126,6 +126,7 @@ ALLOWED: dict[str, set[str]] = {
     "plots": {"errors", "planner"},
     "world": {"errors", "meter", "plots"},
     "recipe": {"errors", "meter", "world"},
+    "rerun": {"errors", "planner", "world"},
     "exercises": {"errors", "zero", "world", "meter", "planner", "quizzes"},
     "widgets": {"errors", "exercises", "lessons", "planner", "progress", "progress_map", "plots", "quizzes"},
     "grading": {"errors", "exercises", "lessons", "widgets"},

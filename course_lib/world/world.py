@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ..errors import CourseError
 from ..meter.allocator import ALLOCATORS
-from . import interpose
+from . import interpose, journal
 from .backends import chosen
 from .failure import RankError
 from .run import Run, shortened
@@ -107,7 +107,10 @@ class World:
             raise
         if not self._entry.streams:
             show(outcome.output)
-        return self._entry.told(outcome)
+        run = self._entry.told(outcome)
+        if self.backend != "dryrun":  # which is the same everywhere, and takes no time
+            journal.note(getattr(fn, "__name__", type(fn).__name__), run, measured=self.measure)
+        return run
 
 
 def show(output: Sequence[str]) -> None:

@@ -1,0 +1,179 @@
+"""Lessons executed again on another kind of world, without a browser, beside the same on simulated ranks.
+
+    for lesson in rerun([Path("notebooks/04-zero-1.ipynb")], "nccl:8", folder):
+        print(lesson)
+
+Each notebook runs twice, in a kernel of its own, which keeps nothing in the learner's record. The executed copies stay
+in `folder`; what the runs of both held, sent and took is compared, and the planner says what it had expected.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+from .errors import CourseError
+from .planner.cost import bus_bandwidth, seconds
+from .planner.hardware import Hardware
+from .planner.volume import PASSES
+from .world import World, journal
+
+CELL_SECONDS = 600
+"""The longest that one cell may take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What the runs of one notebook came to.
+
+    Attributes:
+        runs: how many there were.
+        peak_bytes: the most that a rank ever held.
+        sent_bytes: by all ranks in all runs, ring volume.
+        seconds: in functions on ranks;  collective_seconds: of that, in rank 0's collectives once all had come.
+        bus_bandwidth: bytes a second, as NCCL's tests define it; 0 where nothing was sent.
+    """
+
+    runs: int
+    peak_bytes: int
+    sent_bytes: int
+    seconds: float
+    collective_seconds: float
+    bus_bandwidth: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rerun:
+    """One notebook, executed on two worlds.
+
+    Attributes:
+        copy: as executed on the asked one.
+        failed: why that did not run to its end; empty where it did.
+        simulated, measured: what ran on simulated ranks, and on the asked world.
+        planned_seconds: what `collective_seconds` was expected to be; None where the hardware has fewer devices.
+    """
+
+    notebook: Path
+    copy: Path
+    failed: str
+    simulated: Totals
+    measured: Totals
+    planned_seconds: float | None
+
+
+def rerun(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardware) -> Iterator[Rerun]:
+    """Execute notebooks on simulated ranks and on `world`, one after the other.
+
+    Args:
+        notebooks: which.
+        world: for `$COURSE_WORLD`, such as "processes" or "nccl:8".
+        folder: where the copies executed on `world` are kept.
+        hardware: what collectives are planned on.
+
+    Raises:
+        CourseError: there is no such world here, a notebook cannot be read, or the folder cannot be written.
+    """
+    World(1, backend=world)  # which says what is wrong before anything runs
+    for path in notebooks:
+        try:
+            notebook = nbformat.read(path, as_version=4)
+            folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise CourseError(f"{path} cannot be executed again ({error}). Name a notebook, and a folder.") from error
+        _, simulated = _execute(notebook, "simulated")
+        failed, measured = _execute(notebook, world)
+        copy = folder / path.name
+        nbformat.write(notebook, copy)
+        yield Rerun(
+            notebook=path,
+            copy=copy,
+            failed=failed,
+            simulated=_totals(simulated),
+            measured=_totals(measured),
+            planned_seconds=_planned_seconds(measured, hardware),
+        )
+
+
+def _execute(notebook: nbformat.NotebookNode, world: str) -> tuple[str, list[journal.Entry]]:
+    """Run all cells; why that ended early, if it did, and what ran on worlds."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "journal"
+        environment = os.environ | {"COURSE_HOME": scratch, "COURSE_WORLD": world, journal.VARIABLE: str(file)}
+        failed = ""
+        try:
+            NotebookClient(notebook, kernel_name="python3", timeout=CELL_SECONDS).execute(env=environment)
+        except CellExecutionError as error:
+            failed = f"{error.ename}: {error.evalue}"
+        except (CellTimeoutError, DeadKernelError) as error:
+            failed = str(error)
+        return failed, list(journal.read(file))
+
+
+def _collectives(entries: Sequence[journal.Entry]) -> Iterator[journal.Collective]:
+    for entry in entries:
+        yield from (one for one in entry.collectives if one.op in PASSES and one.members > 1 and one.total_bytes)
+
+
+def _totals(entries: Sequence[journal.Entry]) -> Totals:
+    collectives = list(_collectives(entries))
+    spent = math.fsum(one.seconds for one in collectives)
+    carried = math.fsum(
+        one.seconds * bus_bandwidth(one.op, one.total_bytes, one.seconds, one.members) for one in collectives
+    )
+    return Totals(
+        runs=len(entries),
+        peak_bytes=max((entry.peak_bytes or 0 for entry in entries), default=0),
+        sent_bytes=sum(entry.sent_bytes for entry in entries),
+        seconds=math.fsum(entry.seconds for entry in entries),
+        collective_seconds=spent,
+        bus_bandwidth=carried / spent if spent else 0.0,
+    )
+
+
+def _planned_seconds(entries: Sequence[journal.Entry], hardware: Hardware) -> float | None:
+    try:
+        return math.fsum(
+            seconds(one.op, one.total_bytes, hardware.shard_group(one.members)) for one in _collectives(entries)
+        )
+    except ValueError:  # a group of more ranks than the hardware has devices
+        return None
+
+
+def table(lessons: Sequence[Rerun], world: str, hardware: Hardware) -> str:
+    """All lessons in one table. MB and GB are 10^6 and 10^9 bytes."""
+    rows = [("lesson", "", "runs", "peak MB", "sent MB", "seconds", "in collectives", "bus GB/s"), *map(_row, lessons)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(cells))
+        for cells in (zip(row, widths, strict=True) for row in rows)
+    ]
+    return "\n".join(
+        [
+            f"{world} / simulated; in collectives also what is planned for {hardware.name}",
+            *lines,
+            *(f"{one.notebook.stem} failed: {one.failed.strip().splitlines()[-1]}" for one in lessons if one.failed),
+        ]
+    )
+
+
+def _row(lesson: Rerun) -> tuple[str, ...]:
+    both = (lesson.measured, lesson.simulated)
+    planned = "–" if lesson.planned_seconds is None else f"{lesson.planned_seconds:.3f}"
+    return (
+        lesson.notebook.stem,
+        "failed" if lesson.failed else "passed",
+        f"{lesson.measured.runs}",
+        " / ".join(f"{totals.peak_bytes / 1e6:.2f}" for totals in both),
+        " / ".join(f"{totals.sent_bytes / 1e6:.2f}" for totals in both),
+        " / ".join(f"{totals.seconds:.2f}" for totals in both),
+        " / ".join([*(f"{totals.collective_seconds:.3f}" for totals in both), planned]),
+        " / ".join(f"{totals.bus_bandwidth / 1e9:.3f}" for totals in both),
+    )

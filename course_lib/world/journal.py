@@ -1,0 +1,74 @@
+"""A line for each run of a world, in the file that `$COURSE_JOURNAL` names: by it, runs on two worlds are compared."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .run import Run
+
+VARIABLE = "COURSE_JOURNAL"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """One call of rank 0: its op, bytes of the whole, how many members, and its seconds once all had made it."""
+
+    op: str
+    total_bytes: int
+    members: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One run.
+
+    Attributes:
+        function: the name of what ran.
+        world_size: how many ranks.
+        peak_bytes: the most that a rank held; None where that was not measured.
+        sent_bytes: by all ranks, ring volume.
+        seconds: of the rank that took longest.
+        collectives: those of rank 0.
+    """
+
+    function: str
+    world_size: int
+    peak_bytes: int | None
+    sent_bytes: int
+    seconds: float
+    collectives: tuple[Collective, ...]
+
+
+def note(function: str, run: Run, *, measured: bool) -> None:
+    """Write the line of `run`, whose memory was `measured` or not, where somebody asked for it."""
+    if VARIABLE in os.environ:
+        with Path(os.environ[VARIABLE]).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(_entry(function, run, measured))) + "\n")
+
+
+def read(path: Path) -> Iterator[Entry]:
+    """The entries of a journal, in their order; none where nothing ran."""
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        fields = json.loads(line)
+        yield Entry(**fields | {"collectives": tuple(Collective(**one) for one in fields["collectives"])})
+
+
+def _entry(function: str, run: Run, measured: bool) -> Entry:
+    return Entry(
+        function=function,
+        world_size=len(run),
+        peak_bytes=max(memory.peak_bytes for memory in run.memory) if measured else None,
+        sent_bytes=sum(comm.sent_bytes for comm in run.comm),
+        seconds=max(timeline.end - timeline.start for timeline in run.timeline),
+        collectives=tuple(
+            Collective(op=call.op, total_bytes=call.total_bytes, members=len(call.ranks), seconds=seconds)
+            for call in run.comm[0].calls
+            if 0 < (seconds := call.done - call.matched) < math.inf
+        ),
+    )

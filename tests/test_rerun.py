@@ -1,0 +1,87 @@
+"""Lessons executed again on another world, beside simulated ranks."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_lib import CourseError, World
+from course_lib.cli import main
+from course_lib.planner.hardware import HARDWARE
+from course_lib.rerun import rerun, table
+from course_lib.world import journal
+
+LESSON = """
+import torch, torch.distributed as dist
+from course_lib import World
+def average():
+    x = torch.ones(1000)
+    dist.all_reduce(x)
+    return x[0].item()
+run = World(4).run(average)
+"""
+
+
+def notebook(path: Path, *cells: str) -> Path:
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
+    return path
+
+
+def test_a_run_is_noted_where_somebody_asked_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    World(2).run(int)
+    monkeypatch.setenv(journal.VARIABLE, str(tmp_path / "journal"))
+    World(2).run(int)
+    World(3, measure=False).run(int)
+
+    first, second = journal.read(tmp_path / "journal")
+    assert (first.function, first.world_size, first.peak_bytes, first.collectives) == ("int", 2, 0, ())
+    assert (second.world_size, second.peak_bytes) == (3, None)
+
+
+@pytest.mark.slow
+def test_a_lesson_is_executed_on_both_worlds_and_compared(tmp_path: Path) -> None:
+    path = notebook(tmp_path / "lesson.ipynb", LESSON, "print(run)")
+    (one,) = rerun([path], "processes", tmp_path / "copies", HARDWARE["laptop"])
+
+    assert one.failed == ""
+    assert (one.measured.runs, one.simulated.runs) == (1, 1)
+    assert one.measured.peak_bytes == one.simulated.peak_bytes == 4000
+    assert one.measured.sent_bytes == one.simulated.sent_bytes == 4 * 2 * 3 * 1000  # 4 ranks, 2 (N-1)/N of 4,000 bytes
+    assert one.measured.bus_bandwidth > 0
+    assert one.planned_seconds == pytest.approx(0.31e-3 * 6 + 6000 / 0.85e9)
+    assert "rank 3: 4.0" in str(nbformat.read(one.copy, as_version=4).cells[1].outputs)
+    assert "outputs" not in str(nbformat.read(path, as_version=4).cells[1].outputs), "the lesson stays as it is"
+    assert "lesson  passed     1  0.00 / 0.00" in table([one], "processes", HARDWARE["laptop"])
+
+
+@pytest.mark.slow
+def test_a_lesson_that_fails_is_told_and_the_next_is_executed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [notebook(tmp_path / "a.ipynb", "1 / 0"), notebook(tmp_path / "b.ipynb", LESSON)]
+    code = main(["rerun", *map(str, paths), "--world", "simulated", "--copies", str(tmp_path / "copies")])
+
+    told = capsys.readouterr().out
+    assert code == 1
+    assert "a failed: ZeroDivisionError: division by zero" in told
+    assert "b       passed" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--world", "carrier-pigeon"], "there is no such backend here"),
+        (["--world", "processes", "--hardware", "abacus"], "abacus"),
+        (["no-such.ipynb", "--world", "processes"], "cannot be executed again"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rerun", *arguments]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_a_missing_notebook_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CourseError, match=r"none\.ipynb"):
+        next(rerun([tmp_path / "none.ipynb"], "processes", tmp_path, HARDWARE["laptop"]))
