@@ -70,6 +70,11 @@ def only_a_line(sizes: list[int], seconds: list[float], ranks: int) -> tuple[flo
     return constant, 1 / slope
 
 
+def plain_line(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
+    constant, slope = line(sizes, seconds, power=0)
+    return constant, 1 / slope
+
+
 def one_round(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
     alpha, bandwidth = fit_link(sizes, seconds, ranks)
     return 2 * alpha, bandwidth / 2
@@ -120,10 +125,10 @@ def draw(rng: random.Random, number: int) -> Case:
     ranks, alpha = (4, 2, 3)[number % 3] if number < 3 else rng.randint(3, 16), rng.uniform(0.5e-3, 2e-3)
     bandwidth = rng.uniform(0.5e9, 2e9)
     sizes = SIZES[: 8 - number % 3]
-    noise = [0.0 for _ in sizes] if number == 0 else [rng.uniform(-0.15, 0.15) for _ in sizes]
+    noise = [rng.uniform(-0.15, 0.15) for _ in sizes]
     true = [ring_seconds("all_reduce", size, ranks, alpha, bandwidth) for size in sizes]
     seconds = [t * (1 + error) for t, error in zip(true, noise, strict=True)]
-    about = f"{ranks} ranks, {len(sizes)} sizes, {'exact' if number == 0 else 'noisy'} times"
+    about = f"{ranks} ranks, {len(sizes)} sizes"
     return Case(world_size=0, args=lambda rank: (list(sizes), list(seconds), ranks), about=about)
 
 
@@ -171,6 +176,13 @@ FIT = Exercise(
             told="You found a line: seconds without bytes, and bytes a second of the whole all-reduce. But an "
             "all-reduce is 2(N−1) messages, and sends 2(N−1)/N of its bytes.",
             action="Divide the constant by 2(N−1); multiply the bytes a second by 2(N−1)/N.",
+        ),
+        Mistake(
+            id="plain-line",
+            solution=plain_line,
+            told="You fitted a line, with errors in seconds, and called its constant alpha. Errors should be relative; "
+            "and an all-reduce is 2(N−1) messages, and sends 2(N−1)/N of its bytes.",
+            action="Divide each equation by its measured time first. Then turn the line into alpha and bandwidth.",
         ),
         Mistake(
             id="alpha-of-all-messages",

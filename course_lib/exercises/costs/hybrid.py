@@ -48,6 +48,20 @@ def one_gather(psi: int, world_size: int, devices: int, shard_size: int) -> floa
     return priced(psi, world_size, devices, shard_size, rounds=2)
 
 
+def sharded_over_all(psi: int, world_size: int, devices: int, shard_size: int) -> float:
+    return 3 * (world_size - 1) / world_size * WIDTH * psi
+
+
+def copies_alone(psi: int, world_size: int, devices: int, shard_size: int) -> float:
+    replicas = world_size // shard_size
+    return 2 * (replicas - 1) / replicas * WIDTH * psi
+
+
+def a_copy_each_node(psi: int, world_size: int, devices: int, shard_size: int) -> float:
+    nodes = max(1, world_size // devices)
+    return 2 * (nodes - 1) / nodes * WIDTH * psi
+
+
 def no_all_reduce(psi: int, world_size: int, devices: int, shard_size: int) -> float:
     return priced(psi, world_size, devices, shard_size, rings=0)
 
@@ -164,6 +178,25 @@ HYBRID = Exercise(
             told="You count two rounds of the group that shares the model. Stage 3 makes three: gathered in forward, "
             "gathered again in backward, and gradients reduce-scattered.",
             action="Count three rounds.",
+        ),
+        Mistake(
+            id="sharded-over-all",
+            solution=sharded_over_all,
+            told="You count as if all ranks shared one copy. They do so in groups of `shard_size`.",
+            action="Use `shard_size` for the gathers, and then add the all-reduce among the copies.",
+        ),
+        Mistake(
+            id="copies-alone",
+            solution=copies_alone,
+            told="You count one all-reduce of the whole gradient among the copies. That is right where a copy fits the "
+            "node. It is too little where gathers leave the node, and wrong where nothing does.",
+            action="Tell apart where `shard_size > devices`, and where all ranks are in one node.",
+        ),
+        Mistake(
+            id="a-copy-each-node",
+            solution=a_copy_each_node,
+            told="You count as if each node had one copy of the model. There are `world_size // shard_size` copies.",
+            action="Compute the number of copies from `shard_size`.",
         ),
         Mistake(
             id="no-all-reduce",

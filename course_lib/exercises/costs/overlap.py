@@ -58,6 +58,10 @@ def only_the_first_gather(gather: list[float], compute: list[float], ahead: int)
     return gather[0] + sum(compute)
 
 
+def gathers_ahead_at_first(gather: list[float], compute: list[float], ahead: int) -> float:
+    return sum(gather[: ahead + 1]) + sum(compute)
+
+
 def gathers_side_by_side(gather: list[float], compute: list[float], ahead: int) -> float:
     computed = [0.0]
     for i in range(len(compute)):
@@ -107,12 +111,11 @@ def by_clocks(gather: list[float], compute: list[float], ahead: int) -> float:
 
 def draw(rng: random.Random, number: int) -> Case:
     units, ahead = (3, 5, 6, 4, 7, 6)[number % 6], (1, 0, 2, 5, 1, 2)[number % 6]
-    gather = [float(rng.randint(1, 9)) for _ in range(units)]
-    compute = [float(rng.randint(1, 9)) for _ in range(units)]
+    gather, compute = ([rng.randint(10, 99) / 10 for _ in range(units)] for _ in range(2))
     if number == 0:
-        gather, compute = [2.0, 2.0, 4.0], [3.0, 3.0, 3.0]
-    elif number == 2:  # computing is slow at first, then gathering is
-        gather, compute = [1.0, 2.0, 1.0, 3.0, 7.0, 8.0], [9.0, 6.0, 5.0, 2.0, 1.0, 3.0]
+        gather, compute = [2.1, 1.9, 4.3], [3.2, 2.9, 3.1]
+    elif number < 3:  # computing is slow at first, then gathering is: each unit of memory tells
+        gather, compute = [1.3, 2.1, 1.1, 3.7, 7.1, 8.3][-units:], [9.7, 6.1, 5.3, 2.3, 1.9, 3.1][:units]
     about = f"gather {gather}, compute {compute}, {ahead} ahead"
     return Case(world_size=0, args=lambda rank: (list(gather), list(compute), ahead), about=about)
 
@@ -193,6 +196,13 @@ OVERLAP = Exercise(
             "beside it shows.",
             action="Go through the units: each computes at the later of two times, its gather's end and the end of the "
             "unit before.",
+        ),
+        Mistake(
+            id="gathers-ahead-at-first",
+            solution=gathers_ahead_at_first,
+            told="You gather all that may be ahead before anything computes. Unit 0 computes as soon as it is there, "
+            "beside the other gathers; and later gathers can show as well.",
+            action="Go through the units, and note when each is gathered and computed.",
         ),
         Mistake(
             id="gathers-side-by-side",

@@ -26,6 +26,14 @@ def whole_tensor_a_message(op: str, nbytes: int, ranks: int, alpha: float, bandw
     return priced(op, ranks, alpha + nbytes / bandwidth)
 
 
+def one_message_a_round(op: str, nbytes: int, ranks: int, alpha: float, bandwidth: float) -> float:
+    return (2 if op == "all_reduce" else 1) * (alpha + nbytes / bandwidth)
+
+
+def pieces_for_the_others(op: str, nbytes: int, ranks: int, alpha: float, bandwidth: float) -> float:
+    return priced(op, ranks, alpha + nbytes / max(ranks - 1, 1) / bandwidth)
+
+
 def a_message_each_rank(op: str, nbytes: int, ranks: int, alpha: float, bandwidth: float) -> float:
     return (2 if op == "all_reduce" else 1) * ranks * (alpha + nbytes / ranks / bandwidth)
 
@@ -101,7 +109,7 @@ def message_by_message(op: str, nbytes: int, ranks: int, alpha: float, bandwidth
 
 def draw(rng: random.Random, number: int) -> Case:
     op, ranks = OPS[number % 3], (4, 3, 8, 1)[number] if number < 4 else rng.randint(5, 20)
-    nbytes, alpha = (1_000_003 if number else 8_000_000), (0.001 if number == 0 else rng.uniform(0.001, 0.01))
+    nbytes, alpha = (1_000_003 if number else 8_000_000), (0.0013 if number == 0 else rng.uniform(0.001, 0.01))
     bandwidth = 1e9 if number == 0 else nbytes / ranks / alpha * rng.uniform(0.3, 3)  # so that neither part is small
     about = f"{op} of {nbytes:,} bytes, {ranks} ranks, alpha {alpha * 1e3:.3g} ms, {bandwidth / 1e6:,.3g} MB/s"
     return Case(world_size=0, args=lambda rank: (op, nbytes, ranks, alpha, bandwidth), about=about)
@@ -125,6 +133,20 @@ RING = Exercise(
             solution=whole_tensor_a_message,
             told="Each message carries the whole tensor. On a ring it carries one piece, 1/ranks of the tensor: that "
             "is what makes rings good at large tensors.",
+            action="Divide `nbytes` by `ranks`.",
+        ),
+        Mistake(
+            id="one-message-a-round",
+            solution=one_message_a_round,
+            told="A round is one message with the whole tensor in your count. On a ring it is many, one after the "
+            "other, each with one piece.",
+            action="Count `ranks - 1` messages a round, of 1/ranks of the tensor each.",
+        ),
+        Mistake(
+            id="pieces-for-the-others",
+            solution=pieces_for_the_others,
+            told="You cut the tensor into one piece less than there are ranks. Each rank has a piece of its own, too; "
+            "only the messages are one less.",
             action="Divide `nbytes` by `ranks`.",
         ),
         Mistake(
