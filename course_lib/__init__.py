@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .errors import CourseError
     from .meter import mark
     from .planner import plan
-    from .widgets import course_map, exercise, predict, quiz, show_planner
+    from .widgets import choose_world, course_map, exercise, predict, quiz, show_planner
     from .world import RankError, Run, World
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "RankError",
     "Run",
     "World",
+    "choose_world",
     "course_map",
     "digits",
     "exercise",
@@ -44,6 +45,7 @@ _HOMES = {
     "RankError": "world",
     "Run": "world",
     "World": "world",
+    "choose_world": "widgets",
     "course_map": "widgets",
     "digits": "data",
     "exercise": "widgets",

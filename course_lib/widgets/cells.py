@@ -19,6 +19,7 @@ from .map import ShownMap
 from .prediction import PredictionCell
 from .quiz_widget import QuizWidget
 from .record import progress, review
+from .world_picker import WorldPicker
 
 F = TypeVar("F")
 
@@ -123,6 +124,21 @@ class ExerciseCells:
 
 
 exercise = ExerciseCells().get
+
+
+def choose_world(name: str | None = None) -> None:
+    """Choose where the ranks of this notebook live; without a name, by a click.
+
+    Args:
+        name: "simulated", "processes", "nccl", or "nccl:4" for four GPUs.
+
+    Raises:
+        CourseError: there is no such world, or this machine has no GPU for it.
+    """
+    picker = WorldPicker()
+    if name is not None:
+        picker.choose(name)
+    picker.show()
 
 
 def course_map() -> ShownMap:

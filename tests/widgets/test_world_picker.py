@@ -1,0 +1,48 @@
+"""Where ranks live: chosen by a click or by name, and read by every world that is made afterwards."""
+
+import pytest
+
+from course_lib import CourseError, World, choose_world
+from course_lib.widgets.world_picker import WorldPicker
+
+
+@pytest.fixture(autouse=True)
+def no_choice_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURSE_WORLD", "")  # restored afterwards, whatever is chosen
+
+
+def test_ranks_are_simulated_until_another_world_is_clicked() -> None:
+    picker = WorldPicker()
+    assert (picker.options.value, World(2).backend) == ("simulated", "simulated")
+
+    picker.options.value = "processes"
+    assert World(2).backend == "processes"
+    assert "makes ranks that are processes" in picker.message.value
+    assert WorldPicker().options.value == "processes"
+
+
+def test_a_world_is_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    choose_world("processes")
+    assert World(2).backend == "processes"
+    choose_world("simulated")
+    assert World(2).backend == "simulated"
+
+
+def test_what_this_machine_has_not_is_refused_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    picker = WorldPicker()
+    picker.options.value = "nccl"
+    assert "sees no GPU here" in picker.message.value
+    assert (picker.options.value, World(2).backend) == ("simulated", "simulated")
+
+    with pytest.raises(CourseError, match="sees no GPU here"):
+        choose_world("nccl:8")
+    with pytest.raises(CourseError, match="there is simulated, processes, nccl"):
+        choose_world("carrier-pigeon")
+
+
+def test_gpus_are_counted_off_in_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    picker = WorldPicker()
+    picker.choose("nccl:4")
+    assert (picker.options.value, "nccl:4" in picker.standing) == ("nccl", True)
