@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import costs, data_parallel, memory, ranks, start, zero1, zero2, zero3
+from . import costs, data_parallel, memory, precision, ranks, start, zero1, zero2, zero3
 from .declare import Exercise
 
 LESSONS = (
@@ -17,6 +17,7 @@ LESSONS = (
     zero1.EXERCISES,
     zero2.EXERCISES,
     zero3.EXERCISES,
+    precision.EXERCISES,
     costs.EXERCISES,
 )
 """Lesson by lesson, in their order."""

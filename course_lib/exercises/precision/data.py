@@ -1,0 +1,21 @@
+"""The numbers that the exercises of lesson 07 are tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, AdamW, Optimizer
+
+OPTIMIZERS: Sequence[tuple[str, Callable[..., Optimizer]]] = (
+    # The first shows the size of a gradient in the size of its step; the second decays whatever has a gradient.
+    ("SGD with momentum", partial(SGD, lr=0.1, momentum=0.9)),
+    ("AdamW", partial(AdamW, lr=0.1, weight_decay=0.1)),
+)
+
+
+def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Normally distributed numbers, always the same for a seed."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
