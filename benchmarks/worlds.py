@@ -1,17 +1,21 @@
-"""How long it takes to have ranks: simulated worlds beside `torch.multiprocessing.spawn` doing the same."""
+"""How long it takes to have ranks: worlds beside `torch.multiprocessing.spawn` doing the same."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from course_lib import RankError, World
+from course_lib.world.pool import pool
 
 from .measure import Row, median_seconds, seconds
 
@@ -36,7 +40,7 @@ def spawned(world_size: int) -> None:
 
 
 def run(world: World) -> None:
-    """One run of a simulated world, its results checked."""
+    """One run, its results checked."""
     assert list(world.run(all_reduce)) == [world.world_size] * world.world_size
 
 
@@ -52,15 +56,55 @@ def fail(world: World) -> None:
         world.run(program)
 
 
+def die(world: World) -> None:
+    """One run that fails: a rank's process is killed while its peers wait for it."""
+
+    def program() -> None:
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        all_reduce()
+
+    with contextlib.suppress(RankError):
+        world.run(program)
+
+
+def megabytes_of_processes() -> float:
+    """What the ranks' processes and their server take from the machine; pages that several share count once."""
+    server = psutil.Process(pool.server_pid)
+    return float(sum(one.memory_full_info().pss for one in (server, *server.children()))) / 1e6
+
+
 def rows() -> Iterator[Row]:
     """The rows of this benchmark."""
-    world = World(4)
+    name = "torch.multiprocessing.spawn, 4 ranks"
+    peer = median_seconds(lambda: spawned(4), 3)
+    yield from _simulated(peer, name)
+    yield from _processes(peer, name)
+
+
+def _processes(peer: float, name: str) -> Iterator[Row]:
+    cold = seconds(lambda: run(World(4, backend="processes")))
+    world = World(4, backend="processes")
+    warm = median_seconds(lambda: run(world), 20)
+    megabytes = megabytes_of_processes()
+    failing = median_seconds(lambda: fail(world), 5)
+    dying = median_seconds(lambda: die(world), 5)
+    what = "World(4, backend='processes')"
+    yield Row(
+        what=f"{what}, first run of the kernel", ours=cold, peer=peer, peer_name=name, goal="≤ 2.5 s", met=cold <= 2.5
+    )
+    yield Row(what=f"{what}, next run", ours=warm, peer=peer, peer_name=name, goal="≤ 0.030 s", met=warm <= 0.03)
+    yield Row(what=f"{what}, memory", ours=megabytes, unit="MB", goal="≤ 600 MB", met=megabytes <= 600)
+    yield Row(what=f"{what}, a rank's failure, told", ours=failing, goal="≤ 2 s", met=failing <= 2)
+    yield Row(what=f"{what}, a rank's death, told", ours=dying, goal="≤ 2 s", met=dying <= 2)
+
+
+def _simulated(peer: float, name: str) -> Iterator[Row]:
+    world = World(4, backend="simulated")
     cold = seconds(lambda: run(world))  # the first run in this kernel
     warm = median_seconds(lambda: run(world), 20)
-    many = median_seconds(lambda: run(World(64)), 3)
+    many = median_seconds(lambda: run(World(64, backend="simulated")), 3)
     failing = median_seconds(lambda: fail(world), 5)
-    peer = median_seconds(lambda: spawned(4), 3)
-    name = "torch.multiprocessing.spawn, 4 ranks"
     first = "World(4), first run of the kernel"
     yield Row(what=first, ours=cold, peer=peer, peer_name=name, goal="≤ 0.060 s", met=cold <= 0.06)
     yield Row(

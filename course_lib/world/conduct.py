@@ -99,7 +99,7 @@ class Conduct:
         reports = self._reports()
         self.rendezvous.stopping = True
         for rank in self._there:
-            self._tell(rank, Stop(number=self._number))
+            self._tell(rank, Stop())
         self._hear_while(lambda: bool(self._there), GRACE)
         for rank in self._there:
             self._processes[rank].signal(signal.SIGKILL)
@@ -136,11 +136,11 @@ class Conduct:
         self.output.show_when_due()
 
     def _message(self, rank: int) -> None:
-        message = self._processes[rank].receive()
-        if message is None:
+        numbered = self._processes[rank].receive()
+        if numbered is None:
             self._deaf_to(self._processes[rank].wire.fileno())
-        elif not isinstance(message, Left) or message.number == self._number:
-            self._take(rank, message)
+        elif numbered[0] == self._number:
+            self._take(rank, numbered[1])
 
     def _take(self, rank: int, message: FromRank) -> None:
         if isinstance(message, Left):

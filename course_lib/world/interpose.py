@@ -140,11 +140,18 @@ def _random_kernel(operator: Any) -> Callable[..., Any]:
         own = None if interposer is None else interposer.generator
         if own is not None and plain and (generator is None or generator._cdata == _process_generator._cdata):
             generator = own
+        device = kwargs.get("device")
+        if generator is not None and device is not None and (generator.device.type, device.type) == ("cpu", "cuda"):
+            # `torch.Generator()` is one of the CPU's, also where the default device is a GPU: the numbers are those
+            # that lessons draw on the CPU.
+            drawn = operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs | {"device": _CPU})
+            return drawn.to(device)
         return operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs)
 
     return kernel
 
 
+_CPU = torch.device("cpu")
 _no_dispatch = torch.Tensor.__torch_dispatch__
 _process_generator: Any = torch.random.default_generator
 

@@ -11,8 +11,6 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -24,6 +22,7 @@ class Pool:
     """Processes for ranks; one run at a time uses them.
 
     Attributes:
+        lock: held by who uses the processes.
         processes: one for each rank.
         numbers: those of runs.
         sent: the sources of cells that every process has.
@@ -32,7 +31,7 @@ class Pool:
     def __init__(self) -> None:
         self.numbers = count(1)
         self.sent: set[str] = set()
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
         self._server: ForkServer | None = None
         self.processes: list[Process] = []
         self._kernel = os.getpid()
@@ -40,16 +39,26 @@ class Pool:
         self._files = count(1)
         self._group: tuple[str, list[int]] = ("", [])
 
-    @contextmanager
-    def lent(self, world_size: int) -> Iterator[list[Process]]:
-        """The processes of ranks 0 to `world_size` - 1, for one run."""
-        with self._lock:
+    def start(self) -> None:
+        """Let the server load torch, if it does not run yet; this does not wait for it."""
+        if not self.lock.acquire(blocking=False):
+            return  # a run uses it, so it runs
+        try:
             if self._kernel != os.getpid():  # forked by the learner: the processes are the parent's
-                self._abandon()
+                self._kernel, self._server, self.processes, self._folder = os.getpid(), None, [], ""
+                self.spoil_group()
             if self._server is None or not self._server.alive:
-                self._start()
-            self._replace_dead(world_size)
-            yield self.processes[:world_size]
+                self.close()
+                self._folder = tempfile.mkdtemp(prefix="course-world-")
+                self._server = ForkServer()
+        finally:
+            self.lock.release()
+
+    def take(self, world_size: int) -> list[Process]:
+        """The processes of ranks 0 to `world_size` - 1, for who holds the lock."""
+        self.start()
+        self._replace_dead(world_size)
+        return self.processes[:world_size]
 
     @property
     def server_pid(self) -> int | None:
@@ -84,15 +93,6 @@ class Pool:
         while len(self.processes) < world_size:
             self.processes.append(self._server.spawn())
             self.sent.clear()
-
-    def _start(self) -> None:
-        self.close()
-        self._folder = tempfile.mkdtemp(prefix="course-world-")
-        self._server = ForkServer()
-
-    def _abandon(self) -> None:
-        self._kernel, self._server, self.processes, self._folder = os.getpid(), None, [], ""
-        self.spoil_group()
 
     def close(self) -> None:
         """End every process."""

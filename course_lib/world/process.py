@@ -49,13 +49,13 @@ class Process:
         except OSError:
             raise RankDied from None
 
-    def receive(self) -> FromRank | None:
-        """The next message; None when it is gone."""
+    def receive(self) -> tuple[int, FromRank] | None:
+        """The next message, with the number of the run that it is about; None when the process is gone."""
         try:
-            message: FromRank = loads(self.wire.recv_bytes())
+            numbered: tuple[int, FromRank] = loads(self.wire.recv_bytes())
         except (EOFError, OSError):
             return None
-        return message
+        return numbered
 
     def read(self, fd: int) -> bytes:
         """What has come through a pipe, without waiting; empty when nothing has."""

@@ -52,6 +52,7 @@ class Processes:
                 "Leave the argument out for simulated ranks, which run everywhere."
             )
         self._world_size, self._devices, self._nccl = world_size, devices, nccl
+        pool.start()
 
     def run(
         self,
@@ -70,7 +71,8 @@ class Processes:
                 "that inside the function, or load it there from a file.",
                 stacklevel=3,
             )
-        with interrupts.put_off() as late, pool.lent(self._world_size) as processes:
+        with pool.lock, interrupts.put_off() as late:
+            processes = pool.take(self._world_size)
             number = next(pool.numbers)
             conduct = Conduct(processes, number, late)
             conduct.run(self._jobs(pool, processes, number, packed, size_of, conduct.rendezvous.started), timeout)

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from math import inf
 from multiprocessing.connection import Connection
 from typing import Any
@@ -81,22 +82,22 @@ class RankProcess:
             rank = self._jobs.get()
             left = self._work(rank)
             _flush()
-            self._send(left)
+            self._send(rank.job.number, left)
 
     def _listen(self) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 message = pickle.loads(self._wire.recv_bytes())
                 if isinstance(message, Job):
-                    self._rank = RemoteRank(message, self._send)
+                    self._rank = RemoteRank(message, partial(self._send, message.number))
                     self._jobs.put(self._rank)
                 elif self._rank is not None:
                     self._rank.told(message)
         os._exit(0)  # the kernel is gone
 
-    def _send(self, message: FromRank) -> None:
+    def _send(self, number: int, message: FromRank) -> None:
         with self._sending:
-            self._wire.send_bytes(pickle.dumps(message))
+            self._wire.send_bytes(pickle.dumps((number, message)))
 
     def _stop(self, *_: Any) -> None:
         if self._rank is not None and self._rank.stoppable:
@@ -119,7 +120,7 @@ class RankProcess:
                 if rank.meter is not None:
                     stack.enter_context(rank.meter.watching())
                 fn, args, kwargs = copies.unpack(job.packed)
-                self._send(Entered())
+                self._send(job.number, Entered())
                 entered = time.perf_counter()
                 try:
                     with rank.may_be_stopped():
@@ -135,7 +136,6 @@ class RankProcess:
         rank.done.set()
         stopped = error is not None and rank.stopping  # an error now is what being stopped looks like
         return Left(
-            number=job.number,
             stopped=stopped,
             raised=None if error is None or stopped else Raised.of(error),
             exited=isinstance(error, SystemExit),

@@ -29,7 +29,7 @@ from .fault import Stopped
 from .later import promised
 from .meeting import Meeting
 from .sites import learner_site
-from .wire import Came, Go, Job, Outside, Refused, Send, Stop, ToRank, Waits
+from .wire import Came, FromRank, Go, Job, Outside, Refused, Stop, ToRank, Waits
 
 STOP_EVERY = 0.02
 """Seconds between two signals to a rank that must stop."""
@@ -63,7 +63,7 @@ class RemoteRank:
 
     generator: torch.Generator | None = None  # the process's own
 
-    def __init__(self, job: Job, send: Send) -> None:
+    def __init__(self, job: Job, send: Callable[[FromRank], None]) -> None:
         self.job = job
         self.meter: MemoryMeter | None = None
         self.stopping = False
@@ -85,7 +85,7 @@ class RemoteRank:
     def told(self, message: ToRank) -> None:
         if isinstance(message, Go):
             self._go(message.call)
-        elif isinstance(message, Stop) and message.number == self.job.number:
+        elif isinstance(message, Stop):
             self._stop()
 
     def _go(self, index: int) -> None:

@@ -1,13 +1,12 @@
 """What the kernel and a rank's process tell each other.
 
-Every message is one of these records, pickled. The kernel's name a run by its number only where a rank may be late.
+Every message is one of these records, pickled; a rank's comes with the number of its run, for it may be late.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..meter import MemoryReport
 from .calls import Call
@@ -62,8 +61,6 @@ class Go:
 @dataclass(frozen=True, kw_only=True)
 class Stop:
     """The run is over, whatever this rank does."""
-
-    number: int
 
 
 # -- from a rank -------------------------------------------------------------------------------------------------
@@ -120,7 +117,6 @@ class Left:
     """The rank is done with a run.
 
     Attributes:
-        number: of the run.
         stopped: it was told to.
         raised: what the function raised.
         exited: that was `SystemExit`.
@@ -130,7 +126,6 @@ class Left:
         memory: what it held, where that was measured.
     """
 
-    number: int
     stopped: bool
     raised: Raised | None
     exited: bool
@@ -142,5 +137,3 @@ class Left:
 
 FromRank = Entered | Came | Waits | Refused | Outside | Left
 ToRank = Job | Go | Stop
-Message = FromRank | ToRank
-Send = Callable[[Any], None]
