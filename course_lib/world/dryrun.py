@@ -158,9 +158,12 @@ def _without_peers(helper: Callable[..., Any]) -> Callable[..., Any]:
     """Stands in for what makes a process group: those of a dry run send nothing, whatever backend is asked for."""
 
     def new_group(size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(interpose.current(), DryRank):
-            backend = torch_internals.without_peers
-        return helper(size, rank, ranks, backend, *args, **kwargs)
+        if not isinstance(interpose.current(), DryRank):
+            return helper(size, rank, ranks, backend, *args, **kwargs)
+        group, store = helper(size, rank, ranks, torch_internals.without_peers, *args, **kwargs)
+        if store is not None:  # this rank is a member
+            c10d._world.pg_map[group] = (backend, store)  # which it is asked for: get_backend tells it
+        return group, store
 
     return new_group
 

@@ -31,8 +31,9 @@ from .sites import Site, learner_site
 from .streams import Streams
 
 
-class NotInGroup(RuntimeError):
-    """A collective was asked of a group that the rank does not belong to."""
+class NotInGroup(BaseException):
+    """A collective was asked of a group that the rank does not belong to. Not an Exception: torch's log of those would
+    stumble over the group."""
 
 
 class DryRank(threading.Thread):
@@ -75,7 +76,7 @@ class DryRank(threading.Thread):
         self.asking.calls.append(call)
 
     def not_in_group(self, op: str) -> None:
-        raise NotInGroup(f"{op} was called on a group that this rank does not belong to")
+        raise NotInGroup(f"{op} was called on a group that rank {self.rank} does not belong to")
 
     def waiting(self, work: Any) -> None:
         pass

@@ -10,18 +10,22 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
 from torch.nn import Parameter
 
 from ..errors import CourseError
 from ..meter.operators import current
-from . import torch_internals
+from . import interpose, torch_internals
 from .arguments import tensors_in
 from .copies import Copies
 from .standins import Replacement
@@ -47,6 +51,9 @@ _ASKED = {
 KNOWN_NUMEL = 2**16
 """Tensors of integers up to this size keep what is known of them: a mesh of ranks, say, is made with such."""
 
+SPACING = 2**40
+"""Bytes between the addresses of storages: more than any has."""
+
 _COUNTING = {"arange", "zeros", "ones", "full"}
 """Operators that make integers out of none."""
 
@@ -61,14 +68,18 @@ class WithoutNumbers(FakeTensorMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.namespace == "_c10d_functional":  # as for any group: by way of the c10d operators, which are counted
-            return func.redispatch(cpu_kernels, *args, **kwargs)
+            with self:
+                return func.redispatch(cpu_kernels, *args, **kwargs)
+        if func.namespace == "c10d":  # from there, where autograd's own kernels leave the rank's key out
+            return _collective(func, args)
         if self._within_ddp and _counts(args, kwargs):
             return func(*args, **kwargs)
         name = func._schema.name.split("::")[1]
         try:
             result: Any = super().__torch_dispatch__(func, types, args, kwargs)
         except VALUE_ASKED as error:
-            raise _no_numbers(_ASKED.get(name, f"{name}: the shape of its result depends on numbers")) from error
+            asked = _ASKED.get(name, f"{name}: the shape of its result depends on numbers")
+            raise _no_numbers(_object_collective() or asked) from error
         if name == "lift_fresh" and (watcher := current()) is not None:  # the end of torch.tensor(...)
             watcher.made(result, name)
         if name in _COUNTING and result.constant is None and _is_small_integer(result):
@@ -94,6 +105,25 @@ class WithoutNumbers(FakeTensorMode):
         for tensor in tensors:
             if isinstance(tensor, FakeTensor) and tensor.constant is not None:
                 self.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
+
+
+def _collective(operator: Any, args: Any) -> Any:
+    interposer = interpose.current()
+    assert interposer is not None
+    names = [argument.name for argument in operator._schema.arguments]
+    arguments = dict(zip(names, args, strict=False))
+    return interposer.collective(operator, arguments, lambda *lent: operator.redispatch(cpu_kernels, *lent))
+
+
+def _object_collective() -> str:
+    """What is asked for where a collective of Python objects is on the stack; empty where there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_name
+        if frame.f_code.co_filename == c10d.__file__ and "_object" in name and name in c10d.__all__:
+            return f"{name}: Python objects travel as tensors, and are read from the bytes that arrive"
+        frame = frame.f_back
+    return ""
 
 
 def _counts(args: Any, kwargs: dict[str, Any]) -> bool:
@@ -138,6 +168,8 @@ def stand_ins() -> Iterator[Replacement]:
     yield torch.utils, "swap_tensors", _data_given(torch.utils.swap_tensors)
     yield FakeTensor, "__deepcopy__", _deepcopy
     yield FakeTensor, "__format__", _format
+    yield FakeTensor, "data_ptr", _data_ptr
+    yield torch.UntypedStorage, "data_ptr", _addressed(torch.UntypedStorage.data_ptr)
     for name in ("numpy", "__array__", "__reduce_ex__"):
         yield FakeTensor, name, _refusing(name)
 
@@ -178,6 +210,25 @@ def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
     memo[id(tensor)] = twin.requires_grad_(tensor.requires_grad)
     twin.grad = copy.deepcopy(tensor.grad, memo)
     return twin
+
+
+def _addressed(data_ptr: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Give storages that have no memory addresses all the same: code compares these to tell storages apart."""
+    numbers = count(1)
+
+    def address(storage: Any) -> int:
+        if storage.device.type != "meta" or torch_internals.fake_mode() is None:
+            return data_ptr(storage)
+        if not hasattr(storage, "_address"):
+            storage._address = next(numbers) * SPACING
+        known: int = storage._address
+        return known
+
+    return address
+
+
+def _data_ptr(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() + int(tensor.storage_offset()) * tensor.itemsize
 
 
 def _format(tensor: Tensor, spec: str) -> str:

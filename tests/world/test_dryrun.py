@@ -1,0 +1,277 @@
+"""A dry run: one rank out of many, with tensors that have a size and no memory."""
+
+import copy
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import World, mark, zero
+from course_lib.errors import CourseError
+from course_lib.meter import Communication, MemoryReport
+from course_lib.world import RankError
+
+RANKS = 4
+
+
+def dry(fn: Callable[..., Any], *args: Any, world_size: int = 64, rank: int = 63, **options: Any) -> Any:
+    return World(world_size, backend="dryrun", rank=rank, **options).run(fn, *args)
+
+
+# -- as measured in a simulated world ----------------------------------------------------------------------------
+
+
+def training(name: str) -> None:
+    """Two steps of a small model that does not divide by the number of ranks."""
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(
+        nn.TransformerEncoderLayer(8, 2, 13, dropout=0.1, batch_first=True), nn.Linear(8, 7), nn.Linear(7, 3)
+    )
+    if name == "FSDP2":
+        for part in (*model, model):
+            fully_shard(part)
+    elif name in ("DDP", "ZeroRedundancyOptimizer", "ShardedOptimizer"):
+        model = DistributedDataParallel(model)
+    else:
+        model = getattr(zero, name)(model, torch.optim.Adam, lr=1e-3)
+    sharded = {"ZeroRedundancyOptimizer": ZeroRedundancyOptimizer, "ShardedOptimizer": zero.ShardedOptimizer}
+    optimizer: Any = model
+    if name in sharded:
+        optimizer = sharded[name](model.parameters(), torch.optim.Adam, lr=1e-3)
+    elif not hasattr(zero, name):
+        optimizer = torch.optim.Adam(model.parameters())
+    for step in range(2):
+        model(torch.randn(2, 5, 8)).square().mean().backward()
+        mark(f"backward {step}")
+        optimizer.step()
+        mark(f"step {step}")
+        optimizer.zero_grad()
+
+
+def told(memory: MemoryReport, comm: Communication) -> list[Any]:
+    """All bytes of a report, and all that was sent."""
+    moments = [memory, *memory.marks.values()]
+    return [
+        [(m.current_bytes, m.peak_bytes, dict(m.by_category), dict(m.padding)) for m in moments],
+        memory.at_peak and dict(memory.at_peak.by_category),
+        [(call.op, call.total_bytes, call.padding_bytes, call.number, call.sent, call.root) for call in comm.calls],
+    ]
+
+
+ENGINES = ["DataParallel", "Stage1", "Stage2", "Stage3", "ShardedOptimizer", "DDP", "ZeroRedundancyOptimizer", "FSDP2"]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.filterwarnings("ignore:.*returned a view tensor")
+def test_each_ranks_bytes_are_those_of_a_simulated_world(name: str) -> None:
+    whole = World(RANKS).run(training, name)
+    for rank in (0, RANKS - 1):
+        run = dry(training, name, world_size=RANKS, rank=rank)
+        assert told(run.memory[rank], run.comm[rank]) == told(whole.memory[rank], whole.comm[rank])
+
+
+# -- at scale ----------------------------------------------------------------------------------------------------
+
+
+def large_step(name: str, dtype: torch.dtype) -> int:
+    """A step of 7.5 B parameters: how many there are, exactly."""
+    model = nn.Sequential(*(nn.Linear(19_364, 19_364) for _ in range(20))).to(dtype)
+    numel = sum(param.numel() for param in model.parameters())
+    engine = getattr(zero, name)(model, torch.optim.Adam)
+    engine(torch.randn(1, 19_364, dtype=dtype)).sum().backward()
+    engine.step()
+    return numel
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "psi_bytes", "gigabytes", "sent_psi_bytes"),
+    [
+        ("DataParallel", torch.float32, 16, 120, 2 * 4),  # 4 + 4 + 8; the paper's 2 + 2 + 12 comes to the same
+        ("Stage1", torch.bfloat16, 2 + 2 + 12 / 64, 31.4, 4 + 2),
+        ("Stage2", torch.bfloat16, 2 + 4 / 64 + 12 / 64, 16.9, 4 + 2),  # the paper's 16.6 has gradients in fp16
+        ("Stage3", torch.bfloat16, 16 / 64, 1.9, 4 + 2 * 2),
+    ],
+)
+def test_7_5_billion_parameters_on_64_ranks_take_and_send_what_the_formulas_say(
+    name: str, dtype: torch.dtype, psi_bytes: float, gigabytes: float, sent_psi_bytes: int
+) -> None:
+    """Ψ(N-1)/N elements are sent twice, and three times in stage 3: gradients in fp32, parameters in their dtype."""
+    run = dry(large_step, name, dtype)
+    held, psi = run.memory[63].by_category, run[63]
+    states = held["parameters"] + held["gradients"] + held["optimizer"]
+    assert states == pytest.approx(psi_bytes * psi, rel=1e-3)
+    assert states / 1e9 == pytest.approx(gigabytes, abs=0.06)
+    sent = sum(call.sent for call in run.comm[63].calls if call.op != "broadcast")  # which the engine begins with
+    assert float(sent) == pytest.approx(sent_psi_bytes * psi * 63 / 64, rel=1e-3)
+
+
+class Transformer(nn.Module):
+    """36 layers of width 4096: 7.5 B parameters."""
+
+    def __init__(self, width: int = 4096, layers: int = 36, tokens: int = 60_000) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(tokens, width)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 32, 4 * width, dropout=0.0, batch_first=True) for _ in range(layers)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.tokens(x)
+        for block in self.blocks:
+            x = block(x)
+        return x @ self.tokens.weight.T
+
+
+def transformer_step() -> int:
+    engine = zero.Stage3(Transformer().bfloat16(), torch.optim.Adam)
+    x = torch.randint(60_000, (1, 129))
+    nn.functional.cross_entropy(engine(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()).backward()
+    engine.step()
+    return sum(bucket.numel for bucket in engine.buckets)
+
+
+@pytest.mark.slow
+def test_a_transformer_of_7_5_billion_parameters_on_16_384_ranks() -> None:
+    run = dry(transformer_step, world_size=16_384, rank=16_383, timeout=300)
+    assert run[-1] == pytest.approx(7.5e9, rel=0.01)
+    held = run.memory[-1].by_category
+    states = held["parameters"] + held["gradients"] + held["optimizer"]
+    assert states == pytest.approx(16 * run[-1] / 16_384, rel=0.01)
+
+
+# -- no numbers --------------------------------------------------------------------------------------------------
+
+
+def item() -> float:
+    return torch.randn(3).sum().item()
+
+
+def branch() -> None:
+    if torch.randn(3).sum() > 0:
+        print("positive")
+
+
+def formatted() -> str:
+    return f"{torch.randn(3).sum():.3f}"
+
+
+def to_numpy() -> Any:
+    return torch.randn(3).numpy()
+
+
+def masked() -> Tensor:
+    x = torch.randn(3)
+    return x[x > 0]
+
+
+def copied() -> bytes:
+    return pickle.dumps(torch.randn(3))
+
+
+def gathered_objects() -> None:
+    dist.all_gather_object([None] * 64, "an object")
+
+
+def summed() -> int:
+    count = torch.tensor([3])
+    dist.all_reduce(count)
+    return int(count)
+
+
+@pytest.mark.parametrize(
+    ("fn", "line", "asked"),
+    [
+        (item, ".item()", "item()"),
+        (branch, "if torch.randn", "an `if`"),
+        (formatted, ":.3f", "float()"),
+        (to_numpy, ".numpy()", "NumPy"),
+        (masked, "x[x > 0]", "shape of its result"),
+        (copied, "pickle.dumps", "sending a tensor"),
+        (gathered_objects, "all_gather_object", "all_gather_object: Python objects"),
+        (summed, "int(count)", "int()"),
+    ],
+)
+def test_a_line_that_asks_for_a_number_is_named(fn: Callable[[], Any], line: str, asked: str) -> None:
+    with pytest.raises(RankError) as caught:
+        dry(fn)
+    headline, where, *_ = str(caught.value).splitlines()
+    assert headline.startswith("the dry run of rank 63 of 64: a dry run has no numbers") and asked in headline
+    assert "test_dryrun.py line" in where and line in where
+
+
+def test_what_needs_no_computing_is_known() -> None:
+    def known() -> tuple[Any, ...]:
+        return torch.tensor(3.0).item(), torch.arange(3).tolist(), dist.get_rank(), dist.get_world_size()
+
+    assert dry(known)[63] == (3.0, [0, 1, 2], 63, 64)
+
+
+def test_storages_have_addresses_that_tell_them_apart() -> None:
+    def addresses() -> tuple[bool, bool]:
+        a, b = torch.randn(4), torch.randn(4)
+        same = a.untyped_storage().data_ptr() == a[1:].untyped_storage().data_ptr()
+        return same and a.data_ptr() + 4 == a[1:].data_ptr(), a.data_ptr() == b.data_ptr()
+
+    assert dry(addresses)[63] == (True, False)
+
+
+def test_modules_can_be_copied() -> None:
+    def parameters() -> list[bool]:
+        layer = nn.Linear(3, 3)
+        return [isinstance(p, nn.Parameter) and p is not layer.weight for p in copy.deepcopy(layer).parameters()]
+
+    assert dry(parameters)[63] == [True, True]
+
+
+# -- what comes of it --------------------------------------------------------------------------------------------
+
+
+def test_only_the_rank_that_ran_is_told_of() -> None:
+    run = dry(lambda: print("here") or dist.get_rank())
+    assert (run[63], run[-1], list(run), len(run), run.output[63]) == (63, 63, [63], 1, "here\n")
+    with pytest.raises(CourseError, match=r"run.memory\[0\]: a dry run runs one rank, here rank 63 of 64"):
+        run.memory[0]
+    with pytest.raises(CourseError, match="takes all ranks"):
+        run.comm_matrix  # noqa: B018
+    with pytest.raises(CourseError, match="computes nothing"):
+        run.timeline  # noqa: B018
+
+
+def test_groups_have_their_members_only() -> None:
+    def within() -> None:
+        dist.all_reduce(torch.ones(6), group=dist.new_group([61, 62, 63], backend="gloo"))
+
+    def outside() -> None:
+        dist.all_reduce(torch.ones(6), group=dist.new_group([0, 1]))
+
+    assert dry(within).comm[63].sent_bytes == 2 * 24 * 2 // 3
+    with pytest.raises(RankError, match="all_reduce was called on a group that rank 63 does not belong to"):
+        dry(outside)
+
+
+def test_the_timeout_ends_it_and_the_next_run_is_right() -> None:
+    def endless() -> None:
+        while True:
+            pass
+
+    started = time.perf_counter()
+    with pytest.raises(RankError, match=r"stopped after its time limit of 0\.5 s") as caught:
+        dry(endless, timeout=0.5)
+    assert time.perf_counter() - started < 5
+    assert caught.value.kind == "timeout"
+    assert list(World(2).run(lambda: torch.ones(2).sum().item())) == [2.0, 2.0]
+    assert torch.ones(2).sum().item() == 2.0
+
+
+@pytest.mark.parametrize("rank", [64, -1, 1.5])
+def test_a_rank_that_is_not_there_is_refused(rank: Any) -> None:
+    with pytest.raises(CourseError, match="there is no such rank"):
+        World(64, backend="dryrun", rank=rank)
