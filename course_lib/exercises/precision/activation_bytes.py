@@ -73,6 +73,10 @@ def never_dropout(s: int, b: int, h: int, a: int, dropout: bool, checkpointing: 
     return formula(s, b, h, a, False, checkpointing)
 
 
+def always_the_whole(s: int, b: int, h: int, a: int, dropout: bool, checkpointing: str) -> Answer:
+    return formula(s, b, h, a, True, "none")
+
+
 def only_masks_of_scores(s: int, b: int, h: int, a: int, dropout: bool, checkpointing: str) -> Answer:
     return formula(s, b, h, a, dropout, checkpointing, square=(3, 2))
 
@@ -218,6 +222,12 @@ ACTIVATION_BYTES = Exercise(
             solution=never_dropout,
             told="The rows of dropout are missing.",
             action="Add them where `dropout` is true.",
+        ),
+        Mistake(
+            id="always-the-whole",
+            solution=always_the_whole,
+            told="That is the paper's formula for a layer with dropout that keeps everything, whatever is asked.",
+            action="Let `dropout` and `checkpointing` decide which rows count.",
         ),
         Mistake(
             id="only-masks-of-scores",

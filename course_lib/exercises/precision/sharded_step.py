@@ -87,6 +87,14 @@ def all_reduces(flat_param: Tensor, flat_grad: Tensor, master: nn.Parameter, opt
     gather(flat_param, master)
 
 
+def all_reduces_in_16_bits(flat_param: Tensor, flat_grad: Tensor, master: nn.Parameter, optimizer: Optimizer) -> None:
+    dist.all_reduce(flat_grad)
+    mean = flat_grad / dist.get_world_size()
+    master.grad = mean.chunk(dist.get_world_size())[dist.get_rank()].float()
+    update(optimizer, master)
+    gather(flat_param, master)
+
+
 def gathers_masters(flat_param: Tensor, flat_grad: Tensor, master: nn.Parameter, optimizer: Optimizer) -> None:
     average(flat_grad, master)
     update(optimizer, master)
@@ -243,6 +251,13 @@ SHARDED_STEP = Exercise(
             told="An all-reduce brings every rank the whole average, of which it uses a shard. It sends twice what a "
             "reduce-scatter does.",
             action="Use `dist.reduce_scatter_single`.",
+        ),
+        Mistake(
+            id="all-reduces-in-16-bits",
+            solution=all_reduces_in_16_bits,
+            told="The whole gradient is all-reduced, in bf16. Each sum is rounded to 8 significant bits, and every "
+            "rank receives the shards of all others, too.",
+            action="Make the gradients fp32 first, and reduce-scatter them.",
         ),
         Mistake(
             id="gathers-masters",

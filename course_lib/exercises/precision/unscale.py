@@ -284,8 +284,8 @@ UNSCALE = Exercise(
         Mistake(
             id="not-in-place",
             solution=not_in_place,
-            told="The divided gradients go into a variable, and the shards keep theirs: `grad = grad / scale` makes a "
-            "new tensor.",
+            told="The shards' gradients are still scaled when you are done. If you wrote `grad = grad / scale`: that "
+            "makes a new tensor, and the shard keeps its own.",
             action="Write `grad /= scale`, or `grad.div_(scale)`.",
         ),
         Mistake(
