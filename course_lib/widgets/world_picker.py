@@ -59,8 +59,9 @@ class WorldPicker(VBox):
 
     def show(self) -> None:
         """Show the choice, and its text for where widgets cannot be shown."""
-        text = "Ranks are simulated. To choose where they live, run this cell, or name it: "
-        display_with_text(self, text=text + " or ".join(f'choose_world("{name}")' for name in WORLDS), summary="")
+        calls = ", ".join(f'choose_world("{name}")' for name in WORLDS)
+        text = f"Ranks are simulated where nothing else is chosen. To choose by name: {calls}."
+        display_with_text(self, text=text, summary="Where ranks live: run this cell to choose.")
 
     def _apply(self, name: str) -> None:
         if name == _current():

@@ -21,7 +21,7 @@ from . import interpose, torch_internals
 from .copies import Copies
 from .failure import Raised
 from .fault import Fault, State, Stopped
-from .sites import Site, learner_site
+from .sites import Site, site_on
 from .streams import Streams
 from .threads import ThreadRendezvous
 
@@ -160,9 +160,9 @@ class Rank(threading.Thread):
                 _raise_in(self, Stopped)
 
     def where(self) -> Site | None:
-        """The learner's line that this rank is at."""
+        """The learner's line that this rank is at; None where it is in none."""
         frame = sys._current_frames().get(self.ident or -1)
-        return None if frame is None else learner_site(frame)
+        return None if frame is None else site_on(frame)
 
 
 def _raise_in(thread: threading.Thread, exception: type[BaseException] | None) -> None:

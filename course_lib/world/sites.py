@@ -13,6 +13,8 @@ from types import CodeType, FrameType
 import torch
 from torch.distributed import distributed_c10d
 
+from .. import meter
+
 _LIBRARY = tuple(
     os.path.join(path, "")
     for path in {
@@ -24,7 +26,8 @@ _LIBRARY = tuple(
         sysconfig.get_path("platlib"),
     }
 )
-_INTERNAL = (os.path.join(os.path.dirname(__file__), ""), sysconfig.get_path("stdlib"))
+_WORLD = os.path.join(os.path.dirname(__file__), "")
+_INTERNAL = (_WORLD, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +58,26 @@ def is_learners_file(filename: str) -> bool:
 
 
 def learner_site(frame: FrameType | None = None) -> Site:
-    """The innermost line of the learner's on the stack of `frame`, or of the caller.
+    """The innermost line of the learner's on the stack of `frame`, or of the caller."""
+    start = frame or sys._getframe(1)
+    return site_on(start) or _site(start)
 
-    Code of a library that calls itself (a reference solution, say) has none; then it is the outermost line.
+
+def site_on(frame: FrameType) -> Site | None:
+    """The same; None where only what runs ranks is on the stack, before the learner's function or after it.
+
+    Code of a library that calls itself (a reference solution, say) has no line of the learner's; then it is the
+    outermost line.
     """
-    start = outermost = frame or sys._getframe(1)
-    walker: FrameType | None = start
+    outermost: FrameType | None = None
+    walker: FrameType | None = frame
     while walker is not None:
         if is_learners(walker.f_code):
             return _site(walker)
         if not walker.f_code.co_filename.startswith(_INTERNAL):
             outermost = walker
         walker = walker.f_back
-    return _site(outermost)
+    return None if outermost is None else _site(outermost)
 
 
 _FRAME = re.compile(r'^  File "(?P<filename>.*)", line (?P<line>\d+) in (?P<function>.*)\n', re.MULTILINE)
@@ -87,7 +97,7 @@ def called_from_python() -> bool:
     If so, the caller gets its Work. If not, torch's C++ made it and waits for it by itself, unseen.
     """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_INTERNAL[0]):
+    while frame is not None and frame.f_code.co_filename.startswith(_WORLD):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename == distributed_c10d.__file__
 

@@ -448,3 +448,14 @@ def test_a_stop_that_comes_in_a_finalizer_is_not_told():
 
     error = failure(program, world_size=1, timeout=0.2)
     assert (error.kind, error.output) == ("timeout", ("",))
+
+
+def test_a_rank_that_has_returned_is_at_no_line() -> None:
+    def leave_early() -> None:
+        if dist.get_rank() != 0:
+            dist.all_reduce(torch.ones(1))
+
+    for _ in range(20):  # the rank that left may be looked at while it is still putting its things in order
+        with pytest.raises(RankError) as failed:
+            World(3).run(leave_early)
+        assert "\n  rank 0 returned\n" in str(failed.value)
