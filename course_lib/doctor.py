@@ -39,7 +39,7 @@ class Finding:
 def examine() -> list[Finding]:
     """Every check's finding, in the order of the page; those that ask torch, where it imports."""
     torch_finding = torch_build()
-    torch_checks = (simulated_worlds, gpus, nccl) if torch_finding.status == "ok" else ()
+    torch_checks = (simulated_worlds, worlds_of_processes, gpus, nccl) if torch_finding.status == "ok" else ()
     findings = [python(), packages(), torch_finding]
     return findings + [check() for check in (*torch_checks, memory, loopback, jupyterlab, progress, chromium)]
 
@@ -115,6 +115,20 @@ def simulated_worlds() -> Finding:
     except CourseError as error:
         return Finding(name="simulated worlds", status="missing", value=str(error), remedy=INSTALL_AGAIN)
     return Finding(name="simulated worlds", status="ok", value="torch has every name that they need")
+
+
+def worlds_of_processes() -> Finding:
+    """Two ranks in processes of their own, tried: they need a fork, and gloo between ports of 127.0.0.1."""
+    import torch.distributed as dist
+
+    try:
+        from course_lib.world import World
+
+        World(2, backend="processes", timeout=20, measure=False).run(dist.barrier)
+    except CourseError as error:
+        remedy = "lessons run without; World(4, backend='processes') does not"
+        return Finding(name="processes", status="warn", value=str(error).splitlines()[0], remedy=remedy)
+    return Finding(name="processes", status="ok", value="two ranks in processes of their own have met")
 
 
 def gpus() -> Finding:

@@ -100,6 +100,18 @@ def test_a_torch_without_a_private_name_is_told(monkeypatch: pytest.MonkeyPatch)
     assert "_set_thread_isolation_mode" in finding.value
 
 
+def test_ranks_that_are_processes_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.worlds_of_processes().status == "ok"
+
+    monkeypatch.delattr("os.fork")
+    finding = doctor.worlds_of_processes()
+    assert (finding.status, finding.value) == (
+        "warn",
+        f"World(backend='processes'): {sys.platform} cannot fork "
+        "processes, as Linux and macOS do. Leave the argument out for simulated ranks, which run everywhere.",
+    )
+
+
 def test_gpus_are_listed_with_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     card = SimpleNamespace(name="H100", total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -34,8 +34,8 @@ class Processes:
 
     Args:
         world_size: how many.
-        devices: the GPU of each rank; None for the CPU.
-        nccl: tensors on GPUs go through NCCL.
+        devices: the GPU of each rank; None for the CPU. An attribute, too.
+        nccl: tensors on GPUs go through NCCL. An attribute, too.
 
     Raises:
         CourseError: it would have no rank, or more than `MAX_RANKS`; or this system has no fork.
@@ -51,7 +51,7 @@ class Processes:
                 f"World(backend='processes'): {sys.platform} cannot fork processes, as Linux and macOS do. "
                 "Leave the argument out for simulated ranks, which run everywhere."
             )
-        self._world_size, self._devices, self._nccl = world_size, devices, nccl
+        self._world_size, self.devices, self.nccl = world_size, devices, nccl
         pool.start()
 
     def run(
@@ -114,8 +114,8 @@ class Processes:
                 rank=rank,
                 world_size=self._world_size,
                 group=pool.group(processes),
-                device=None if self._devices is None else self._devices[rank],
-                nccl=self._nccl,
+                device=None if self.devices is None else self.devices[rank],
+                nccl=self.nccl,
                 packed=packed,
                 size_of=size_of,
                 started=started,

@@ -171,7 +171,8 @@ class RemoteRank:
         tag = arguments.get("tag", 0)
         if self.job.nccl and on_gpu:
             return self._at_once(call, tag, execute)
-        if is_later(call, arguments):
+        later = is_later(call, arguments)
+        if later and not on_gpu:
             meeting = Meeting(members=frozenset({self.job.rank}), calls={self.job.rank: call})
             meeting.execute[self.job.rank] = execute
             result, work = promised(meeting, self.job.rank, call, operator, arguments, contextlib.nullcontext)
@@ -179,11 +180,13 @@ class RemoteRank:
             self._works[id(work)] = (work, call, one)
             meeting.futures[self.job.rank].add_done_callback(partial(self._forget, id(work)))
             return result
+        # gloo's own Work knows the streams of a GPU, and one of ours would not: there, a rank waits for its peers also
+        # before it goes on.
         call.times.waited_from = call.times.issued
         self._wait(self._ask(call, tag, waits=True))
         call.times.matched = time.perf_counter()
         result = execute() if call.op != "monitored_barrier" else None  # it is over when all have come
-        if result is not None and call.op != "recv":  # the Work of a recv can be waited for once, by the caller
+        if result is not None and not later and call.op != "recv":  # the Work of that can be waited for once
             torch_internals.work_of(result).wait()  # the caller would do so next; here the end is seen
         call.times.done = time.perf_counter()
         return result

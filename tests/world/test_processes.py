@@ -233,3 +233,25 @@ def test_nothing_listens_but_on_the_loopback():
     sockets = [socket for one in (server, *server.children()) for socket in one.net_connections("inet")]
     listening = [socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN]
     assert len(listening) >= 3 and set(listening) == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("found", "world_size", "options", "told"),
+    [
+        (0, 1, {}, r"torch sees no GPU on this machine .* say backend='processes'"),
+        (2, 4, {}, r"World\(4, backend='nccl'\): NCCL wants a GPU for every rank; this machine has 2\. Take fewer"),
+        (8, 4, {"backend": "nccl:2"}, r"this machine has 8, 2 of them to be used\. Take fewer ranks, World\(2"),
+        (4, 4, {}, r"this build of torch \(.*\) has no NCCL"),
+    ],
+)
+def test_too_few_gpus_are_refused_with_the_ways_out(monkeypatch, found, world_size, options, told):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: found)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
+    with pytest.raises(CourseError, match=told):
+        World(world_size, **{"backend": "nccl"} | options)
+
+
+def test_ranks_that_share_gpus_take_turns_on_them(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    world = World(5, backend="nccl", share_gpu=True)
+    assert world._backend.devices == (0, 1, 0, 1, 0) and not world._backend.nccl
