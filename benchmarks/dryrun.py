@@ -1,0 +1,85 @@
+"""What a dry run takes: a training step of 7.5 B parameters on a rank out of 64 to 16,384, in seconds and in memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import World, zero
+
+from .measure import Row, seconds
+
+SECONDS = 30.0
+GIGABYTES = 2.0
+"""The most that it may take, on 2 cores."""
+
+CASES = [("Stage3", 64), ("Stage3", 1024), ("Stage3", 16_384), ("FSDP2", 64), ("FSDP2", 16_384), ("DDP", 16_384)]
+
+TOKENS = 60_000
+
+
+class Transformer(nn.Module):
+    """36 layers of width 4096: 7.5 B parameters."""
+
+    def __init__(self, width: int = 4096, layers: int = 36) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(TOKENS, width)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 32, 4 * width, dropout=0.0, batch_first=True) for _ in range(layers)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.tokens(x)
+        for block in self.blocks:
+            x = block(x)
+        return x @ self.tokens.weight.T
+
+
+def step(name: str) -> None:
+    """On a rank: a model in bf16, and a training step of the engine of that name."""
+    plain = Transformer().bfloat16()
+    model: nn.Module = plain
+    if name == "FSDP2":
+        for part in (*plain.blocks, plain):
+            fully_shard(part)
+    elif name == "DDP":
+        model = DistributedDataParallel(plain)
+    else:
+        model = getattr(zero, name)(plain, torch.optim.Adam)
+    optimizer = model if hasattr(model, "step") else torch.optim.Adam(model.parameters())
+    x = torch.randint(TOKENS, (1, 129))
+    nn.functional.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()).backward()
+    optimizer.step()  # type: ignore[operator]
+
+
+def main(name: str, world_size: int) -> None:
+    """Print what one dry run takes: seconds, and bytes of memory of this process at most."""
+    import resource
+
+    world = World(world_size, backend="dryrun", rank=world_size - 1, timeout=600)
+    took = seconds(lambda: world.run(step, name))
+    print(json.dumps([took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+
+
+def rows() -> Iterator[Row]:
+    """The rows of this benchmark: each case in a process of its own, whose memory is its alone."""
+    for name, world_size in CASES:
+        call = f"from benchmarks.dryrun import main; main({name!r}, {world_size})"
+        told = subprocess.run([sys.executable, "-W", "ignore", "-c", call], capture_output=True, text=True, check=True)
+        took, nbytes = json.loads(told.stdout.splitlines()[-1])
+        what = f"dry run of a step of 7.5 B parameters, {name} on {world_size:,} ranks"
+        yield Row(what=what, ours=took, goal=f"≤ {SECONDS:g} s", met=took <= SECONDS)
+        yield Row(
+            what=f"{what}: memory",
+            ours=nbytes / 1e9,
+            goal=f"≤ {GIGABYTES:g} GB",
+            met=nbytes <= GIGABYTES * 1e9,
+            unit="GB",
+        )
