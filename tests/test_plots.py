@@ -233,6 +233,14 @@ def test_a_long_run_does_not_make_a_heavy_figure():
     assert len(plot_timeline([Lane(0, computed=steps, end=5)]).svg) < 100_000
 
 
+def test_memory_singles_no_rank_out_where_all_peaks_are_alike():
+    alone, other = Memory((100, 50)), Memory((150, 0))
+    assert plot_memory([alone, other]).caption == (
+        "Every rank holds 150 B at its peak. On rank 0 that is parameters 100 B, activations 50 B."
+    )
+    assert plot_memory([alone]).caption == "Rank 0 holds 150 B at its peak: parameters 100 B, activations 50 B."
+
+
 def test_memory_says_what_was_held_at_the_highest_peak():
     picture = plot_memory(MEMORIES)
     assert picture.caption == (

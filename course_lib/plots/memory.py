@@ -101,9 +101,13 @@ def _caption(memories: Sequence[Any]) -> str:
     at_peak = memories[highest].at_peak
     if at_peak is None:
         return "No rank held anything."
-    told = f"Rank {highest} holds most at once, {in_bytes(peaks[highest])}: {_parts(at_peak.by_category)}."
-    if min(peaks) != max(peaks):
-        told += f" The lowest peak of a rank is {in_bytes(min(peaks))}."
+    most, least, parts = in_bytes(max(peaks)), in_bytes(min(peaks)), _parts(at_peak.by_category)
+    if len(peaks) == 1:
+        told = f"Rank 0 holds {most} at its peak: {parts}."
+    elif most == least:  # as the figure shows them: to three digits
+        told = f"Every rank holds {most} at its peak. On rank {highest} that is {parts}."
+    else:
+        told = f"Rank {highest} holds most at once, {most}: {parts}. The lowest peak of a rank is {least}."
     if len(memories) > MOST_RANKS:
         told += f" Drawn are ranks 0 to {MOST_RANKS - 1} of {len(memories)}."
     return told
