@@ -18,12 +18,21 @@ def recognise_pattern(gap: Gap) -> Cause | None:
 
 def _unchanged(gap: Gap) -> Cause | None:
     for rank in gap.ranks:
-        if not any(gap.same(gap.given[rank], leaf) for leaf in leaves(gap.before[rank]) if leaf != ()):
+        given = gap.given[rank]
+        if _is_common(given) or not any(gap.same(given, leaf) for leaf in leaves(gap.before[rank])):
             return None
     return Cause(
         likely="This is what the function was given, unchanged.",
         action="Make sure that what you compute is what you return.",
     )
+
+
+def _is_common(value: Plain) -> bool:
+    """Whether `value` says so little that it can be among the arguments by chance: a whole number, True, nothing."""
+    found = numbers(value)
+    if found is None:
+        return value is None or isinstance(value, bool)
+    return len(found) < 2 and all(number == round(number) for number in found if math.isfinite(number))
 
 
 def _zeros(gap: Gap) -> Cause | None:

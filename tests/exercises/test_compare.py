@@ -195,6 +195,11 @@ def test_what_was_given_back_unchanged_is_recognised() -> None:
     assert "unchanged" in findings(trial([t(4, 6)] * 2, before, before))[0].likely
 
 
+@pytest.mark.parametrize("argument", [2, 2.0, True, t(2), ()])
+def test_what_equals_an_argument_by_chance_is_not_called_unchanged(argument: Any) -> None:
+    assert "unchanged" not in findings(trial([7, 5], [argument] * 2, [argument] * 2))[0].likely
+
+
 def test_nan_that_was_read_from_the_padding_is_recognised() -> None:
     before = [t(1, math.nan), t(2, math.nan)]
 
