@@ -18,6 +18,10 @@ from course_lib.quizzes.quantities import Unreadable, factor, mistaken_byte_unit
         ("1,024 KiB", "MiB", 2**20),
         ("16", "bytes", 16),
         ("16 B", "bytes", 16),
+        ("12.5", "kB", 12_500),
+        ("12.5 KB", "kB", 12_500),
+        ("12.5k", "kB", 12_500),
+        ("12.5 KiB", "kB", 12_800),
         ("1/4 GB", "GB", 250_000_000),
         ("7B", "", 7_000_000_000),
         ("7 B elements", "elements", 7_000_000_000),
@@ -105,5 +109,6 @@ def test_writing_keeps_what_a_person_needs() -> None:
 
 def test_units_know_their_size_and_the_unit_they_are_mistaken_for() -> None:
     assert (factor("GB"), factor("GiB"), factor("%"), factor("ranks")) == (10**9, 2**30, Fraction(1, 100), 1)
-    assert (mistaken_byte_unit("GB"), mistaken_byte_unit("KiB")) == ("GiB", "KB")
+    assert (factor("kB"), factor("KB"), factor("KiB")) == (1000, 1000, 1024)
+    assert (mistaken_byte_unit("GB"), mistaken_byte_unit("KiB")) == ("GiB", "kB")
     assert [mistaken_byte_unit(unit) for unit in ("B", "bytes", "%", "elements", "")] == [None] * 5

@@ -2,17 +2,20 @@
 
 A quantity is kept as an exact `Fraction` in its base unit: bytes for memory, a share of one for "%", and a
 plain count for everything else, where the unit is only a label ("elements", "ranks", or nothing at all).
+Capitals do not count: kB, KB and kb are the same unit.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-_SI = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_SI = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_TWINS = {f"{prefix}B": f"{prefix.upper()}iB" for prefix in _SI}  # units that are mistaken for each other
 _BYTES = (
     {"B": 1, "byte": 1, "bytes": 1}
-    | {f"{prefix}B": size for prefix, size in _SI.items()}
-    | {f"{prefix}iB": 1024**power for power, prefix in enumerate(_SI, start=1)}
+    | dict(zip(_TWINS, _SI.values(), strict=True))
+    | {unit: 1024**power for power, unit in enumerate(_TWINS.values(), start=1)}
 )
 _COUNTS = _SI | {"B": 10**9, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
@@ -68,8 +71,7 @@ def factor(unit: str) -> Fraction:
 
 def mistaken_byte_unit(unit: str) -> str | None:
     """The unit that `unit` is often mistaken for: GB for GiB, GiB for GB; None where there is none."""
-    other = unit.replace("iB", "B") if "iB" in unit else unit.replace("B", "iB")
-    return other if other != unit and {unit, other} <= _BYTES.keys() else None
+    return (_TWINS | {binary: decimal for decimal, binary in _TWINS.items()}).get(unit)
 
 
 def _split(text: str) -> tuple[Fraction, bool, str]:
@@ -98,10 +100,13 @@ def _factors(unit: str) -> dict[str, Fraction]:
     """What may follow the number, in lower case, and how many base units it stands for."""
     if unit == "%":
         return dict.fromkeys(("", "%", "percent"), Fraction(1, 100))
-    if unit in _BYTES:
-        sizes = _SI | _BYTES | {"": _BYTES[unit]}
-    else:
-        counts = {"": 1} | _COUNTS
-        sizes = counts | {f"{scale} {unit}".strip(): size for scale, size in counts.items()}
-    factors = {suffix.casefold(): Fraction(size) for suffix, size in sizes.items()}
+    in_bytes = _folded(_BYTES)
+    if unit.casefold() in in_bytes:
+        return _folded(_SI) | in_bytes | {"": in_bytes[unit.casefold()]}
+    counts = {"": 1} | _COUNTS
+    factors = _folded(counts | {f"{scale} {unit}".strip(): size for scale, size in counts.items()})
     return factors if unit else factors | {"%": Fraction(1, 100)}
+
+
+def _folded(sizes: Mapping[str, int]) -> dict[str, Fraction]:
+    return {suffix.casefold(): Fraction(size) for suffix, size in sizes.items()}
