@@ -37,6 +37,9 @@ LOCATE = 0.3
 GRACE = 0.5
 """Seconds in which ranks must stop after that, before their processes are ended."""
 
+DEATH = 5.0
+"""Seconds in which a process that was killed is gone, however busy the machine is."""
+
 POLL = 0.05
 """Seconds between two looks at the clock: not every interrupt ends a wait."""
 
@@ -64,6 +67,7 @@ class Conduct:
         self._timeout = self._deadline = inf
         self._selector = selectors.DefaultSelector()
         for rank, process in enumerate(processes):
+            process.read(process.stack)  # an answer that came too late for the last run
             for fd, hear in (
                 (process.wire.fileno(), self._message),
                 (process.output, self._printed),
@@ -102,8 +106,8 @@ class Conduct:
             self._tell(rank, Stop())
         self._hear_while(lambda: bool(self._there), GRACE)
         for rank in self._there:
-            self._processes[rank].signal(signal.SIGKILL)
-        self._hear_while(lambda: bool(self._there), GRACE)
+            self._processes[rank].kill()
+        self._hear_while(lambda: bool(self._there), DEATH)
         return [self._completed(report) for report in reports]
 
     def close(self) -> None:

@@ -41,6 +41,8 @@ def serve(control_fd: int) -> None:
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(wakeup_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (rank_process.STOP, rank_process.TELL_STACK):
+        signal.signal(number, signal.SIG_IGN)  # for a newborn, until it listens to them
     gc.freeze()  # so that the collector of a newborn does not write to, and so copy, what all share
     statuses: dict[int, int] = {}
     while True:

@@ -81,9 +81,16 @@ class Process:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """End it, and the processes that it has started."""
+        if not self.dead():
+            with suppress(ProcessLookupError):  # too young to have a session of its own
+                os.killpg(self.pid, signal.SIGKILL)
+            self.signal(signal.SIGKILL)
+
     def close(self) -> None:
         """End it, and let go of it."""
-        self.signal(signal.SIGKILL)
+        self.kill()
         self.wire.close()
         for fd in (self.output, self.stack, self.status):
             os.close(fd)

@@ -33,6 +33,7 @@ from ..meter import MemoryMeter
 from . import copies, interpose, metered, results, torch_internals
 from .failure import Raised
 from .fault import Stopped
+from .fresh_imports import FreshImports
 from .remote_rank import RemoteRank
 from .streams import rank_variables, seed_process
 from .wire import Entered, FromRank, Job, Left
@@ -73,6 +74,7 @@ class RankProcess:
         self._rank: RemoteRank | None = None  # of the run that is under way or was the last
         self._group = ""
         self._store: dist.Store | None = None
+        self._imports = FreshImports()
 
     def serve(self) -> None:
         """Take one job after another."""
@@ -110,6 +112,7 @@ class RankProcess:
         error: BaseException | None = None
         try:
             _prepare(job)
+            self._imports.forget_changed()
             with contextlib.ExitStack() as stack:
                 stack.enter_context(interpose.interposed_process(rank))
                 self._join_group(job)
@@ -134,6 +137,7 @@ class RankProcess:
         except BaseException as caught:
             error = caught
         rank.done.set()
+        self._imports.note()
         stopped = error is not None and rank.stopping  # an error now is what being stopped looks like
         return Left(
             stopped=stopped,

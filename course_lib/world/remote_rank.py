@@ -111,7 +111,8 @@ class RemoteRank:
 
     def _insist(self) -> None:
         if self.job.nccl:
-            torch_internals.abort_groups()
+            with contextlib.suppress(RuntimeError, ValueError):  # the rank has just ended them itself
+                torch_internals.abort_groups()
         main = threading.main_thread().ident
         assert main is not None
         while not self.done.wait(STOP_EVERY):

@@ -1,10 +1,12 @@
 """Ranks that are processes give what simulated ranks give."""
 
+import importlib
 import os
 import random
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import psutil
@@ -139,6 +141,23 @@ def test_what_a_function_leaves_in_a_module_is_there_in_the_next_run():
     processes(2).run(remember)
     assert list(processes(2).run(lambda: sys.modules["math"].left_by_a_rank)) == [0, 1]
     assert not hasattr(sys.modules["math"], "left_by_a_rank")
+
+
+def test_a_module_that_the_learner_has_changed_is_imported_again(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "mine_to_change.py"
+    for number in (1, 22):
+        module.write_text(f"def answer():\n    return {number}\n")
+        os.utime(module, (number, number))
+        importlib.invalidate_caches()
+        sys.modules.pop("mine_to_change", None)
+        assert list(processes(2).run(importlib.import_module("mine_to_change").answer)) == [number] * 2
+
+
+def test_two_threads_of_the_kernel_run_one_after_the_other():
+    with ThreadPoolExecutor(2) as threads:
+        runs = threads.map(lambda n: list(processes(n).run(dist.get_world_size)), [2, 3])
+    assert list(runs) == [[2, 2], [3, 3, 3]]
 
 
 def test_output_is_kept_by_rank_and_shown_in_their_order(capsys):

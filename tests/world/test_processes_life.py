@@ -39,11 +39,8 @@ def gone(pids: set[int]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loop", ["list(iter(int, 1))", "pass"])
-def test_no_rank_outlives_a_kernel_that_is_killed(loop):
-    code = PROGRAM + LOOP.format(loop=loop)
-    if loop == "pass":
-        code += "import time; time.sleep(60)"
+def test_no_rank_outlives_a_kernel_that_is_killed():
+    code = PROGRAM + LOOP.format(loop="list(iter(int, 1))")  # in C: no thread of the rank gets to do anything
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as kernel:
         assert kernel.stdout is not None
         pids = set(map(int, kernel.stdout.readline().split()))
