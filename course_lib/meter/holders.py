@@ -1,4 +1,8 @@
-"""Who keeps the memory of a tensor from being freed."""
+"""Who keeps the memory of a tensor from being freed.
+
+`gc.get_referrers` is all that Python offers here. Each call goes through every object there is, which takes some 20 ms
+in a notebook's kernel; so objects are asked about together, and not one by one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ def who_holds(tensor: Tensor) -> tuple[str, ...]:
     """Everything that keeps the memory of `tensor`, a name for each where there is one.
 
     These are variables, attributes, globals and closures with the tensor or a view of it, on all threads and so on
-    all simulated ranks, and graphs that saved it for backward. It takes a tenth of a second: all objects are looked at.
+    all simulated ranks, and graphs that saved it for backward. It takes a tenth of a second: see the module.
     """
     storage = storage_of(next(plain(tensor)))
     return () if storage is None else holders(storage)
@@ -35,17 +39,19 @@ def who_holds(tensor: Tensor) -> tuple[str, ...]:
 def holders(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], bool] = lambda _: True) -> tuple[str, ...]:
     """Everything that keeps `storage`; of running functions, those whose code `is_learners`."""
     objects = gc.get_objects()
-    tensors = [one for one in objects if issubclass(type(one), Tensor)]
-    modules = [one for one in objects if issubclass(type(one), nn.Module)]
-    del objects
+    tensors, modules = _instances(objects, Tensor), _instances(objects, nn.Module)
     keeping = {id(one): one for one in tensors if any(storage_of(part) is storage for part in plain(one))}
-    found = dict.fromkeys(_variables(keeping, is_learners))
-    found |= dict.fromkeys(_in_modules(keeping, modules))
-    found |= dict.fromkeys(_names(keeping, "", _DEEPEST))
-    for part, node in saved_for_backward(tensors):
-        if storage_of(part) is storage:
-            found[f"autograd, which saved it for {node}"] = None
-    return tuple(found) or ("something that has no name",)
+    nodes = [node for part, node in saved_for_backward(tensors) if storage_of(part) is storage]
+    found = [*_variables(keeping, is_learners), *_in_modules(keeping, modules)]
+    del objects, tensors, modules  # or `_names` would find these lists, too, and look for who holds them
+    found += _names(keeping, "", _DEEPEST)
+    found += [f"autograd, which saved it for {node}" for node in nodes]
+    return tuple(dict.fromkeys(found)) or ("something that has no name",)
+
+
+def _instances(objects: list[Any], of: type) -> list[Any]:
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, of)}
+    return [one for one in objects if type(one) in kinds]
 
 
 def _variables(keeping: Mapping[int, Any], is_learners: Callable[[CodeType], bool]) -> Iterator[str]:
@@ -87,28 +93,34 @@ def _in_modules(keeping: Mapping[int, Any], modules: list[nn.Module]) -> Iterato
 
 def _names(keeping: Mapping[int, Any], within: str, depth: int) -> Iterator[str]:
     """Attributes, globals and closures that lead to one of the objects, straight or through containers."""
-    containers: dict[int, Any] = {}
-    for referrer in gc.get_referrers(*keeping.values()):
-        if isinstance(referrer, CellType):
-            for function, name in _uses(referrer):
-                yield f"{within}variable `{name}`, which {function} closes over"
-        elif type(referrer) in (list, tuple, set):
-            containers[id(referrer)] = referrer
-        elif isinstance(referrer, dict):
-            owner = next((one for one in gc.get_referrers(referrer) if _is_namespace(referrer, one)), None)
-            if owner is not None:
-                yield from _attributes(owner, referrer, keeping, within)
-            elif referrer is not keeping:
-                containers[id(referrer)] = referrer
-        elif hasattr(referrer, "__dict__"):
-            yield from _attributes(referrer, vars(referrer), keeping, within)
+    referrers = gc.get_referrers(*keeping.values())
+    for function, name in _closures([one for one in referrers if isinstance(one, CellType)]):
+        yield f"{within}variable `{name}`, which {function} closes over"
+    containers = {id(one): one for one in referrers if type(one) in (list, tuple, set)}
+    dicts = [one for one in referrers if isinstance(one, dict) and one is not keeping]
+    owners = _owners(dicts)
+    for names in dicts:
+        if id(names) in owners:
+            yield from _attributes(owners[id(names)], names, keeping, within)
+        else:
+            containers[id(names)] = names
+    for one in referrers:
+        if hasattr(one, "__dict__") and id(vars(one)) not in owners:
+            yield from _attributes(one, vars(one), keeping, within)
+    del referrers, dicts, owners
     if containers and depth:
         yield from _names(containers, within or "something in ", depth - 1)
 
 
-def _is_namespace(names: dict[Any, Any], owner: Any) -> bool:
-    """Whether it is in `names` that an object keeps its attributes, or a function its globals."""
-    return (owner.__globals__ if isinstance(owner, FunctionType) else getattr(owner, "__dict__", None)) is names
+def _owners(dicts: list[dict[Any, Any]]) -> dict[int, Any]:
+    """Those of `dicts` in which an object keeps its attributes, or a function its globals, by id: that object."""
+    ids = {id(one) for one in dicts}
+    referrers = gc.get_referrers(*dicts) if dicts else []
+    return {id(names): one for one in referrers if id(names := _namespace(one)) in ids}
+
+
+def _namespace(one: Any) -> Any:
+    return one.__globals__ if isinstance(one, FunctionType) else getattr(one, "__dict__", None)
 
 
 def _attributes(owner: Any, names: Mapping[Any, Any], keeping: Mapping[int, Any], within: str) -> Iterator[str]:
@@ -121,10 +133,10 @@ def _attributes(owner: Any, names: Mapping[Any, Any], keeping: Mapping[int, Any]
             yield f"{within}attribute `{name}` of a {type(owner).__name__}"
 
 
-def _uses(cell: CellType) -> Iterator[tuple[str, str]]:
-    """The functions that close over `cell`, and the name by which they know it."""
-    for closure in gc.get_referrers(cell):
-        for function in gc.get_referrers(closure) if isinstance(closure, tuple) else ():
-            if isinstance(function, FunctionType):
-                names = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-                yield from ((function.__name__, name) for name, closed_over in names if closed_over is cell)
+def _closures(cells: list[CellType]) -> Iterator[tuple[str, str]]:
+    """The functions that close over one of `cells`, and the name by which they know it."""
+    closures = [one for one in gc.get_referrers(*cells) if isinstance(one, tuple)] if cells else []
+    for function in gc.get_referrers(*closures) if closures else ():
+        if isinstance(function, FunctionType):
+            names = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+            yield from ((function.__name__, name) for name, cell in names if any(cell is one for one in cells))
