@@ -132,16 +132,19 @@ def _inherited() -> tuple[AbstractContextManager[None], Watcher | None]:
 # -- kernels -----------------------------------------------------------------------------------------------------
 
 
-def _making(operator: Any, name: str) -> Callable[..., Any]:
-    call = operator._op
+def _unseen(call: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Watcher | None]:
+    """What `call` returns, out of sight, and who is to be told of it."""
+    try:
+        guard, watcher = _thread.watch
+    except AttributeError:
+        guard, watcher = _inherited()
+    with guard:
+        return call(*args, **kwargs), watcher
 
+
+def _making(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        try:
-            guard, watcher = _thread.watch
-        except AttributeError:
-            guard, watcher = _inherited()
-        with guard:
-            result = call(*args, **kwargs)
+        result, watcher = _unseen(call, args, kwargs)
         if watcher is not None:
             watcher.made(result, name)
         return result
@@ -149,36 +152,23 @@ def _making(operator: Any, name: str) -> Callable[..., Any]:
     return kernel
 
 
-def _converting(operator: Any, name: str) -> Callable[..., Any]:
-    call = operator._op
-
-    def kernel(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(tensor, Tensor) and (dtype := _NUMPY.get(kwargs.get("dtype"))) is not None:
+def _converting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        is_tensor = isinstance(args[0], Tensor)
+        if not is_tensor and (dtype := _NUMPY.get(kwargs.get("dtype"))) is not None:
             # The 2.5 of `x *= 2.5`, which gets the dtype of x: in four of an AdamW step's operators a parameter.
-            return torch.from_numpy(numpy.array(tensor, dtype=dtype))  # does not give up the GIL, as `call` would
-        try:
-            guard, watcher = _thread.watch
-        except AttributeError:
-            guard, watcher = _inherited()
-        with guard:
-            result = call(tensor, *args, **kwargs)
-        if watcher is not None and isinstance(tensor, Tensor):
+            return torch.from_numpy(numpy.array(args[0], dtype=dtype))  # does not give up the GIL, as `call` would
+        result, watcher = _unseen(call, args, kwargs)
+        if watcher is not None and is_tensor:
             watcher.made(result, name)
         return result
 
     return kernel
 
 
-def _detaching(operator: Any, name: str) -> Callable[..., Any]:
-    call = operator._op
-
+def _detaching(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(tensor: Tensor) -> Any:
-        try:
-            guard, watcher = _thread.watch
-        except AttributeError:
-            guard, watcher = _inherited()
-        with guard:
-            result = call(tensor)
+        result, watcher = _unseen(call, (tensor,), {})
         if watcher is not None:
             watcher.detached(tensor)
         return result
@@ -186,18 +176,11 @@ def _detaching(operator: Any, name: str) -> Callable[..., Any]:
     return kernel
 
 
-def _resizing(operator: Any, name: str) -> Callable[..., Any]:
-    call = operator._op
-
-    def kernel(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        try:
-            guard, watcher = _thread.watch
-        except AttributeError:
-            guard, watcher = _inherited()
-        with guard:
-            result = call(tensor, *args, **kwargs)
+def _resizing(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        result, watcher = _unseen(call, args, kwargs)
         if watcher is not None:
-            watcher.resized(tensor, name)
+            watcher.resized(args[0], name)
         return result
 
     return kernel
@@ -233,7 +216,7 @@ def _register() -> list[torch.library.Library]:
         if namespace == "aten" and hasattr(torch.ops.aten, packet):
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
             if packet in _SPECIAL or _makes_memory(operator):
-                aten.impl(name, _SPECIAL.get(packet, _making)(operator, packet), _KEY)
+                aten.impl(name, _SPECIAL.get(packet, _making)(operator._op, packet), _KEY)
     return [fallthrough, aten]
 
 
