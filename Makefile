@@ -4,10 +4,10 @@ LAB_ARGS ?=
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/installed
 
-.PHONY: help lab test bench endurance clean
+.PHONY: help lab test test-processes gpu bench endurance notebooks site clean
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
 
 lab: $(INSTALLED)  ## open the first lesson in JupyterLab (LAB_ARGS="--no-browser --port 9999" are passed on)
 	@$(VENV_PYTHON) -m course_lib.cli lab $(LAB_ARGS)
@@ -17,14 +17,27 @@ test: $(INSTALLED)  ## check style and types, then run every test and every note
 	$(VENV_PYTHON) -m mypy
 	$(VENV_PYTHON) -m pytest
 
+test-processes: $(INSTALLED)  ## run every notebook with ranks that are processes
+	COURSE_WORLD=processes $(VENV_PYTHON) -m pytest -n 0 notebooks
+
+gpu: $(INSTALLED)  ## run the tests that need a GPU
+	$(VENV_PYTHON) -m pytest -n 0 -m gpu tests
+
 bench: $(INSTALLED)  ## measure, print and write benchmarks/RESULTS.md
 	$(VENV_PYTHON) -m benchmarks
 
 endurance: $(INSTALLED)  ## kill writers of the learner's record 1,000 times: nothing that they kept may be lost
 	ENDURANCE=1000 $(VENV_PYTHON) -m pytest -n 0 tests/test_progress.py -k a_kill_loses_nothing
 
+notebooks: $(INSTALLED)  ## execute every notebook and save its outputs, as they are shipped
+	$(VENV_PYTHON) -m tests.notebooks.save
+
+site: $(INSTALLED)  ## write the lessons as web pages to site/
+	$(VENV_PYTHON) -m nbconvert --to html --output-dir site notebooks/*.ipynb
+	perl -pi -e 's/(href="\d\d-[\w-]+)\.ipynb/$$1.html/g' site/*.html
+
 clean:  ## remove .venv and every cache
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build site *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml requirements/course.txt requirements/test.txt requirements/indirect.txt
