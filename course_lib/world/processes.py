@@ -90,7 +90,7 @@ class Processes:
             raise RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=outputs)
         left = [conduct.left[rank] for rank in range(self._world_size)]
         return Outcome(
-            results=[results.unpack(one.result) for one in left],
+            results=[results.unpack(rank, one.result) for rank, one in enumerate(left)],
             output=outputs,
             calls=[one.calls for one in left],
             started=conduct.rendezvous.started,

@@ -108,7 +108,7 @@ class RankProcess:
     # -- a job -----------------------------------------------------------------------------------------------------
 
     def _work(self, rank: RemoteRank) -> Left:
-        job, span, result, memory = rank.job, (inf, inf), b"", None
+        job, span, result, memory = rank.job, (inf, inf), results.pack(None), None
         error: BaseException | None = None
         try:
             _prepare(job)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..meter import MemoryReport
 from .calls import Call
 from .failure import Raised
+from .results import Packed
 
 # -- from the kernel ---------------------------------------------------------------------------------------------
 
@@ -120,7 +121,7 @@ class Left:
         stopped: it was told to.
         raised: what the function raised.
         exited: that was `SystemExit`.
-        result: what the function returned, packed.
+        result: what the function returned; None where it did not.
         calls: what the rank took part in.
         span: when it entered the function and when it left.
         memory: what it held, where that was measured.
@@ -129,7 +130,7 @@ class Left:
     stopped: bool
     raised: Raised | None
     exited: bool
-    result: bytes
+    result: Packed
     calls: list[Call]
     span: tuple[float, float]
     memory: MemoryReport | None

@@ -214,9 +214,23 @@ def test_what_cannot_travel_is_named():
         processes(1).run(lambda: lock.acquire())
 
 
-def test_a_result_that_cannot_travel_is_told():
-    with pytest.raises(CourseError, match="what the function returned, a generator, cannot be sent to the notebook"):
-        processes(2).run(lambda: (x for x in "abc"))
+def test_a_result_that_cannot_travel_is_told_where_it_is_used():
+    run = processes(2).run(lambda: DistributedDataParallel(torch.nn.Linear(4, 4)))
+    assert run.memory[0].by_category["parameters"] == 80
+    assert repr(run[1]) == "<a DistributedDataParallel, which stayed in the process of rank 1>"
+    with pytest.raises(CourseError, match=r"a DistributedDataParallel, stayed in its process .* has no \.module here"):
+        _ = run[1].module
+
+
+def test_a_tensor_that_needs_a_gradient_comes_back_without_its_hooks():
+    def program():
+        weight = torch.ones(3, requires_grad=True)
+        output = weight * 2
+        output.register_hook(lambda gradient: None)
+        return weight, output
+
+    run = processes(1).run(program)
+    assert run.output == ("",) and [tensor.requires_grad for tensor in run[0]] == [True, True]
 
 
 def test_a_rank_cannot_start_a_world():
