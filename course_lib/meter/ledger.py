@@ -142,6 +142,13 @@ class Ledger:
         new.category, new.in_forward, new.tensor = block.category, block.in_forward, block.tensor
         return new
 
+    def notice_resized(self) -> None:
+        """Enter what has got a new size unseen: as the `out=` of an operator, too small for its result."""
+        for block in self.live:
+            storage = block()
+            if storage is not None and storage.nbytes() != block.nbytes:
+                self.resize(block, block.operator)
+
     def add_up(self) -> None:
         """Bring `current` and `peak` up to date."""
         events = self._events

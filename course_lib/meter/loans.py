@@ -8,14 +8,14 @@ same storage; where those are not gone yet, though the collective is done, the m
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from math import inf
 from time import perf_counter, sleep
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from .storages import storage_of
+from .storages import storage_of, tensors_in
 
 PATIENCE = 2.0
 """Seconds after which the backend is taken to keep a tensor for good."""
@@ -30,7 +30,7 @@ class Loan:
 
     def __init__(self, arguments: Iterable[Any]) -> None:
         self.arguments = [_twin(argument) for argument in arguments]
-        tensors = list(_tensors(self.arguments))
+        tensors = list(tensors_in(self.arguments))
         self._tensors = [weakref.ref(tensor) for tensor in tensors]
         # Kept, so that they are freed on the rank's thread: gloo's, which may be last, frees them after the tensors.
         self._storages = [storage_of(tensor) for tensor in tensors]
@@ -81,11 +81,3 @@ def _twin(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach()
     return [_twin(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list):
-        for item in value:
-            yield from _tensors(item)

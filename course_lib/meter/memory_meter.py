@@ -6,13 +6,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, MutableSet
 from contextlib import contextmanager
 from time import perf_counter
-from types import CodeType, FrameType
-from typing import Any, TypeVar
+from types import CodeType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
-from torch.nn.parallel import distributed
 from torch.optim import Optimizer
 
 from . import operators
@@ -24,18 +23,13 @@ from .loans import Loan, Loans, Progress
 from .memory import CudaMemory, MemoryReport, Snapshot, StillHeld
 from .owners import Owners, gradient
 from .peak import peak_of
+from .places import Places
 from .purposes import purposes
 from .returning import Returning
 from .storages import plain, storage_of, tensors_in
 
 LARGE = 1000
 """A block of at least one part in so many of the peak is entered with its line and layout."""
-
-_Value = TypeVar("_Value")
-
-_DDP = distributed.__file__
-_MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
-"""The functions of DDP from which its C++ part allocates buckets."""
 
 
 class MemoryMeter:
@@ -68,8 +62,7 @@ class MemoryMeter:
         self._line_of = line_of
         self._meters = meters
         meters.add(self)
-        self._learners: dict[str, bool] = {}  # by filename
-        self._values: dict[Any, Any] = {}
+        self._places = Places(is_learners)
         self._loans = Loans()
         self._returning: Returning | None = None  # until the learner's function has been seen to run
         self._holders: dict[Block, tuple[str, ...]] = {}
@@ -100,28 +93,7 @@ class MemoryMeter:
         if makes_gradient(caller.f_back):
             block.category = "gradients"
         if block.size * LARGE >= self.ledger.peak:
-            block.layout = self._alike((part.dtype, part.shape))
-            self._locate(block, caller)
-
-    def _alike(self, value: _Value) -> _Value:
-        """The first value that equals this one: a step makes the same blocks again and again."""
-        first: _Value = self._values.setdefault(value, value)
-        return first
-
-    def _locate(self, block: Block, frame: FrameType | None) -> None:
-        """Find the learner's line and, on the way to it, whether DDP makes a bucket."""
-        learners = self._learners
-        while frame is not None:
-            code = frame.f_code
-            filename = code.co_filename
-            if filename not in learners:
-                learners[filename] = self._is_learners(code)
-            if learners[filename]:
-                block.line = self._alike((filename, frame.f_lineno, code.co_name))
-                return
-            if filename == _DDP and code.co_name in _MAKE_BUCKETS:
-                block.guess("communication")
-            frame = frame.f_back
+            self._places.tell(block, (part.dtype, part.shape), caller)
 
     def resized(self, tensor: Tensor | torch.UntypedStorage, operator: str) -> None:
         storage = tensor if isinstance(tensor, torch.UntypedStorage) else storage_of(tensor)
@@ -204,10 +176,7 @@ class MemoryMeter:
         ledger = self.ledger
         self._loans.settle()
         ledger.add_up()
-        for block in ledger.live:
-            storage = block()
-            if storage is not None and storage.nbytes() != block.nbytes:  # by an `out=` that was too small
-                ledger.resize(block, block.operator)
+        ledger.notice_resized()
         found = purposes(ledger, self._owners, self._maker, variables)
         ledger.add_up()
         by_category = dict.fromkeys(CATEGORIES, 0)
