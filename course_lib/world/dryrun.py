@@ -18,7 +18,8 @@ from ..errors import CourseError
 from . import interpose, metered, simulated, streams, torch_internals
 from .dryrun_rank import DryRank, NotInGroup
 from .dryrun_run import DryOutcome
-from .dryrun_tensors import FakeCopies, NoNumbers, stand_ins
+from .dryrun_standins import stand_ins
+from .dryrun_tensors import FakeCopies, NoNumbers
 from .failure import Interrupted, RankError, RankReport, advice_for, quoted
 from .standins import Replacement, Shared, replaced
 

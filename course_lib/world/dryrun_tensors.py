@@ -7,28 +7,23 @@ a shape that depends on one, gets `NoNumbers`.
 
 from __future__ import annotations
 
-import copy
 import io
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from types import FrameType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
-from torch.nn import Parameter
 
 from ..errors import CourseError
 from ..meter.operators import current
-from . import interpose, torch_internals
+from . import interpose
 from .arguments import tensors_in
 from .copies import Copies
-from .standins import Replacement
 from .torch_internals import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
 
 
@@ -36,7 +31,7 @@ class NoNumbers(CourseError):
     """Code asked for a number that a dry run has not computed."""
 
 
-def _no_numbers(asked: str) -> NoNumbers:
+def no_numbers(asked: str) -> NoNumbers:
     return NoNumbers(f"a dry run has no numbers, and this line asks for one ({asked})")
 
 
@@ -50,9 +45,6 @@ _ASKED = {
 
 KNOWN_NUMEL = 2**16
 """Tensors of integers up to this size keep what is known of them: a mesh of ranks, say, is made with such."""
-
-SPACING = 2**40
-"""Bytes between the addresses of storages: more than any has."""
 
 _COUNTING = {"arange", "zeros", "ones", "full"}
 """Operators that make integers out of none."""
@@ -79,7 +71,7 @@ class WithoutNumbers(FakeTensorMode):
             result: Any = super().__torch_dispatch__(func, types, args, kwargs)
         except VALUE_ASKED as error:
             asked = _ASKED.get(name, f"{name}: the shape of its result depends on numbers")
-            raise _no_numbers(_object_collective() or asked) from error
+            raise no_numbers(_object_collective() or asked) from error
         if name == "lift_fresh" and (watcher := current()) is not None:  # the end of torch.tensor(...)
             watcher.made(result, name)
         if name in _COUNTING and result.constant is None and _is_small_integer(result):
@@ -156,89 +148,3 @@ class FakeCopies(Copies):
         unpickler = Unpickler(io.BytesIO(self._packed))
         unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
         return unpickler.load()
-
-
-# -- what torch's fake tensors lack ------------------------------------------------------------------------------
-
-
-def stand_ins() -> Iterator[Replacement]:
-    """Methods of fake tensors: of those that would give an obscure error, or crash, as `deepcopy` does."""
-    yield dist, "_verify_params_across_processes", _with_numbers(dist._verify_params_across_processes)
-    yield dist.Reducer, "_rebuild_buckets", _with_numbers(dist.Reducer._rebuild_buckets)
-    yield torch.utils, "swap_tensors", _data_given(torch.utils.swap_tensors)
-    yield FakeTensor, "__deepcopy__", _deepcopy
-    yield FakeTensor, "__format__", _format
-    yield FakeTensor, "data_ptr", _data_ptr
-    yield torch.UntypedStorage, "data_ptr", _addressed(torch.UntypedStorage.data_ptr)
-    for name in ("numpy", "__array__", "__reduce_ex__"):
-        yield FakeTensor, name, _refusing(name)
-
-
-def _with_numbers(of_ddp: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
-        mode = torch_internals.fake_mode()
-        if not isinstance(mode, WithoutNumbers):
-            return of_ddp(*args)
-        with mode.numbers_for_ddp():
-            return of_ddp(*args)
-
-    return call
-
-
-def _data_given(swap_tensors: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor, Tensor], None]:
-    """`Module.to` swaps whole tensors where they are fake, which it cannot where the meter looks at them: it need but
-    give one the data of the other, as it does where they are not fake."""
-
-    def swap(one: Tensor, other: Tensor) -> None:
-        if isinstance(one, FakeTensor):
-            one.data = other.data
-        else:
-            swap_tensors(one, other)
-
-    return swap
-
-
-def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
-    if id(tensor) in memo:
-        known: Tensor = memo[id(tensor)]
-        return known
-    if not tensor.is_leaf:
-        raise RuntimeError("Only tensors created explicitly by the user support the deepcopy protocol")  # as torch's
-    twin = tensor.detach().clone()
-    if isinstance(tensor, Parameter):
-        twin = Parameter(twin)
-    memo[id(tensor)] = twin.requires_grad_(tensor.requires_grad)
-    twin.grad = copy.deepcopy(tensor.grad, memo)
-    return twin
-
-
-def _addressed(data_ptr: Callable[[Any], int]) -> Callable[[Any], int]:
-    """Give storages that have no memory addresses all the same: code compares these to tell storages apart."""
-    numbers = count(1)
-
-    def address(storage: Any) -> int:
-        if storage.device.type != "meta" or torch_internals.fake_mode() is None:
-            return data_ptr(storage)
-        if not hasattr(storage, "_address"):
-            storage._address = next(numbers) * SPACING
-        known: int = storage._address
-        return known
-
-    return address
-
-
-def _data_ptr(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr() + int(tensor.storage_offset()) * tensor.itemsize
-
-
-def _format(tensor: Tensor, spec: str) -> str:
-    return format(tensor.item(), spec) if spec else repr(tensor)
-
-
-def _refusing(name: str) -> Callable[..., Any]:
-    asked = {"__reduce_ex__": "saving or sending a tensor"}.get(name, "NumPy reads the tensor's content")
-
-    def refuse(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        raise _no_numbers(asked)
-
-    return refuse

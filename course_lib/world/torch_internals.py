@@ -93,6 +93,13 @@ def fake_mode() -> Any:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
 
 
+def fsdp_param() -> Any:
+    """The module in which FSDP2 shards a parameter. It takes most of a second to load, for who needs it only."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+    return _fsdp_param
+
+
 def group_ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
     """The global ranks of `group`'s members, in the order of their group ranks."""
     by_global = c10d._world.pg_group_ranks[group]
