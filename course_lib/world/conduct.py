@@ -118,6 +118,15 @@ class Conduct:
         self._selector.close()
 
     @property
+    def spent(self) -> list[int]:
+        """Ranks whose process is dead, or can do no more."""
+        return [
+            rank
+            for rank, state in enumerate(self.rendezvous.states)
+            if state is State.DIED or (rank in self.left and self.left[rank].spent)
+        ]
+
+    @property
     def _there(self) -> list[int]:
         """Ranks that have not left, and live."""
         return [

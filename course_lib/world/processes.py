@@ -15,7 +15,6 @@ from ..errors import CourseError
 from . import copies, interrupts, results
 from .conduct import Conduct
 from .failure import Interrupted, RankError
-from .fault import State
 from .outcome import Outcome
 from .pool import Pool, pool
 from .process import Process
@@ -78,13 +77,13 @@ class Processes:
             conduct.run(self._jobs(pool, processes, number, packed, size_of, conduct.rendezvous.started), timeout)
             reports = [] if conduct.rendezvous.fault is None else conduct.end()
             conduct.close()
-            dead = [rank for rank, state in enumerate(conduct.rendezvous.states) if state is State.DIED]
-            pool.replace(dead)
-            if reports:
+            spent = conduct.spent
+            pool.replace(spent)
+            if reports or not all(one.has_group for one in conduct.left.values()):
                 pool.spoil_group()
         fault, outputs = conduct.rendezvous.fault, conduct.output.texts
         if fault is not None:
-            message = tell(fault, reports, conduct.rendezvous.diverged, timeout, dead)
+            message = tell(fault, reports, conduct.rendezvous.diverged, timeout, spent)
             if fault.kind == "interrupted":
                 raise Interrupted(message)
             raise RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=outputs)

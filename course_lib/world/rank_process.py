@@ -18,10 +18,8 @@ import queue
 import signal
 import sys
 import threading
-import time
 from datetime import timedelta
 from functools import partial
-from math import inf
 from multiprocessing.connection import Connection
 from typing import Any
 from weakref import WeakSet
@@ -39,9 +37,6 @@ from .streams import rank_variables, seed_process
 from .wire import Entered, FromRank, Job, Left
 
 STOP, TELL_STACK = signal.SIGUSR1, signal.SIGUSR2
-
-FORMING_SECONDS = 60
-"""How long ranks look for each other before they have a group."""
 
 
 _NCCL = {
@@ -74,6 +69,7 @@ class RankProcess:
         self._rank: RemoteRank | None = None  # of the run that is under way or was the last
         self._group = ""
         self._store: dist.Store | None = None
+        self._default: dist.ProcessGroup | None = None
         self._imports = FreshImports()
 
     def serve(self) -> None:
@@ -108,32 +104,10 @@ class RankProcess:
     # -- a job -----------------------------------------------------------------------------------------------------
 
     def _work(self, rank: RemoteRank) -> Left:
-        job, span, result, memory = rank.job, (inf, inf), results.pack(None), None
+        value: Any = None
         error: BaseException | None = None
         try:
-            _prepare(job)
-            self._imports.forget_changed()
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(interpose.interposed_process(rank))
-                self._join_group(job)
-                if job.size_of is not None:
-                    stack.enter_context(metered.owners_told())
-                    meters: WeakSet[MemoryMeter] = WeakSet()
-                    rank.meter = metered.memory_meter(job.rank, job.started, job.size_of, meters)
-                if rank.meter is not None:
-                    stack.enter_context(rank.meter.watching())
-                fn, args, kwargs = copies.unpack(job.packed)
-                self._send(job.number, Entered())
-                entered = time.perf_counter()
-                try:
-                    with rank.may_be_stopped():
-                        value = fn(*args, **kwargs) if rank.meter is None else rank.meter.call(fn, args, kwargs)
-                    if job.device is not None:
-                        torch.cuda.synchronize()
-                finally:
-                    span = (entered, time.perf_counter())
-            result = results.pack(value)
-            memory = rank.meter.report() if rank.meter is not None else None
+            value = self._call(rank)
         except BaseException as caught:
             error = caught
         rank.done.set()
@@ -143,11 +117,34 @@ class RankProcess:
             stopped=stopped,
             raised=None if error is None or stopped else Raised.of(error),
             exited=isinstance(error, SystemExit),
-            result=result,
+            result=results.pack(value),
             calls=rank.calls,
-            span=span,
-            memory=memory,
+            span=rank.span,
+            memory=rank.meter.report() if rank.meter is not None and error is None else None,
+            has_group=dist.is_initialized() and dist.group.WORLD is self._default,
+            spent=rank.job.device is not None and not _gpu_works(),
         )
+
+    def _call(self, rank: RemoteRank) -> Any:
+        """Run the learner's function: what it returns."""
+        job = rank.job
+        _prepare(job)
+        self._imports.forget_changed()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(interpose.interposed_process(rank))
+            self._join_group(job)
+            if job.size_of is not None:
+                meters: WeakSet[MemoryMeter] = WeakSet()
+                rank.meter = metered.memory_meter(job.rank, job.started, job.size_of, meters)
+                stack.enter_context(metered.owners_told())
+                stack.enter_context(rank.meter.watching())
+            fn, args, kwargs = copies.unpack(job.packed)
+            self._send(job.number, Entered())
+            with rank.in_learners_code():
+                value = fn(*args, **kwargs) if rank.meter is None else rank.meter.call(fn, args, kwargs)
+            if job.device is not None:
+                torch.cuda.synchronize()
+        return value
 
     def _join_group(self, job: Job) -> None:
         """Be in a default group of all ranks: that of the last run, if it can go on."""
@@ -160,10 +157,10 @@ class RankProcess:
                 store=dist.PrefixStore("default", self._store),
                 rank=job.rank,
                 world_size=job.world_size,
-                timeout=timedelta(seconds=FORMING_SECONDS),
+                timeout=timedelta(hours=1),  # the kernel sees who is missing, and ends whoever waits
                 device_id=torch.device("cuda", job.device or 0) if job.nccl else None,
             )
-            self._group = job.group
+            self._group, self._default = job.group, dist.group.WORLD
         assert self._store is not None
         torch_internals.renew_names(f"run {job.number}", self._store)
 
@@ -184,6 +181,15 @@ def _prepare(job: Job) -> None:
         gc.collect()  # what the last run has left in cycles
         torch.cuda.empty_cache()
     seed_process(job.rank)
+
+
+def _gpu_works() -> bool:
+    """Whether this process's GPU does what it is told: after an error in a kernel it does not, for good."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _flush() -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -58,7 +59,8 @@ class RemoteRank:
         meter: set where memory is measured.
         stopping: the run is over, whatever this rank does.
         stoppable: the main thread is in the learner's code, and nowhere that must not be left half done.
-        done: it has left the learner's code for good.
+        span: when it entered that code, and when it left.
+        done: it has left that code for good.
     """
 
     generator: torch.Generator | None = None  # the process's own
@@ -68,6 +70,7 @@ class RemoteRank:
         self.meter: MemoryMeter | None = None
         self.stopping = False
         self.stoppable = False
+        self.span = (inf, inf)
         self.done = threading.Event()
         self._send = send
         self._asking = Asking(job.rank)
@@ -121,13 +124,15 @@ class RemoteRank:
     # -- stopping --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def may_be_stopped(self) -> Iterator[None]:
-        """The learner's code runs in here."""
+    def in_learners_code(self) -> Iterator[None]:
+        """The learner's function runs in here, and may be stopped."""
+        entered = time.perf_counter()
         self.stoppable = True
         try:
             yield
         finally:
             self.stoppable = False
+            self.span = (entered, time.perf_counter())
 
     @contextlib.contextmanager
     def _shielded(self) -> Iterator[None]:

@@ -125,6 +125,8 @@ class Left:
         calls: what the rank took part in.
         span: when it entered the function and when it left.
         memory: what it held, where that was measured.
+        has_group: the default group is still there for the next run.
+        spent: its process can do no more: an error on the GPU, such as an index out of bounds, has broken its context.
     """
 
     stopped: bool
@@ -134,6 +136,8 @@ class Left:
     calls: list[Call]
     span: tuple[float, float]
     memory: MemoryReport | None
+    has_group: bool
+    spent: bool
 
 
 FromRank = Entered | Came | Waits | Refused | Outside | Left

@@ -68,6 +68,8 @@ def test_what_fails_on_nccl_is_told_and_the_next_run_is_right():
         world.run(lambda: torch.empty(1 << 50, dtype=torch.uint8))
     with pytest.raises(RankError, match="died: its process left through"):
         world.run(lambda: os._exit(7))
+    with pytest.raises(RankError, match="rank 0 got a new process"):
+        world.run(lambda: torch.zeros(2)[torch.tensor([5])].sum().item())  # found out by the GPU, which is broken then
     assert world.run(total)[0][0].tolist() == [1.0] * 4
 
 

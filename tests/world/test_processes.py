@@ -134,6 +134,11 @@ def test_messages_subgroups_and_handles():
         assert run[1][2] == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
 
 
+def test_a_run_that_destroys_the_default_group_leaves_the_next_one_its_own():
+    assert list(processes(2).run(dist.destroy_process_group)) == [None, None]
+    assert list(processes(2).run(dist.get_world_size)) == [2, 2]
+
+
 def test_what_a_function_leaves_in_a_module_is_there_in_the_next_run():
     def remember():
         sys.modules["math"].left_by_a_rank = rank()
