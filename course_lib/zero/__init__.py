@@ -5,7 +5,7 @@ Read `data_parallel`, then `flat`, then `stage1`, `stage2` and `stage3`: each is
 torch and `torch.distributed`, on CPU or CUDA. What is imported from where, from the top:
 
     stages -> engine -> optimizer_state -> flat;  stage3 -> notes -> units -> flat;  stages, engine -> backward
-    checkpoint -> pieces -> engine;  loss_scaling -> engine
+    checkpoint -> pieces -> engine;  loss_scaling -> engine;  sharded_optimizer -> broadcasts
 """
 
 from .checkpoint import load_checkpoint, save_checkpoint

@@ -12,8 +12,7 @@ can be dealt out. Elements sent per step and rank: Ψ·(N−1)/N, on top of the 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,8 +21,7 @@ from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim import Optimizer
 
-SMALL_BYTES = 2**20
-"""Parameters below this size share a message: their broadcast would cost more than two copies."""
+from .broadcasts import broadcast, by_owner, into_one_buffer, send
 
 
 def owners_by_size(numels: Sequence[int], loads: list[int]) -> list[int]:
@@ -92,7 +90,8 @@ class ShardedOptimizer(Optimizer, Joinable):
         owners = owners_by_size([param.numel() for param in group["params"]], self._loads)
         self._owner.update(zip(group["params"], owners, strict=True))
         if self.parameters_as_bucket_view:
-            self._buffers += [(owner, _into_one_buffer(params)) for owner, params in self._by_owner(group["params"])]
+            shares = by_owner(group["params"], self._owner)
+            self._buffers += [(owner, into_one_buffer(params)) for owner, params in shares]
         if self.optim is not None:
             self.optim.add_param_group(self._owned(group))
             _copy_options(self.optim.param_groups, self.param_groups)
@@ -116,45 +115,17 @@ class ShardedOptimizer(Optimizer, Joinable):
         _copy_options(self.param_groups, self.optim.param_groups)  # a scheduler may have changed them
         loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
         _copy_options(self.optim.param_groups, self.param_groups)  # and so may the step
-        self._broadcast()
-        return loss
-
-    @torch.no_grad()
-    def _broadcast(self) -> None:
         if self.parameters_as_bucket_view:
-            self._send(self._buffers)
-            return
-        # A frozen parameter has not changed on its owner, and stays where it is.
-        changed = [param for param in self._all_params if param.requires_grad or param.grad is not None]
-        messages = [(self._owner[param], param) for param in changed if _travels_alone(param)]
-        packed = []
-        for owner, small in self._by_owner(param for param in changed if not _travels_alone(param)):
-            message = torch.cat([param.flatten() for param in small])
-            messages.append((owner, message))
-            packed.append((small, message))
-        self._send(messages)
-        for small, message in packed:
-            for param, values in zip(small, message.split([param.numel() for param in small]), strict=True):
-                param.copy_(values.view_as(param))
-
-    def _send(self, messages: Iterable[tuple[int, Tensor]]) -> None:
-        works = [
-            dist.broadcast(message, group_src=owner, group=self.process_group, async_op=True)
-            for owner, message in messages
-        ]
-        for work in works:
-            work.wait()
+            send(self._buffers, self.process_group)
+        else:
+            # A frozen parameter has not changed on its owner, and stays where it is.
+            changed = [param for param in self._all_params if param.requires_grad or param.grad is not None]
+            broadcast(changed, self._owner, self.process_group)
+        return loss
 
     @property
     def _all_params(self) -> list[Tensor]:
         return [param for group in self.param_groups for param in group["params"]]
-
-    def _by_owner(self, params: Iterable[Tensor]) -> list[tuple[int, list[Tensor]]]:
-        """Each owner's `params`; one entry for each device that they are on."""
-        shares: dict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
-        for param in params:
-            shares[self._owner[param], param.device].append(param)
-        return [(owner, share) for (owner, _), share in shares.items()]
 
     def _owned(self, group: dict[str, Any]) -> dict[str, Any]:
         """This rank's part of a group."""
@@ -245,22 +216,10 @@ def _check_dense_and_alike(params: Sequence[Tensor]) -> None:
         )
 
 
-def _travels_alone(param: Tensor) -> bool:
-    return param.nbytes >= SMALL_BYTES and param.is_contiguous()
-
-
 def _copy_options(source: Sequence[dict[str, Any]], target: Sequence[dict[str, Any]]) -> None:
     """Give each group of `target` the options (lr, betas, ...) of the group at its place in `source`."""
     for one, other in zip(source, target, strict=True):
         other.update({key: value for key, value in one.items() if key not in ("params", "param_names")})
-
-
-def _into_one_buffer(params: Sequence[Tensor]) -> Tensor:
-    """Move the values of `params` into one new buffer, of which they become views."""
-    buffer = torch.cat([param.detach().flatten() for param in params])
-    for param, values in zip(params, buffer.split([param.numel() for param in params]), strict=True):
-        param.data = values.view_as(param)
-    return buffer
 
 
 def _on_cpu(value: Any) -> Any:
