@@ -8,6 +8,9 @@
         Question(id="who-updates", ask=Choice(prompt="...", options=(Option(...), Option(...)))),
         Question(id="shard", ask=shard),
     )))
+
+A question whose `ask` is a function is drawn anew on each attempt; one whose `ask` is a problem only has its options
+shuffled.
 """
 
 import random
