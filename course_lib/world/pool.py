@@ -37,7 +37,7 @@ class Pool:
         self._kernel = os.getpid()
         self._folder = ""
         self._files = count(1)
-        self._group: tuple[str, list[int]] = ("", [])
+        self._group: tuple[str, tuple[int, ...]] = ("", ())
 
     def start(self) -> None:
         """Let the server load torch, if it does not run yet; this does not wait for it."""
@@ -65,16 +65,16 @@ class Pool:
         """The number of the process whose children the ranks are; None where there is none yet."""
         return None if self._server is None else self._server.pid
 
-    def group(self, processes: list[Process]) -> str:
-        """The file through which these find each other: that of the last run if it can go on with its group."""
-        pids = [process.pid for process in processes]
-        if self._group[1] != pids:
-            self._group = (str(Path(self._folder) / f"group {next(self._files)}"), pids)
+    def group(self, processes: list[Process], *, nccl: bool) -> str:
+        """The file through which these find each other: that of the last run if they can go on with its group."""
+        members = (nccl, *(process.pid for process in processes))
+        if self._group[1] != members:
+            self._group = (str(Path(self._folder) / f"group {next(self._files)}"), members)
         return self._group[0]
 
     def spoil_group(self) -> None:
         """The next run must not go on with the group of the last."""
-        self._group = ("", [])
+        self._group = ("", ())
 
     def replace(self, ranks: list[int]) -> None:
         """Give these ranks new processes."""

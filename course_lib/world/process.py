@@ -153,4 +153,8 @@ class ForkServer:
     def close(self) -> None:
         """End it, and every rank."""
         self._control.close()
-        self._popen.wait(5)
+        try:
+            self._popen.wait(5)
+        except subprocess.TimeoutExpired:  # its ranks die with it
+            self._popen.kill()
+            self._popen.wait()

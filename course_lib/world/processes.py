@@ -112,7 +112,7 @@ class Processes:
                 number=number,
                 rank=rank,
                 world_size=self._world_size,
-                group=pool.group(processes),
+                group=pool.group(processes, nccl=self.nccl),
                 device=None if self.devices is None else self.devices[rank],
                 nccl=self.nccl,
                 packed=packed,

@@ -175,9 +175,9 @@ def _prepare(job: Job) -> None:
         linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
     torch.set_num_threads(job.threads)
     torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None if job.device is None else f"cuda:{job.device}")
     if job.device is not None:
         torch.cuda.set_device(job.device)
-        torch.set_default_device(f"cuda:{job.device}")
         gc.collect()  # what the last run has left in cycles
         torch.cuda.empty_cache()
     seed_process(job.rank)
