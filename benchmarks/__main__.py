@@ -12,10 +12,16 @@ from pathlib import Path
 
 import torch
 
-from . import lessons, meter, stages, worlds
+from . import dryrun, lessons, meter, stages, worlds
 from .measure import Row
 
-BENCHMARKS = {"worlds": worlds.rows, "stages": stages.rows, "meter": meter.rows, "lessons": lessons.rows}
+BENCHMARKS = {
+    "worlds": worlds.rows,
+    "stages": stages.rows,
+    "meter": meter.rows,
+    "dryrun": dryrun.rows,
+    "lessons": lessons.rows,
+}
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 

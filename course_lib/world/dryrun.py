@@ -82,9 +82,9 @@ class DryRun:
 
 
 def _contexts(measured: bool) -> Iterator[Shared]:
-    yield from (simulated._process_settings, streams.streams_by_thread, interpose.rank_threads, _dry_threads)
+    yield from (simulated.process_settings, streams.streams_by_thread, interpose.rank_threads, _dry_threads)
     if measured:
-        yield simulated._owners
+        yield simulated.owners_told
 
 
 def _supervised(rank: DryRank, timeout: float) -> RankError | Interrupted | None:

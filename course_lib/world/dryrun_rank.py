@@ -27,7 +27,7 @@ from .calls import Call
 from .dryrun_tensors import FakeCopies, WithoutNumbers
 from .failure import Raised
 from .fault import Stopped
-from .sites import Site, learner_site
+from .sites import Site, learner_site, site_on
 from .streams import Streams
 
 
@@ -105,7 +105,8 @@ class DryRank(threading.Thread):
             fn, args, kwargs = self._copies.unpack_for(self._mode, self._made)
             self.span = (time.perf_counter(), inf)
             with self._mode:
-                self.result = fn(*args, **kwargs) if self.meter is None else self.meter.call(fn, args, kwargs)
+                result = fn(*args, **kwargs) if self.meter is None else self.meter.call(fn, args, kwargs)
+        self.result = torch_internals.without_mode(result)
 
     def _made(self, tensor: torch.Tensor) -> None:
         if self.meter is not None:
@@ -119,4 +120,4 @@ class DryRank(threading.Thread):
     def where(self) -> Site | None:
         """The learner's line that this rank is at."""
         frame = sys._current_frames().get(self.ident or -1)
-        return None if frame is None else learner_site(frame)
+        return None if frame is None else site_on(frame)

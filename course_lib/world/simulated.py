@@ -98,10 +98,10 @@ def run(
             rank.meter = metered.memory_meter(rank.rank, rendezvous.started, size_of, meters)
     interrupt: KeyboardInterrupt | None = None
     with ExitStack() as stack:
-        for context in (_process_settings, streams.streams_by_thread, interpose.rank_threads):
+        for context in (process_settings, streams.streams_by_thread, interpose.rank_threads):
             stack.enter_context(context.in_use())
         if size_of is not None:
-            stack.enter_context(_owners.in_use())
+            stack.enter_context(owners_told.in_use())
         try:
             for rank in ranks:
                 rank.start()
@@ -134,7 +134,7 @@ def run(
     )
 
 
-_owners = Shared(metered.owners_told)
+owners_told = Shared(metered.owners_told)
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def _process_settings_kept() -> Iterator[None]:
         sys.excepthook, sys.unraisablehook = excepthook, unraisablehook
 
 
-_process_settings = Shared(_process_settings_kept)
+process_settings = Shared(_process_settings_kept)
 
 
 def _supervise(rendezvous: Rendezvous, timeout: float) -> None:

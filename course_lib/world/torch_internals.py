@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.distributed import distributed_c10d as c10d
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 (it registers the backend "fake")
+from torch.utils._pytree import tree_map_only
 
 from ..errors import CourseError
 
@@ -142,6 +143,14 @@ def pending_result(operator: Any, arguments: dict[str, Any], future: Any) -> tup
     work = native._create_work_from_future(future)
     outputs = next(iter(arguments.values()))
     return ((outputs, work.boxed()) if len(operator._schema.returns) == 2 else work.boxed()), work
+
+
+def without_mode(value: Any) -> Any:
+    """`value`, whose fake tensors are on torch's meta device: they outlive the mode that made them."""
+    with torch.device("meta"):
+        return tree_map_only(
+            FakeTensor, lambda tensor: torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype), value
+        )
 
 
 def completed(operator: Any, arguments: dict[str, Any]) -> Any:

@@ -275,3 +275,10 @@ def test_the_timeout_ends_it_and_the_next_run_is_right() -> None:
 def test_a_rank_that_is_not_there_is_refused(rank: Any) -> None:
     with pytest.raises(CourseError, match="there is no such rank"):
         World(64, backend="dryrun", rank=rank)
+
+
+def test_tensors_that_come_back_have_a_shape_and_outlive_the_run() -> None:
+    run = World(4, backend="dryrun").run(lambda: {"weight": torch.ones(3, 2).bfloat16().T})
+
+    weight = copy.deepcopy(run[0]["weight"])
+    assert (weight.device.type, weight.shape, weight.stride(), weight.dtype) == ("meta", (2, 3), (1, 2), torch.bfloat16)
