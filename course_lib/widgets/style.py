@@ -148,15 +148,15 @@ def display_with_text(widget: Widget, *, text: str, summary: str) -> None:
     """Display a widget after its plain-text form, which the reader sees wherever the widget is not alive.
 
     A notebook that is reopened without its kernel has lost its widgets, and JupyterLab would show an error in
-    place of the other forms of the same output. So `text` is an output of its own; a living widget hides it.
-    `summary`, one line, takes the widget's place where only text can be shown.
+    place of the other forms of the same output. So `text` is an output of its own, with `summary`, one line, that
+    says how to bring the widget to life; a living widget hides both. In the widget's own output its text is empty:
+    where only text can be shown, the other output has told everything.
     """
-    display_text(text, summary)
-    display(widget._repr_mimebundle_() | {"text/plain": summary}, raw=True)
+    display_text(f"{text}\n\n{summary}")
+    display(widget._repr_mimebundle_() | {"text/plain": ""}, raw=True)
 
 
-def display_text(text: str, note: str = "") -> None:
-    """Display the plain-text form of a widget, which is hidden while the widget is alive. `note` closes it, in HTML."""
-    shown = escape(f"{text}\n\n{note}".strip())
-    html = f'<pre class="course-text" style="{_WRAP}">{shown}</pre>'
+def display_text(text: str) -> None:
+    """Display the plain-text form of a widget, which is hidden while the widget is alive."""
+    html = f'<pre class="course-text" style="{_WRAP}">{escape(text)}</pre>'
     display({"text/html": html, "text/plain": text}, raw=True)

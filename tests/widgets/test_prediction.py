@@ -183,7 +183,8 @@ def test_a_notebook_runs_with_no_prediction_made() -> None:
     (still, alive), (measured,) = (cell.outputs for cell in notebook.cells[1:])
 
     assert still.data["text/plain"] == (
-        "Predict: What is `6 * 7`?\nAnswer with a number; 10 % off is close enough.\nNo prediction yet."
+        "Predict: What is `6 * 7`?\nAnswer with a number; 10 % off is close enough.\nNo prediction yet.\n\n"
+        "Prediction test.run-all: run this cell to make it."
     )
-    assert "application/vnd.jupyter.widget-view+json" in alive.data
+    assert alive.data["text/plain"] == "" and "application/vnd.jupyter.widget-view+json" in alive.data
     assert measured.data["text/plain"].startswith("Measured: 42. You made no prediction")
