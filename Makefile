@@ -26,8 +26,9 @@ gpu: $(INSTALLED)  ## run the tests that need a GPU
 bench: $(INSTALLED)  ## measure, print and write benchmarks/RESULTS.md
 	$(VENV_PYTHON) -m benchmarks
 
-endurance: $(INSTALLED)  ## kill writers of the learner's record 1,000 times: nothing that they kept may be lost
+endurance: $(INSTALLED)  ## kill writers of the learner's record 1,000 times, and break worlds of processes 200 times
 	ENDURANCE=1000 $(VENV_PYTHON) -m pytest -n 0 tests/test_progress.py -k a_kill_loses_nothing
+	ENDURANCE=200 $(VENV_PYTHON) -m pytest -n 0 tests/world/test_processes_failure.py -k many_mixed
 
 notebooks: $(INSTALLED)  ## execute every notebook and save its outputs, as they are shipped
 	$(VENV_PYTHON) -m tests.notebooks.save
