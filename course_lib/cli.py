@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,11 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in COMMANDS:
         add(subcommands)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments:
+        parser.print_help()
+        return 2
     options, others = parser.parse_known_args(arguments)
     if options.command == "lab":
         options.jupyterlab_arguments = others
-    elif others:
-        parser.error(f"course {options.command} does not know {' '.join(others)}")
+    elif others:  # told by the subcommand's own parser, which shows what it does know
+        subcommands.choices[options.command].error(f"course {options.command} does not know {' '.join(others)}")
     try:
         return int(options.run(options))
     except CourseError as error:
@@ -122,14 +127,20 @@ def run_check(options: argparse.Namespace) -> int:
 def add_rerun(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser("rerun", help="execute lessons on another world, beside simulated ranks")
     parser.add_argument("notebooks", type=Path, nargs="*", metavar="NOTEBOOK", help="by default all lessons")
-    parser.add_argument("--world", required=True, help='where ranks live: "processes", "nccl", or "nccl:8" for 8 GPUs')
+    parser.add_argument("--world", required=True, type=world, help="processes, nccl, or nccl:8 for 8 GPUs")
     parser.add_argument("--copies", type=Path, default=Path("rerun"), metavar="FOLDER", help="for what was executed")
     parser.add_argument("--hardware", default="laptop", help="what the planner is asked about (laptop)")
     parser.set_defaults(run=run_rerun)
 
 
+def world(name: str) -> str:
+    """A name for `$COURSE_WORLD`. Whether this machine has such a world is found out later: it takes torch to tell."""
+    if not re.fullmatch(r"simulated|processes|nccl(:[1-9][0-9]*)?", name):
+        raise argparse.ArgumentTypeError(f"there is no world {name!r}: say processes, nccl, or nccl:8 for 8 GPUs")
+    return name
+
+
 def run_rerun(options: argparse.Namespace) -> int:
-    from course_lib import rerun  # torch and Jupyter's client, which the other subcommands need not load
     from course_lib.planner.hardware import hardware
 
     try:
@@ -137,6 +148,14 @@ def run_rerun(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise CourseError(str(error)) from error
     notebooks = options.notebooks or [lesson.path for lesson in lessons()]
+    for notebook in notebooks:
+        if not notebook.is_file():
+            raise CourseError(f"there is no notebook {notebook}. Name one that is there, or none for all lessons.")
+    count = f"{len(notebooks)} notebook{'s' * (len(notebooks) > 1)}"
+    print(f"Executing {count} twice, on simulated ranks and on {options.world}. That takes minutes.", flush=True)
+
+    from course_lib import rerun  # torch and Jupyter's client: seconds, in which nothing else is seen
+
     done = []
     for one in rerun.rerun(notebooks, options.world, options.copies, machine):
         print(f"{one.notebook.name}: {'failed' if one.failed else 'passed'}, see {one.copy}", flush=True)
@@ -181,16 +200,21 @@ def run_progress(options: argparse.Namespace) -> int:
             print(f"New entries: {progress.import_json(options.import_.read_text('utf-8'))}. What was there stays.")
         else:
             print(CourseMap(lessons(), progress.summary()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise CourseError(f"the file could not be used ({error}). Name another.") from error
+    except OSError as error:
+        raise CourseError(f"{error.filename}: {error.strerror}. Name another file.") from error
+    except UnicodeDecodeError as error:
+        raise CourseError(f"{options.import_} is no text. Name a file that --export has written.") from error
     if progress.notice:
         print(progress.notice, file=sys.stderr)
     return 1 if progress.notice else 0
 
 
 def run_doctor(_: argparse.Namespace) -> int:
-    findings = doctor.examine()
-    print(doctor.page(findings))
+    findings = []
+    for finding in doctor.examine():
+        print(doctor.entry(finding), flush=True)  # at once: some take seconds
+        findings.append(finding)
+    print(f"\n{doctor.verdict(findings)}")
     return 0 if doctor.lessons_can_run(findings) else 1
 
 

@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +23,7 @@ from course_lib.progress import Progress
 OLDEST_PYTHON = (3, 11)
 COMFORTABLE_BYTES = 4 * 2**30  # lesson 04 trains two ranks side by side, and each holds 1.7 GB at its peak
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+NAME_WIDTH = len("simulated worlds")
 INSTALL_AGAIN = "run `make lab` again, or: python -m pip install --editable ."
 
 
@@ -36,31 +37,30 @@ class Finding:
     remedy: str = ""
 
 
-def examine() -> list[Finding]:
-    """Every check's finding, in the order of the page; those that ask torch, where it imports."""
+def examine() -> Iterator[Finding]:
+    """Every check's finding as it is made, in the order of the page; those that ask torch, where it imports."""
+    yield python()
+    yield packages()
     torch_finding = torch_build()
+    yield torch_finding
     torch_checks = (simulated_worlds, worlds_of_processes, gpus, nccl) if torch_finding.status == "ok" else ()
-    findings = [python(), packages(), torch_finding]
-    return findings + [check() for check in (*torch_checks, memory, loopback, jupyterlab, progress, chromium)]
+    yield from (check() for check in (*torch_checks, memory, loopback, jupyterlab, progress, chromium))
 
 
-def lessons_can_run(findings: Sequence[Finding]) -> bool:
+def lessons_can_run(findings: Iterable[Finding]) -> bool:
     return all(finding.status != "missing" for finding in findings)
 
 
-def page(findings: Sequence[Finding]) -> str:
-    """The findings as plain text, one line each, a remedy below what needs one, and a verdict at the end."""
-    width = max(len(finding.name) for finding in findings)
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.status:<8} {finding.name:<{width}}  {finding.value}")
-        if finding.remedy:
-            lines.append(f"{'':<8} {'':<{width}}  -> {finding.remedy}")
+def entry(finding: Finding) -> str:
+    """A finding as a line of plain text, with the remedy below where one is needed."""
+    line = f"{finding.status:<8} {finding.name:<{NAME_WIDTH}}  {finding.value}"
+    return f"{line}\n{'':<8} {'':<{NAME_WIDTH}}  -> {finding.remedy}" if finding.remedy else line
+
+
+def verdict(findings: Iterable[Finding]) -> str:
     if lessons_can_run(findings):
-        verdict = "The lessons can run on this machine."
-    else:
-        verdict = 'The lessons cannot run yet. Put right what is marked "missing", then run this again.'
-    return "\n".join([*lines, "", verdict])
+        return "The lessons can run on this machine."
+    return 'The lessons cannot run yet. Put right what is marked "missing", then run this again.'
 
 
 def python() -> Finding:

@@ -113,4 +113,12 @@ def test_an_option_that_a_subcommand_does_not_know_is_named(capsys: pytest.Captu
         cli.main(["doctor", "--fast"])
 
     assert exit.value.code == 2
-    assert "course doctor does not know --fast" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "course doctor does not know --fast" in error and "usage: course doctor" in error
+
+
+def test_without_a_subcommand_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+
+    listed = capsys.readouterr().out
+    assert all(f"\n    {name} " in listed for name in ("lab", "check", "rerun", "progress", "recipe", "doctor"))

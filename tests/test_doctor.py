@@ -29,21 +29,27 @@ def fail(*_: Any, **__: Any) -> NoReturn:
 
 
 def test_the_lessons_can_run_where_the_tests_run() -> None:
-    findings = doctor.examine()
+    findings = list(doctor.examine())
 
-    assert doctor.lessons_can_run(findings), doctor.page(findings)
+    assert doctor.lessons_can_run(findings), findings
     assert all(finding.remedy for finding in findings if finding.status != "ok")
 
 
-def test_the_page_has_a_line_for_each_finding_a_remedy_below_it_and_a_verdict() -> None:
-    assert doctor.page([OK, WARN]).splitlines() == [
-        "ok       Python    3.11",
-        "warn     Chromium  not found",
-        "                   -> apt-get install chromium",
-        "",
-        "The lessons can run on this machine.",
+def test_a_finding_is_a_line_with_a_remedy_below_it() -> None:
+    assert doctor.entry(OK) == "ok       Python            3.11"
+    assert doctor.entry(WARN).splitlines() == [
+        "warn     Chromium          not found",
+        "                           -> apt-get install chromium",
     ]
-    assert doctor.page([OK, MISSING]).splitlines()[-1].startswith("The lessons cannot run yet.")
+
+
+def test_names_fit_their_column() -> None:
+    assert max(len(finding.name) for finding in doctor.examine()) == doctor.NAME_WIDTH
+
+
+def test_the_verdict_is_what_the_findings_come_to() -> None:
+    assert doctor.verdict([OK, WARN]) == "The lessons can run on this machine."
+    assert doctor.verdict([OK, MISSING]).startswith("The lessons cannot run yet.")
 
 
 def test_only_what_is_missing_keeps_the_lessons_from_running() -> None:

@@ -115,7 +115,7 @@ def test_progress_goes_to_another_machine_and_back(
     ("option", "content", "told"),
     [
         ("--import", None, "No such file or directory"),
-        ("--import", b"\xff\xfe", "the file could not be used"),
+        ("--import", b"\xff\xfe", "is no text"),
         ("--import", b"{}", "Nothing was imported"),
         ("--export", None, "No such file or directory"),
     ],

@@ -70,9 +70,8 @@ def test_a_lesson_that_fails_is_told_and_the_next_is_executed(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--world", "carrier-pigeon"], "there is no such backend here"),
         (["--world", "processes", "--hardware", "abacus"], "abacus"),
-        (["no-such.ipynb", "--world", "processes"], "cannot be executed again"),
+        (["no-such.ipynb", "--world", "processes"], "there is no notebook no-such.ipynb"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(
@@ -80,6 +79,13 @@ def test_what_cannot_be_is_refused_before_anything_runs(
 ) -> None:
     assert main(["rerun", *arguments]) == 1
     assert told in capsys.readouterr().err
+
+
+def test_a_world_that_there_is_not_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["rerun", "--world", "carrier-pigeon"])
+
+    assert "there is no world 'carrier-pigeon': say processes, nccl" in capsys.readouterr().err
 
 
 def test_a_missing_notebook_is_named(tmp_path: Path) -> None:
