@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import exercises, quizzes, zero
+    from . import exercises, production, quizzes, zero
     from .data import digits
     from .errors import CourseError
     from .meter import mark
@@ -34,6 +34,7 @@ __all__ = [
     "mark",
     "plan",
     "predict",
+    "production",
     "quiz",
     "quizzes",
     "show_planner",

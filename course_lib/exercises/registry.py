@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import costs, data_parallel, memory, precision, ranks, start, zero1, zero2, zero3
+from . import costs, data_parallel, memory, precision, production, ranks, start, zero1, zero2, zero3
 from .declare import Exercise
 
 LESSONS = (
@@ -19,6 +19,7 @@ LESSONS = (
     zero3.EXERCISES,
     precision.EXERCISES,
     costs.EXERCISES,
+    production.EXERCISES,
 )
 """Lesson by lesson, in their order."""
 

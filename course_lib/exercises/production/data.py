@@ -54,7 +54,7 @@ def draw_sizes(rng: random.Random) -> Sizes:
 
 def mesh() -> DeviceMesh:
     """All ranks in a row."""
-    return init_device_mesh("cpu", (dist.get_world_size(),))
+    return init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
 
 
 def train(model: Callable[[Tensor], Tensor], optimizer: Optimizer, steps: int, seed: int) -> list[float]:

@@ -1,0 +1,128 @@
+"""What is wrong with a DeepSpeed configuration: unknown names, values of another kind, settings that contradict."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .settings import GONE, SECTIONS, SETTINGS, UNEXPLAINED, Setting
+
+Flat = Mapping[str, Any]
+"""A configuration with dotted names, `zero_optimization.stage`; what is in no known section stays as it is."""
+
+AUTO = "auto"
+"""The value that Hugging Face's Trainer replaces. To DeepSpeed alone it means the default, or nothing."""
+
+
+def faults(flat: Flat, world_size: int | None) -> Iterator[str]:
+    """A sentence for each fault: the name, what is wrong, and what to do."""
+    for name, value in flat.items():
+        yield from _name(name)
+        if name in SETTINGS:
+            yield from _value(name, value, SETTINGS[name])
+    yield from _batches(flat, world_size)
+    yield from _precision(flat)
+    yield from _stage(flat)
+    yield from _optimizer(flat)
+
+
+def _name(name: str) -> Iterator[str]:
+    if name in GONE:
+        yield f"{name}: {GONE[name]}"
+    elif name in SECTIONS:
+        yield f"{name}: a section is wanted, with settings in it. Write {{...}}."
+    elif name not in SETTINGS and name not in UNEXPLAINED:
+        section, _, last = name.rpartition(".")
+        known = [other for other in SETTINGS.keys() | UNEXPLAINED if other not in GONE]
+        lasts = {other.rpartition(".")[2]: other for other in sorted(known, key=lambda other: other.count("."))}
+        beside = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
+        sections = {other: other for other in SECTIONS if other.rpartition(".")[0] == section}
+        near = difflib.get_close_matches(last, sorted({*beside, *sections}), n=1) or difflib.get_close_matches(
+            last, sorted(lasts), n=1
+        )
+        meant = {**lasts, **sections, **beside}
+        advice = f"Did you mean {meant[near[0]]}?" if near else "Take it out."
+        yield f"{name}: DeepSpeed knows no such setting. {advice}"
+
+
+def _value(name: str, value: Any, setting: Setting) -> Iterator[str]:
+    if value == AUTO:
+        return
+    fits = {
+        "bool": isinstance(value, bool),
+        "whole number": _is_number(value) and value == int(value) and value >= 0,
+        "number": _is_number(value) and value >= 0,
+        "text": isinstance(value, str),
+        "section": isinstance(value, Mapping),
+    }[setting.kind]
+    if not fits:
+        yield f"{name}: {value!r} is no {setting.kind}{_at_least_0(value, setting)}. Write one."
+    elif setting.choices and value not in setting.choices:
+        yield f"{name}: there is no {value!r}. Choose among {', '.join(map(repr, setting.choices))}."
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def _at_least_0(value: Any, setting: Setting) -> str:
+    return " from 0 on" if _is_number(value) and "number" in setting.kind else ""
+
+
+def _batches(flat: Flat, world_size: int | None) -> Iterator[str]:
+    names = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+    whole, micro, steps = (flat.get(name) for name in names)
+    if whole is None and micro is None:
+        yield f"{names[0]}: neither it nor {names[1]} is given, and DeepSpeed refuses that. Give one of them."
+    for name in names:
+        if _is_number(flat.get(name)) and flat[name] < 1:
+            yield f"{name}: it is {flat[name]}, and there has to be at least 1. Raise it."
+            return
+    if whole is None or not all(_is_number(size) for size in (whole, micro or 1, steps or 1)):
+        return  # some are not given, or not yet: "auto"
+    of_rank = (micro or 1) * (steps or 1)
+    ranks = f"{world_size} ranks" if world_size else "any number of ranks"
+    divides = whole % (of_rank * (world_size or 1)) == 0
+    if not divides or (world_size and micro and steps and whole != of_rank * world_size):
+        yield (
+            f"{names[0]}: {whole} is not micro-batch ({micro or 'any'}) times accumulation steps ({steps or 'any'}) "
+            f"times {ranks}. Leave one of the three out: it follows from the others."
+        )
+
+
+def _precision(flat: Flat) -> Iterator[str]:
+    if flat.get("bf16.enabled") is True and flat.get("fp16.enabled") is True:
+        yield "bf16.enabled: fp16 is enabled as well, and a model has one of the two. Switch one off."
+
+
+def _stage(flat: Flat) -> Iterator[str]:
+    stage = flat.get("zero_optimization.stage", 0)
+    if stage not in (0, 1, 2, 3):
+        return
+    for name in flat:
+        _, _, inner = name.partition("zero_optimization.")
+        if stage < 3 and inner.startswith(("stage3_", "offload_param.")) and name not in GONE:
+            yield f"{name}: it belongs to stage 3, and this is stage {stage}: it has no effect. Take it out."
+        if stage == 0 and inner.startswith("offload_optimizer."):
+            yield f"{name}: at stage 0 no optimizer state is sharded, and none is offloaded. Choose stage 1, 2 or 3."
+    for section in ("offload_optimizer", "offload_param"):
+        where = f"zero_optimization.{section}"
+        if flat.get(f"{where}.device") == "nvme" and f"{where}.nvme_path" not in flat:
+            yield f"{where}.nvme_path: the device is nvme, and no folder is given. Name one."
+    if flat.get("zero_optimization.compute_grad_norm") is False and stage in (0, 3):
+        yield "zero_optimization.compute_grad_norm: only stages 1 and 2 can do without. Take it out."
+
+
+def _optimizer(flat: Flat) -> Iterator[str]:
+    params = flat.get("optimizer.params")
+    if not isinstance(params, Mapping):
+        return
+    if "max_grad_norm" in params:
+        yield "optimizer.params.max_grad_norm: DeepSpeed does not clip by it. Use gradient_clipping."
+    offloaded = flat.get("zero_optimization.offload_optimizer.device", "none") != "none"
+    if offloaded and params.get("torch_adam") is True and flat.get("zero_force_ds_cpu_optimizer", True) is not False:
+        yield (
+            "optimizer.params.torch_adam: with an offloaded optimizer DeepSpeed insists on its own Adam. Set "
+            "zero_force_ds_cpu_optimizer to False, or leave torch_adam out."
+        )
