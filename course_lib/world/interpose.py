@@ -8,8 +8,7 @@ Two mechanisms, both of which torch's own test-suite uses in some form:
 groups; while ranks run it is a proxy that looks into the current thread. torch's C++ registry of group names has
 a switch for the same purpose (`_set_thread_isolation_mode`).
 
-*A dispatch key that only rank threads carry.* `TESTING_ONLY_GenericMode` sits above autograd and is used by
-nothing else. It falls through, at no cost, for every operator but two families that we register: the `c10d`
+*A dispatch key that only rank threads carry* (`kernels`). Of all operators it stops two families: the `c10d`
 collectives, which are handed to the thread's `Interposer` (this sees DDP's C++ reducer, FSDP and functional
 collectives too), and the operators that draw random numbers, which get the rank's own generator.
 """
@@ -26,12 +25,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from . import torch_internals  # first: it says clearly when this torch lacks a name
-from .arguments import tensors_in
+from . import kernels, torch_internals
 from .gloo import LoopbackGloo
 from .standins import Replacement, Shared, replaced
-
-_KEY = "TESTING_ONLY_GenericMode"
 
 
 class Interposer(Protocol):
@@ -73,16 +69,19 @@ def current() -> Interposer | None:
     return interposer
 
 
+_libraries = kernels.register(current)
+
+
 @contextmanager
 def interposed(interposer: ThreadInterposer) -> Iterator[None]:
     """Route the calling thread's groups, collectives and random numbers through `interposer`."""
-    before, included = dict(vars(_thread)), torch._C._dispatch_tls_is_dispatch_key_included(_KEY)
+    before, included = dict(vars(_thread)), torch._C._dispatch_tls_is_dispatch_key_included(kernels.KEY)
     _thread.interposer, _thread.world = interposer, interposer.groups
-    torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
+    torch._C._dispatch_tls_set_dispatch_key_included(kernels.KEY, True)
     try:
         yield
     finally:
-        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, included)
+        torch._C._dispatch_tls_set_dispatch_key_included(kernels.KEY, included)
         vars(_thread).clear()
         vars(_thread).update(before)
 
@@ -93,100 +92,12 @@ def interposed_process(interposer: Interposer) -> Iterator[None]:
     which inherit its dispatch key."""
     with replaced(_stand_ins_of_groups()):
         _process.interposer = interposer
-        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
+        torch._C._dispatch_tls_set_dispatch_key_included(kernels.KEY, True)
         try:
             yield
         finally:
-            torch._C._dispatch_tls_set_dispatch_key_included(_KEY, False)
+            torch._C._dispatch_tls_set_dispatch_key_included(kernels.KEY, False)
             _process.interposer = None
-
-
-# -- operators ---------------------------------------------------------------------------------------------------
-
-_BELOW = torch._C._dispatch_keyset_full_after(_KEY)
-_BACKENDS = {
-    "cpu": torch._C.DispatchKeySet(torch._C.DispatchKey.CPU),
-    "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA),
-}
-_libraries: list[torch.library.Library] = []  # a Library takes its kernels with it when it is collected
-
-
-def _collective_kernel(operator: Any) -> Callable[..., Any]:
-    names = [argument.name for argument in operator._schema.arguments]
-
-    def kernel(keyset: Any, *args: Any) -> Any:
-        interposer = current()
-        if interposer is None:  # a thread that inherited the key, such as one of the autograd engine
-            return operator.redispatch(keyset & _BELOW, *args)
-        # Straight to the backend's kernel: `execute` may run on another rank's thread, whose autograd state is
-        # not this one's.
-        backend = _BACKENDS.get(next(tensors_in(args)).device.type, _BACKENDS["cpu"])
-        return interposer.collective(
-            operator, dict(zip(names, args, strict=False)), lambda *lent: operator.redispatch(backend, *lent)
-        )
-
-    return kernel
-
-
-def _random_kernel(operator: Any) -> Callable[..., Any]:
-    names = [argument.name for argument in operator._schema.arguments]
-
-    def kernel(keyset: Any, *args: Any, generator: Any = None, **kwargs: Any) -> Any:
-        if "generator" in names[: len(args)]:  # a few operators take it by position
-            args, generator = args[:-1], args[-1]
-        interposer = current()
-        # A subclass (DTensor) comes back here with its local tensors; those get the generator.
-        plain = not any(isinstance(a, torch.Tensor) and type(a).__torch_dispatch__ is not _no_dispatch for a in args)
-        own = None if interposer is None else interposer.generator
-        if own is not None and plain and (generator is None or generator._cdata == _process_generator._cdata):
-            generator = own
-        device = kwargs.get("device")
-        if generator is not None and device is not None and (generator.device.type, device.type) == ("cpu", "cuda"):
-            # `torch.Generator()` is one of the CPU's, also where the default device is a GPU: the numbers are those
-            # that lessons draw on the CPU.
-            drawn = operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs | {"device": _CPU})
-            return drawn.to(device)
-        return operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs)
-
-    return kernel
-
-
-_CPU = torch.device("cpu")
-_no_dispatch = torch.Tensor.__torch_dispatch__
-_process_generator: Any = torch.random.default_generator
-
-
-def _overloads(namespace: Any, names: list[str]) -> Iterator[Any]:
-    for name in names:
-        packet = getattr(namespace, name, None)
-        for overload in packet.overloads() if packet is not None else ():
-            yield getattr(packet, overload)
-
-
-def _names_in(namespace: str) -> list[str]:
-    qualified = torch._C._dispatch_get_all_op_names()
-    return sorted({q.split("::")[1].split(".")[0] for q in qualified if q.startswith(f"{namespace}::")})
-
-
-def _register() -> None:
-    fallthrough = torch.library.Library("_", "IMPL")
-    fallthrough.fallback(torch.library.fallthrough_kernel, _KEY)
-    _libraries.append(fallthrough)
-    for namespace, wanted, make in (
-        ("c10d", lambda names: "process_group" in names, _collective_kernel),
-        ("aten", lambda names: "generator" in names, _random_kernel),
-    ):
-        library = torch.library.Library(namespace, "IMPL")
-        for operator in _overloads(getattr(torch.ops, namespace), _names_in(namespace)):
-            if wanted([argument.name for argument in operator._schema.arguments]):
-                qualified = operator._schema.name.split("::")[1]
-                if operator._schema.overload_name:
-                    qualified += "." + operator._schema.overload_name
-                library.impl(qualified, make(operator), _KEY, with_keyset=True)
-        _libraries.append(library)
-
-
-_register()
 
 
 # -- process groups ----------------------------------------------------------------------------------------------
@@ -227,7 +138,7 @@ class _GeneratorOfThread:
 
     def __getattr__(self, name: str) -> Any:
         interposer = current()
-        return getattr((interposer and interposer.generator) or _process_generator, name)
+        return getattr((interposer and interposer.generator) or kernels.process_generator, name)
 
 
 def _gated_group_helper(helper: Callable[..., Any]) -> Callable[..., Any]:
