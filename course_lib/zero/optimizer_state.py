@@ -78,18 +78,9 @@ def gather(
         all_gather_object: makes a list of every rank's object.
     """
     mine = {fragment: state_of(optimizer, bucket, fragment) for fragment in bucket.fragments}
-    # First what there is, on any rank: the dtype of what is element-wise, and the other values themselves.
+    # First what there is, on any rank.
     outlines: dict[int, dict[str, Any]] = {}
-    for outline in all_gather_object(
-        {
-            fragment.index: {
-                key: value.dtype if is_element_wise(key, value, fragment.values.shape) else _on_cpu(value)
-                for key, value in state.items()
-            }
-            for fragment, state in mine.items()
-            if state
-        }
-    ):
+    for outline in all_gather_object({f.index: _outline(f, state) for f, state in mine.items() if state}):
         outlines |= outline
     # Then the elements, one kind of value after the other.
     wholes: dict[tuple[str, torch.dtype], list[Tensor]] = {}
@@ -107,6 +98,12 @@ def gather(
         }
         for index, outline in outlines.items()
     }
+
+
+def _outline(fragment: Fragment, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what is element-wise, the dtype; the other values themselves."""
+    shape = fragment.values.shape
+    return {key: value.dtype if is_element_wise(key, value, shape) else _on_cpu(value) for key, value in state.items()}
 
 
 def load(
