@@ -5,7 +5,7 @@
     planner_widget                                    the planner's
     world_picker                                      where ranks live
     attempt, guess                                    what the exercise's and the prediction's show and do
-    style                                             the look of all of them
+    style, number_field                               the look of all of them, and a field that two have
 """
 
 from .cells import choose_world, course_map, exercise, predict, quiz

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import SupportsFloat
 
-from ipywidgets import HTML, Button, Layout, Text, VBox
+from ipywidgets import HTML, Button, Layout, VBox
 
 from ..quizzes.quantities import Unreadable
 from .guess import Guess, Outcome
+from .number_field import NumberField
 from .style import alert, display_with_text, inline, markup, note, sheet
 
 
@@ -16,15 +17,9 @@ class PredictionWidget(VBox):
 
     def __init__(self, guess: Guess) -> None:
         self.guess = guess
-        self.field = Text(
-            value=guess.given or "",
-            description=f"Your prediction in {guess.unit}" if guess.unit else "Your prediction",
-            placeholder=f"for example 12.5 {guess.unit}".strip(),
-            layout=Layout(width="100%"),
-        )
+        self.field = NumberField("Your prediction", unit=guess.unit, value=guess.given or "", entered=self.commit)
         self.button = Button(description="Commit", layout=Layout(width="auto", align_self="flex-start"))
         self.message = HTML()
-        self.field.on_msg(self._receive)
         self.button.on_click(lambda _: self.commit())
         title = HTML(f"<h3>Predict</h3>{markup(guess.question)}<p>{inline(guess.instruction)}</p>")
         card = VBox([title, self.field, self.button, self.message])
@@ -61,10 +56,6 @@ class PredictionWidget(VBox):
         self.field.disabled = locked
         self.field.value = self.guess.given or self.field.value
         self.button.layout.display = "none" if locked else None
-
-    def _receive(self, _widget: Text, content: dict[str, object], _buffers: object) -> None:
-        if content.get("event") == "submit":  # the Enter key; ipywidgets' own on_submit is deprecated
-            self.commit()
 
 
 class PredictionCell:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ipywidgets import HTML, Button, Checkbox, HBox, Layout, RadioButtons, Text, VBox
+from ipywidgets import HTML, Button, Checkbox, HBox, Layout, RadioButtons, VBox
 
 from ..progress import Progress
 from ..quizzes import Answer, Choice, Feedback, Numeric, Problem, Quiz, Sitting, Turn
+from .number_field import NumberField
 from .style import alert, display_with_text, inline, markup, note, plain, sheet
 
 
@@ -199,30 +200,18 @@ class AnyOf(VBox):
         return ", ".join(box.description[0] for box in self.boxes if box.value)
 
 
-class Number(Text):
-    """A field for a number and its unit."""
+class Number(NumberField):
+    """The field for the answer to a `Numeric`."""
 
     def __init__(
         self, problem: Numeric, given: str, *, changed: Callable[[], None], entered: Callable[[], None]
     ) -> None:
-        in_unit = f" in {problem.unit}" if problem.unit else ""
-        super().__init__(
-            value=given,
-            description=f"Your answer{in_unit}",
-            placeholder=f"for example 12.5 {problem.unit}".strip(),
-            layout=Layout(width="100%"),
-        )
+        super().__init__("Your answer", unit=problem.unit, value=given, entered=entered)
         self.observe(lambda _: changed(), "value")
-        self.on_msg(self._receive)
-        self._entered = entered
 
     @property
     def given(self) -> str:
         return str(self.value)
-
-    def _receive(self, _widget: Text, content: dict[str, object], _buffers: object) -> None:
-        if content.get("event") == "submit":  # the Enter key; ipywidgets' own on_submit is deprecated
-            self._entered()
 
 
 def _labels(problem: Choice) -> list[str]:
