@@ -124,15 +124,19 @@ def _rejected(
         output=failed.yours.output,
     )
     endless = isinstance(error, RankError) and error.kind == "timeout"
-    if endless or not diagnose:
-        return verdict
+    return _diagnosed(verdict, chain([failed], tried[:-1], untried), world) if diagnose and not endless else verdict
+
+
+def _diagnosed(verdict: Verdict, trials: Iterator[Trial], world: World | None) -> Verdict:
+    """The verdict with the known mistake that was made, in place of the cause that its first finding guesses."""
     mistake = None
     with suppress(KeyboardInterrupt):  # what is known by now is told
-        mistake = known_mistake(chain([failed], tried[:-1], untried), world)
+        mistake = known_mistake(trials, world)
     if mistake is None:
         return verdict
-    told = replace(found[0], likely=mistake.told, action=mistake.action)
-    return replace(verdict, mistake=mistake.id, findings=(told, *found[1:]))
+    first, *others = verdict.findings
+    told = replace(first, likely=mistake.told, action=mistake.action)
+    return replace(verdict, mistake=mistake.id, findings=(told, *others))
 
 
 def _unfit(exercise: Exercise, case: Case, expected: Observation) -> Finding | None:
