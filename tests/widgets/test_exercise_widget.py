@@ -192,8 +192,11 @@ def test_stop_ends_the_check(progress: Progress) -> None:
     assert progress.last_attempt("sample.mean").status == "error"  # type: ignore[union-attr]
 
 
-def test_stop_does_nothing_when_nothing_runs(tried: Tried) -> None:
-    tried(right).stop()
+def test_stop_does_nothing_when_nothing_runs(tried: Tried, monkeypatch: pytest.MonkeyPatch) -> None:
+    widget, interrupts = tried(right), []
+    monkeypatch.setattr("_thread.interrupt_main", lambda: interrupts.append("sent"))
+    widget.stop()
+    assert interrupts == []
 
 
 # What was done before
