@@ -62,7 +62,7 @@ class Watcher(Protocol):
 
 
 _thread = threading.local()
-_watchers: list[Watcher] = []  # of all threads
+_watchers: list[Watcher] = []  # of all threads; a list of the process's, as its kernels on torch's dispatcher are
 
 
 def current() -> Watcher | None:
