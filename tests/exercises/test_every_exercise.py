@@ -41,7 +41,7 @@ def test_the_cell_as_it_comes_is_unattempted(exercise: Exercise) -> None:
 @pytest.mark.slow
 @each_mistake
 def test_a_mistake_is_rejected_under_its_own_id(exercise: Exercise, mistake: Mistake) -> None:
-    for seed in (0, 1, 2):
+    for seed in (0, 1):
         verdict = exercise.check(mistake.solution, seed=seed)
         assert (verdict.status in ("failed", "error"), verdict.mistake) == (True, mistake.id), f"{seed}: {verdict}"
         assert verdict.findings[0].likely == mistake.told
@@ -51,7 +51,7 @@ def test_a_mistake_is_rejected_under_its_own_id(exercise: Exercise, mistake: Mis
 @pytest.mark.slow
 @pytest.mark.parametrize(("exercise", "name"), VARIANTS, ids=[f"{exercise.name}-{name}" for exercise, name in VARIANTS])
 def test_a_right_answer_written_differently_passes(exercise: Exercise, name: str) -> None:
-    for seed in (0, 1, 2):
+    for seed in (0, 1):
         assert repr(exercise.check(exercise.variants[name], seed=seed)).startswith("✓"), f"seed {seed}"
 
 
