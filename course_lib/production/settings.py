@@ -193,7 +193,7 @@ SETTINGS: dict[str, Setting] = {
     f"{_ZERO}.stage3_param_persistence_threshold": Setting(
         kind="whole number",
         does="Parameters with fewer elements stay whole on every rank.",
-        costs="Their memory, for fewer small all-gathers. Of a toy, all parameters are small: nothing is gathered.",
+        costs="Their memory, for fewer small all-gathers. Of a toy, all parameters are small: none is freed.",
         fsdp2="None; small parameters travel with their unit.",
         default="100,000",
     ),

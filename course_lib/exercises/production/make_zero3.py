@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -22,7 +23,7 @@ def make_zero3(model: nn.Module, mesh: DeviceMesh, lr: float) -> Optimizer:
     for block in model.blocks:  # type: ignore[union-attr]
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    return Adam(model.parameters(), lr=lr)
+    return torch.optim.Adam(model.parameters(), lr=lr)
 
 
 def units_of(choose: Callable[[Any], Iterable[Any]], **options: Any) -> Solution:

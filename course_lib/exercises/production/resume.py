@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint.state_dict as dcp_states
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -29,9 +30,9 @@ Checkpoint = dict[str, Any]
 
 def resume(model: nn.Module, optimizer: Optimizer, checkpoint: dict[str, Any]) -> None:
     """Load whole states into a model that FSDP2 has sharded, and into its optimizer."""
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_model_state_dict(model, checkpoint.get("model", {}), options=options)
-    set_optimizer_state_dict(model, optimizer, checkpoint.get("optimizer", {}), options=options)
+    options = dcp_states.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    dcp_states.set_model_state_dict(model, checkpoint.get("model", {}), options=options)
+    dcp_states.set_optimizer_state_dict(model, optimizer, checkpoint.get("optimizer", {}), options=options)
 
 
 OPTIONS = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
@@ -168,7 +169,7 @@ RESUME = Exercise(
     task="A checkpoint with whole states was saved, by however many ranks. Rank 0 has read it: `checkpoint` has the "
     'state dicts `"model"` and `"optimizer"` there, and is an empty dict on all other ranks. Load both into a model '
     "that FSDP2 has sharded and into its optimizer, so that every rank gets its shards. "
-    "`torch.distributed.checkpoint.state_dict` has what you need.",
+    "`torch.distributed.checkpoint.state_dict`, which the notebook calls `dcp_states`, has what you need.",
     stub=stubs.resume,
     reference=resume,
     draw=draw,
