@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from . import interpose, torch_internals
 from .arguments import tensors_in
 from .asking import Asking
 from .calls import Call
-from .dryrun_tensors import FakeCopies, WithoutNumbers
+from .dryrun_tensors import FakeCopies, NoNumbers, WithoutNumbers
 from .failure import Raised
 from .fault import Stopped
 from .sites import Site, learner_site, site_on
@@ -93,7 +94,7 @@ class DryRank(threading.Thread):
             try:
                 self._call()
             except BaseException as error:
-                self.raised, self.error = Raised.of(error), type(error)
+                self.raised, self.error = _raised(error), type(error)
             finally:
                 self.span = (self.span[0], time.perf_counter())
                 if dist.is_initialized():
@@ -121,3 +122,12 @@ class DryRank(threading.Thread):
         """The learner's line that this rank is at."""
         frame = sys._current_frames().get(self.ident or -1)
         return None if frame is None else site_on(frame)
+
+
+def _raised(error: BaseException) -> Raised:
+    """The record of `error`; if a library made it of one that says that there are no numbers, in the words of that."""
+    behind: BaseException | None = error
+    while behind is not None and not isinstance(behind, NoNumbers):
+        behind = behind.__cause__
+    record = Raised.of(error)
+    return record if behind is None else replace(record, type=NoNumbers.__name__, message=str(behind))

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from ..errors import CourseError
-from ..meter.operators import current
+from ..meter.operators import current, watched_again
 from . import interpose
 from .arguments import tensors_in
 from .copies import Copies
@@ -60,8 +60,8 @@ class WithoutNumbers(FakeTensorMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.namespace == "_c10d_functional":  # as for any group: by way of the c10d operators, which are counted
-            with self:
-                return func.redispatch(cpu_kernels, *args, **kwargs)
+            with self:  # the memory of its result is made within, where autograd's kernels leave the meter's key out
+                return watched_again(lambda: func.redispatch(cpu_kernels, *args, **kwargs))()
         if func.namespace == "c10d":  # from there, where autograd's own kernels leave the rank's key out
             return _collective(func, args)
         if self._within_ddp and _counts(args, kwargs):

@@ -16,6 +16,10 @@ _ADVICE = {
         "World.run has made the default group before your function starts. "
         "Leave out init_process_group (and destroy_process_group)."
     ),
+    "Default process group has not been initialized": (
+        "World.run has made the default group, for the thread that your function runs on, and "
+        "destroy_process_group ends it. Call collectives there, not from a thread of your own, and leave that call out."
+    ),
     "is not part of group": "src and dst are global ranks, and must belong to the group that you pass.",
     "Expected to have finished reduction in the prior iteration": (
         "Some parameters got no gradient on this rank. Use them all, or pass find_unused_parameters=True."

@@ -40,8 +40,8 @@ def tell(
 
 
 def _raised(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
-    report = next(report for report in reports if report.raised is not None)
-    assert report.raised is not None
+    report = _in_headline(fault, reports)
+    assert report is not None and report.raised is not None
     same = [r.rank for r in reports if r.raised and (r.raised.type, r.raised.message) == _key(report)]
     headline = f"{who(same, len(reports))} of {len(reports)} raised {report.raised}"
     if len(same) == len(reports) > 1:
@@ -52,12 +52,20 @@ def _raised(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tupl
     return headline, advice + consequence
 
 
+def _in_headline(fault: Fault, reports: Sequence[RankReport]) -> RankReport | None:
+    """The rank whose exception the headline tells, where it tells one."""
+    if fault.kind == "exited":
+        return reports[fault.ranks[0]]
+    return next(report for report in reports if report.raised) if fault.kind == "raised" else None
+
+
 def _key(report: RankReport) -> tuple[str, str] | None:
     return (report.raised.type, report.raised.message) if report.raised else None
 
 
 def _exited(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
-    report = reports[fault.ranks[0]]
+    report = _in_headline(fault, reports)
+    assert report is not None
     same = [r.rank for r in reports if _key(r) == _key(report)]
     leavers = who(same, len(reports)) if len(same) == len(reports) else f"{who(same)} of {len(reports)}"
     consequence = ", and its peers would be left without it" if len(same) == 1 < len(reports) else ""
@@ -214,15 +222,18 @@ _TELLERS = {
 
 
 def _where(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
-    texts = {report.rank: _activity(report, fault) for report in reports}
+    headline = _in_headline(fault, reports)
+    told = _key(headline) if headline is not None else None
+    texts = {report.rank: _activity(report, fault, told) for report in reports}
     shown = grouped(texts)
     shown.sort(key=lambda item: not set(item[0]) & set(fault.ranks))
     return [f"  {who(ranks)} {text}" for ranks, text in shown]
 
 
-def _activity(report: RankReport, fault: Fault) -> str:
+def _activity(report: RankReport, fault: Fault, told: tuple[str, str] | None) -> str:
     if report.raised is not None:
-        return f"raised at {quoted(report.raised.site)}" if report.raised.site else "raised in library code"
+        raised = "raised" if _key(report) == told else f"raised {str(report.raised).splitlines()[0]}"
+        return f"{raised} at {quoted(report.raised.site)}" if report.raised.site else f"{raised} in library code"
     call = report.call or fault.calls.get(report.rank)
     if call is not None:
         came = (report.rank in fault.calls and fault.kind in ("mismatch", "refused")) or not call.ranks

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import World, mark, zero
@@ -75,6 +78,23 @@ def test_each_ranks_bytes_are_those_of_a_simulated_world(name: str) -> None:
     whole = World(RANKS).run(training, name)
     for rank in (0, RANKS - 1):
         run = dry(training, name, world_size=RANKS, rank=rank)
+        assert told(run.memory[rank], run.comm[rank]) == told(whole.memory[rank], whole.comm[rank])
+
+
+def functional() -> tuple[Tensor, ...]:
+    """What the functional collectives give is memory that they make; DTensor is built on them."""
+    group = dist.group.WORLD
+    summed = funcol.wait_tensor(funcol.all_reduce(torch.ones(6), "sum", group))
+    scattered = funcol.wait_tensor(funcol.reduce_scatter_single(torch.ones(8), "sum", 0, group))
+    gathered = funcol.wait_tensor(funcol.all_gather_single(scattered, 0, group))
+    rows = distribute_tensor(torch.ones(10, 6), DeviceMesh("cpu", range(RANKS)), [Shard(0)])
+    return summed, scattered, gathered, rows.full_tensor()
+
+
+def test_functional_collectives_and_dtensors_hold_what_they_hold_in_a_simulated_world() -> None:
+    whole = World(RANKS).run(functional)
+    for rank in (0, RANKS - 1):
+        run = dry(functional, world_size=RANKS, rank=rank)
         assert told(run.memory[rank], run.comm[rank]) == told(whole.memory[rank], whole.comm[rank])
 
 
@@ -176,6 +196,10 @@ def copied() -> bytes:
     return pickle.dumps(torch.randn(3))
 
 
+def compared() -> None:
+    torch.testing.assert_close(torch.randn(3), torch.randn(3))
+
+
 def gathered_objects() -> None:
     dist.all_gather_object([None] * 64, "an object")
 
@@ -195,6 +219,7 @@ def summed() -> int:
         (to_numpy, ".numpy()", "NumPy"),
         (masked, "x[x > 0]", "shape of its result"),
         (copied, "pickle.dumps", "sending a tensor"),
+        (compared, "assert_close", "item()"),
         (gathered_objects, "all_gather_object", "all_gather_object: Python objects"),
         (summed, "int(count)", "int()"),
     ],

@@ -4,6 +4,7 @@ import _thread
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -61,6 +62,24 @@ def test_a_rank_that_raises():
 def test_all_ranks_raise_the_same():
     error = failure(lambda: 1 / 0)
     assert lines(error)[0] == "all 4 ranks raised ZeroDivisionError: division by zero"
+
+
+def test_ranks_that_raise_differently_on_one_line():
+    def program():
+        raise [ValueError("zero"), KeyError("one")][rank()]
+
+    error = failure(program, world_size=2)
+    assert lines(error)[0] == "rank 0 of 2 raised ValueError: zero"
+    assert lines(error)[1].startswith("  rank 0 raised at test_failure.py line ")
+    assert lines(error)[2].startswith("  rank 1 raised KeyError: 'one' at test_failure.py line ")
+
+
+def test_a_collective_on_a_thread_of_its_own():
+    def program():
+        with ThreadPoolExecutor() as pool:
+            pool.submit(dist.barrier).result()
+
+    assert "not from a thread of your own" in lines(failure(program))[-1]
 
 
 def test_a_rank_that_returns_too_early():
