@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ..declare import Case, Exercise, Mistake
 from ..rules import only_calls
 from . import stubs
-from .data import DTYPES, draw_world_size, dtype_name, whole_numbers
+from .data import DTYPES, draw_world_size, dtype_name, while_src_is_late, whole_numbers
 
 
 def broadcast(tensor: torch.Tensor, src: int) -> None:
@@ -39,6 +39,14 @@ def sends_to_itself(tensor: torch.Tensor, src: int) -> None:
     if dist.get_rank() == src:
         for peer in range(dist.get_world_size()):
             dist.send(tensor, dst=peer)
+    else:
+        dist.recv(tensor, src=src)
+
+
+def offers_to_itself(tensor: torch.Tensor, src: int) -> None:
+    if dist.get_rank() == src:
+        for work in [dist.isend(tensor, dst=peer) for peer in range(dist.get_world_size())]:
+            work.wait()
     else:
         dist.recv(tensor, src=src)
 
@@ -141,6 +149,7 @@ BROADCAST = Exercise(
     stub=stubs.broadcast,
     reference=broadcast,
     draw=draw,
+    trial=while_src_is_late,
     rules=[only_calls("send", "recv")],
     variants={"all-at-once": all_at_once, "along-a-chain": along_a_chain},
     mistakes=[
@@ -155,6 +164,13 @@ BROADCAST = Exercise(
             solution=sends_to_itself,
             told="Rank `src` tries to send to itself. It has the data already, and a rank cannot be both ends of a "
             "message.",
+            action="Leave out the peer that is `src`.",
+        ),
+        Mistake(
+            id="offers-to-itself",
+            solution=offers_to_itself,
+            told="Rank `src` offers its tensor to itself as well. It has the data already, and a rank cannot be both "
+            "ends of a message; of `isend`, torch tells so less plainly than of `send`.",
             action="Leave out the peer that is `src`.",
         ),
         Mistake(

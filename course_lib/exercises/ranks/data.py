@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from ..declare import Case
+from ..declare import Case, Solution
 
 DTYPES = (torch.float32, torch.int64, torch.float64)
 
@@ -36,3 +39,20 @@ def draw_ring_case(rng: random.Random, number: int) -> Case:
         args=lambda rank: (whole_numbers(numel, seed=seed, rank=rank, dtype=dtype),),
         about=f"{world_size} rank{'s' * (world_size > 1)}, {numel} elements, {dtype_name(dtype)}",
     )
+
+
+LATE_SECONDS = 0.01
+
+
+def while_rank_0_is_late(solution: Solution, *args: Any) -> Any:
+    """Call `solution`, on rank 0 after a while: who does not wait for its message has nothing in hand by then."""
+    if dist.get_rank() == 0:
+        time.sleep(LATE_SECONDS)
+    return solution(*args)
+
+
+def while_src_is_late(solution: Solution, tensor: torch.Tensor, src: int) -> Any:
+    """The same, on rank `src`."""
+    if dist.get_rank() == src:
+        time.sleep(LATE_SECONDS)
+    return solution(tensor, src)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ..declare import Case, Exercise, Mistake
 from ..rules import only_calls
 from . import stubs
-from .data import DTYPES, dtype_name, whole_numbers
+from .data import DTYPES, dtype_name, while_rank_0_is_late, whole_numbers
 
 
 def pass_right(tensor: torch.Tensor) -> torch.Tensor:
@@ -149,6 +149,7 @@ REPAIR_EXCHANGE = Exercise(
     stub=stubs.pass_right,
     reference=pass_right,
     draw=draw,
+    trial=while_rank_0_is_late,
     rules=[only_calls("send", "recv")],
     variants={"even-ranks-first": even_ranks_first, "both-at-once": both_at_once},
     mistakes=[

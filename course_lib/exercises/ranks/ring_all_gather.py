@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ..declare import Exercise, Mistake
 from . import stubs
-from .data import draw_ring_case
+from .data import draw_ring_case, while_rank_0_is_late
 from .exchange import pass_right
 from .rules import RING_RULES
 
@@ -174,6 +174,7 @@ RING_ALL_GATHER = Exercise(
     stub=stubs.ring_all_gather,
     reference=ring_all_gather,
     draw=draw_ring_case,
+    trial=while_rank_0_is_late,
     rules=RING_RULES,
     variants={"turns-the-order": turns_the_order, "rows-of-a-buffer": rows_of_a_buffer},
     mistakes=[

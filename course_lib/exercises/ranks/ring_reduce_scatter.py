@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ..declare import Exercise, Mistake
 from . import stubs
-from .data import draw_ring_case
+from .data import draw_ring_case, while_rank_0_is_late
 from .exchange import pass_right
 from .rules import RING_RULES
 
@@ -196,6 +196,7 @@ RING_REDUCE_SCATTER = Exercise(
     stub=stubs.ring_reduce_scatter,
     reference=ring_reduce_scatter,
     draw=draw_ring_case,
+    trial=while_rank_0_is_late,
     rules=RING_RULES,
     variants={"carries-one-sum": carries_one_sum, "in-a-batch": in_a_batch},
     mistakes=[

@@ -19,9 +19,22 @@ def one_chunk_at_a_time(trial: Trial) -> Iterator[Finding]:
         yield Finding(
             observed=f"rank {rank} sent {yours[rank]}; on a ring that passes one chunk at a time it sends "
             f"{expected[rank]}.",
+            likely=_sent_elsewhere(trial),
             action="Compare with the table: how many messages, of what size, to whom?",
             table=tuple(Row(rank=r, expected=expected[r], yours=yours[r]) for r in range(trial.world_size)),
         )
+
+
+def _sent_elsewhere(trial: Trial) -> str:
+    """What is to be said where a rank sends past its right neighbour; nothing where none does."""
+    for rank, calls in enumerate(trial.yours.calls):
+        right = (rank + 1) % trial.world_size
+        if any(call.op == "send" and call.root != right for call in calls):
+            return (
+                f"Rank {rank} sends to others than rank {right}, its right neighbour. On a ring data reaches the "
+                "others by being passed on, one rank at a time."
+            )
+    return ""
 
 
 def _sent(calls: Sequence[Call]) -> str:
