@@ -13,11 +13,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import exercises, production, quizzes, zero
+    from . import exercises, planner, production, quizzes, zero
     from .data import digits
     from .errors import CourseError
     from .meter import mark
     from .planner import plan
+    from .plots import report
     from .widgets import choose_world, course_map, exercise, predict, quiz, show_planner
     from .world import RankError, Run, World
 
@@ -33,10 +34,12 @@ __all__ = [
     "exercises",
     "mark",
     "plan",
+    "planner",
     "predict",
     "production",
     "quiz",
     "quizzes",
+    "report",
     "show_planner",
     "zero",
 ]
@@ -54,6 +57,7 @@ _HOMES = {
     "plan": "planner",
     "predict": "widgets",
     "quiz": "widgets",
+    "report": "plots",
     "show_planner": "widgets",
 }
 """Where each public name lives; those that are missing here are modules."""

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import costs, data_parallel, memory, precision, production, ranks, start, zero1, zero2, zero3
+from . import capstone, costs, data_parallel, memory, precision, production, ranks, start, zero1, zero2, zero3
 from .declare import Exercise
 
 LESSONS = (
@@ -20,6 +20,7 @@ LESSONS = (
     precision.EXERCISES,
     costs.EXERCISES,
     production.EXERCISES,
+    capstone.EXERCISES,
 )
 """Lesson by lesson, in their order."""
 

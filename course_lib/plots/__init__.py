@@ -1,9 +1,10 @@
 """Figures of what was measured: each takes plain records, and returns a `Picture` with a caption and a text form."""
 
 from .comm import plot_comm
+from .comparison import Report, report
 from .memory import plot_memory
 from .picture import Picture
 from .shards import plot_shards
 from .timeline import plot_timeline
 
-__all__ = ["Picture", "plot_comm", "plot_memory", "plot_shards", "plot_timeline"]
+__all__ = ["Picture", "Report", "plot_comm", "plot_memory", "plot_shards", "plot_timeline", "report"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from IPython.core.getipython import get_ipython
 
@@ -34,6 +34,7 @@ class ExerciseCell:
         exercise("ranks.hello").verdict     # what the last check found
         exercise("ranks.hello").rerun(3)    # the same solution, on other cases
         exercise("ranks.hello").insert()    # put the last attempt that is stored into this cell
+        exercise("ranks.hello").answer(globals())    # the function that passed, in another lesson
     """
 
     def __init__(self, exercise: Exercise) -> None:
@@ -98,6 +99,28 @@ class ExerciseCell:
         shell.set_next_input(source, replace=True)
         name = self.exercise.name
         print(f'This cell is now your last attempt. If it is not, try print(exercise("{name}").stored.source)')
+
+    def answer(self, namespace: dict[str, Any]) -> Any:
+        """The learner's function from an earlier lesson, where it still passes; else the reference. Says which.
+
+        Args:
+            namespace: where to find what its cell used from other cells: `globals()`.
+        """
+        name, last = self.exercise.stub.__name__, progress().last_attempt(self.exercise.name)
+        reason = "none of yours has passed"
+        if last is not None and last.status == "passed":
+            scope = namespace | {"exercise": lambda name: lambda solution: solution}  # it is not handed in again
+            try:
+                exec(compile(last.source, f"your {name}", "exec"), scope)
+            except Exception as error:  # it may use what only its own notebook has
+                reason = f"yours does not run here: {type(error).__name__}: {error}"
+            else:
+                if self.exercise.check(scope[name]).status == "passed":
+                    print(f"{name}: yours")
+                    return scope[name]
+                reason = "yours does not pass here"
+        print(f"{name}: the course's own; {reason}")
+        return self.exercise.reference
 
     def rerun(self, seed: int) -> Verdict:
         """Check the latest solution on the cases of `seed`."""

@@ -1,0 +1,90 @@
+"""The report that ends the course: its table, its figure, its text, and what it refuses."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from course_lib import plan, report
+
+
+@dataclass(frozen=True)
+class Held:
+    """A rank's memory as `report` reads it."""
+
+    peak_bytes: int
+
+    @property
+    def at_peak(self) -> "Held":
+        return self
+
+    @property
+    def by_category(self) -> dict[str, int]:
+        return {"parameters": self.peak_bytes // 2, "optimizer": self.peak_bytes - self.peak_bytes // 2}
+
+
+@dataclass(frozen=True)
+class Sent:
+    sent_bytes: int
+
+
+@dataclass
+class Training:
+    """A run of a training as `report` reads it."""
+
+    losses: list[list[float]]
+    peaks: list[int]
+    sent: int = 0
+    memory: list[Held] = field(init=False)
+    comm: list[Sent] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memory = [Held(peak) for peak in self.peaks]
+        self.comm = [Sent(self.sent) for _ in self.peaks]
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self.losses)
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+
+ALONE = Training([[4.0, 3.0]], [8000])
+SHARDED = Training([[3.5, 2.5], [4.5, 3.5]], [3000, 4000], sent=1200)
+
+
+def test_a_row_has_the_mean_loss_the_fullest_rank_and_what_a_step_sends() -> None:
+    first, second = report({"alone": ALONE, "sharded": SHARDED}).rows
+    assert first == ("alone", "1", "3.0000", "below 0.0001", "8,000", "0")
+    assert second == ("sharded", "2", "3.0000", "below 0.0001", "4,000", "600")
+
+
+def test_losses_that_differ_are_told() -> None:
+    other = Training([[4.0, 3.02]], [8000])
+    assert [row[3] for row in report({"alone": ALONE, "other": other}).rows] == ["below 0.0001", "below 0.1"]
+
+
+def test_the_caption_names_who_needs_least() -> None:
+    assert "sharded needs least, 4 kB" in report({"alone": ALONE, "sharded": SHARDED}).caption
+
+
+def test_the_page_has_the_table_the_figure_and_the_plans_and_so_has_its_text() -> None:
+    page = report({"<alone>": ALONE}, plans={"7 B": plan(params=7e9, world_size=8, stage=3)})
+    assert page.html.count("<svg") == page.html.count("<table") == 1
+    assert "&lt;alone&gt;" in page.html and "<alone>" not in page.html
+    for text in (page.html, page.text):
+        assert "stage 3 on 8 ranks, mixed, adam: 14 GB at most on a rank" in text
+
+
+def test_a_saved_page_is_one_that_a_browser_shows(tmp_path: Path) -> None:
+    page = report({"alone": ALONE})
+    page.save(tmp_path / "report.html")
+    saved = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert saved.startswith("<!DOCTYPE html>") and page.html in saved
+
+
+def test_no_training_and_other_steps_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"no training to tell of\. Give it at least one"):
+        report({})
+    with pytest.raises(ValueError, match=r"'short' has 1 losses and 'alone' has 2\. Compare"):
+        report({"alone": ALONE, "short": Training([[4.0]], [8000])})
