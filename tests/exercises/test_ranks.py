@@ -114,6 +114,40 @@ def test_an_all_reduce_may_not_send_whole_tensors_around() -> None:
     assert "a reduce-scatter and an all-gather on a ring send" in verdict.findings[0].observed
 
 
+def does_not_wait(tensor: torch.Tensor) -> torch.Tensor:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    received = torch.zeros_like(tensor)
+    sending = dist.isend(tensor, dst=(rank + 1) % world_size)
+    dist.irecv(received, src=(rank - 1) % world_size)
+    sending.wait()
+    return received
+
+
+def test_a_message_that_nobody_waits_for_is_not_there() -> None:
+    assert exercises.get("ranks.repair_exchange").check(does_not_wait).status == "failed"
+
+
+def sends_to_its_owner(tensor: torch.Tensor) -> torch.Tensor:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    chunks = tensor.view(world_size, -1)
+    total, incoming = chunks[rank].clone(), torch.empty_like(chunks[rank])
+    sending = [dist.isend(chunks[peer], dst=peer) for peer in range(world_size) if peer != rank]
+    for peer in range(world_size):
+        if peer != rank:
+            dist.recv(incoming, src=peer)
+            total += incoming
+    for work in sending:
+        assert work is not None
+        work.wait()
+    return total
+
+
+def test_who_sends_past_the_neighbour_is_told() -> None:
+    (finding,) = exercises.get("ranks.ring_reduce_scatter").check(sends_to_its_owner).findings
+
+    assert finding.likely.startswith("Rank 0 sends to others than rank 1, its right neighbour.")
+
+
 # The quiz
 
 
