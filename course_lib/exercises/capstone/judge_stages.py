@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cache
 
+from ... import planner
 from ...planner import HARDWARE, Hardware, Plan, plan
 from ..declare import Case, Exercise, Mistake
 from . import stubs
@@ -13,7 +14,7 @@ from . import stubs
 EQUAL = 1.05
 
 
-def judge_stages(plans: list[Plan], machine: Hardware) -> list[str]:
+def judge_stages(plans: list[planner.Plan], machine: planner.Hardware) -> list[str]:
     """Return for each plan "does not fit", "slower", "as fast" or "chosen"."""
     fitting = [candidate for candidate in plans if candidate.peak_bytes <= machine.memory_bytes]
     fastest = min((candidate.step_seconds(machine) for candidate in fitting), default=0.0)
