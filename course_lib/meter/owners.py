@@ -70,6 +70,9 @@ class Owners:
         yield from (("optimizer", p) for p in masters.values())
         for optimizer in self._optimizers:
             yield from (("optimizer", tensor) for tensor in tensors_in(optimizer.state))
+        # Last: a module may keep shards or gradients as buffers. And at all: having been broadcast, or saved for
+        # backward, a running mean or a mask is no buffer of communication's, and no activation.
+        yield from (("other", b) for module in self._modules for b in module._buffers.values() if b is not None)
 
 
 def gradient(tensor: Tensor) -> Tensor | None:

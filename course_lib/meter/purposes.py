@@ -59,7 +59,8 @@ def purposes(ledger: Ledger, owners: Owners, maker: Maker, variables: Iterable[T
                 continue
             block = ledger.find(storage) or ledger.enter(storage, storage.nbytes(), None, "another library")
             block.category = found.by_address.setdefault(block.address, category)
-            covered[block.address].append(_span(part))
+            if category != "other":
+                covered[block.address].append(_span(part))
     for tensor in variables:
         for part in plain(tensor):
             _is_borrowed(storage_of(part), ledger, maker, found)

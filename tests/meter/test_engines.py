@@ -80,6 +80,23 @@ def test_ddp_holds_its_buckets_beside_the_gradients():
         assert (memory.by_category["gradients"], memory.by_category["communication"]) == (4 * PSI, 0)
 
 
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, lambda net: zero.Stage2(net, torch.optim.SGD, lr=1e-3)])
+def test_a_models_buffers_are_other_though_they_were_broadcast(wrap):
+    def program():
+        made = wrap(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)))
+        made(torch.randn(4, 6)).sum().backward()
+        made.zero_grad()
+        mark("before it is done")
+        return made
+
+    buffers = 2 * 6 * 4 + 8  # running mean and variance, and a count
+    for memory in World(2).run(program).memory:
+        held, psi = memory.marks["before it is done"].by_category, 6 * 6 + 3 * 6
+        assert held["other"] in range(buffers, buffers + 9)  # a stage's buckets keep a zero of 4 bytes each
+        assert held["communication"] in (0, 4 * psi)  # nothing but DDP's bucket
+        assert sum(memory.padding.values()) == 0
+
+
 def test_zero_redundancy_optimizer_shards_the_state_and_nothing_else():
     def program():
         net = DistributedDataParallel(Model())
