@@ -109,7 +109,10 @@ def _inputs(trial: Trial) -> Iterator[Finding]:
         if gap.ranks:
             untouched = all(gap.same(before[rank], yours[rank]) for rank in gap.ranks)
             kept = all(gap.same(before[rank], expected[rank]) for rank in gap.ranks)
-            cause = _changed if kept else _not_changed if untouched else _cause(trial, gap, _innermost(gap))
+            others = set(range(gap.world_size)) - set(gap.ranks)
+            reached = any(not gap.same(before[rank], expected[rank]) for rank in others)
+            left = _not_reached if reached else _not_changed
+            cause = _changed if kept else left if untouched else _cause(trial, gap, _innermost(gap))
             name = _argument(trial, position)
             what = "changed in place" if kept else "left as it was" if untouched else "left with other values"
             yield Finding(
@@ -128,6 +131,10 @@ _changed = Cause(
 _not_changed = Cause(
     likely="The result is expected in the argument itself; `x = ...` only gives the name x to another tensor.",
     action="Write into it: `x.copy_(result)`, or hand it to the operation that fills it.",
+)
+_not_reached = Cause(
+    likely="Other ranks have what they should: it is written, and did not come to this rank.",
+    action="Follow it from rank to rank: which call should bring it here, and which rank makes the other end?",
 )
 
 

@@ -38,6 +38,11 @@ def _is_common(value: Plain) -> bool:
 def _zeros(gap: Gap) -> Cause | None:
     if not all(given and not any(given) for given in (numbers(given) for _, given in gap.pairs)):
         return None
+    if not any(isinstance(given, Array) for _, given in gap.pairs):
+        return Cause(
+            likely="It is 0, and should not be: nothing was added up, or this case was taken for one that has nothing.",
+            action="Look for the condition, or the factor, that makes it 0 here.",
+        )
     return Cause(
         likely="Every number is 0: nothing was written into the tensor, or it was cleared.",
         action="Look for the line that should fill the result.",
@@ -63,6 +68,9 @@ def _scaled(gap: Gap) -> Cause | None:
             "expected, or divided by the world size twice.",
             action="Look for the division by the world size.",
         )
+    alone = sum(len(numbers(given) or ()) for _, given in gap.pairs) == 1
+    if alone and min(abs(ratio.numerator), ratio.denominator) > 4:
+        return None  # two whole numbers always have some ratio
     return Cause(
         likely=f"Exactly {ratio} times the expected value, everywhere.", action=f"Look for a factor of {ratio}."
     )

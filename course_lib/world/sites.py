@@ -27,7 +27,8 @@ _LIBRARY = tuple(
     }
 )
 _WORLD = os.path.join(os.path.dirname(__file__), "")
-_INTERNAL = (_WORLD, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
+_CHECK = os.path.join(os.path.dirname(os.path.dirname(__file__)), "exercises", "observe.py")  # which calls solutions
+_INTERNAL = (_WORLD, _CHECK, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
 
 
 @dataclass(frozen=True, kw_only=True)

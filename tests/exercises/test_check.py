@@ -101,6 +101,17 @@ def test_a_known_failure_is_known_by_what_each_rank_waits_in() -> None:
     assert only(verdict).action == "Call on all."
 
 
+@pytest.mark.slow
+def test_a_rank_that_waits_in_the_check_itself_is_not_said_to_be_where_solutions_are_called() -> None:
+    def leaves_the_others(units: Any, number: int, depth: int) -> None:
+        if dist.get_rank() == 0:
+            raise ValueError("not today")
+
+    observed = only(get("zero3.gather_ahead").check(leaves_the_others)).observed
+    assert "ValueError: not today" in observed
+    assert "waited in" in observed and "observe.py" not in observed
+
+
 def test_a_rule_is_checked_besides_the_values() -> None:
     def by_gathering(x: torch.Tensor) -> torch.Tensor:
         parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]

@@ -162,6 +162,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(1)], [t(math.nan)], "NaN comes of 0/0"),
         # of the right form
         ([t(3), t(3)], [t(0), t(0)], "Every number is 0"),
+        ([{"a": 3}], [{"a": 0}], "It is 0, and should not be"),
         ([t(3, 5)] * 4, [t(12, 20)] * 4, "Exactly 4 times the expected value, and there are 4 ranks: a sum where"),
         ([t(8, 4)] * 4, [t(2, 1)] * 4, "Exactly 1/4 of the expected value, and there are 4 ranks: a mean where"),
         ([t(3, 5)] * 4, [t(9, 15)] * 4, "Exactly 3 times the expected value, everywhere"),
@@ -208,6 +209,8 @@ def test_nan_that_was_read_from_the_padding_is_recognised() -> None:
 
 def test_one_number_is_no_proof_of_an_odd_factor() -> None:
     assert findings(trial([3.0], [7.123456]))[0].likely == ""
+    assert findings(trial([1456], [1008]))[0].likely == ""  # 9/13
+    assert "Exactly 3/2 times" in findings(trial([1000], [1500]))[0].likely
 
 
 def test_a_result_of_no_rank_but_ones_own_is_explained_by_the_missing_calls() -> None:
@@ -369,3 +372,17 @@ def test_the_text_of_a_verdict() -> None:
         "Likely: One too many.\n"
         "Next: Count again."
     )
+
+
+def test_an_argument_that_other_ranks_have_right_did_not_come_to_this_one() -> None:
+    before = tuple((plain(t(number)),) for number in (1, 2, 3))
+    observed = {"values": (None,) * 3, "before": before, "calls": ((),) * 3}
+    reference, solution = (
+        Observation(after=tuple((plain(t(number)),) for number in after), **observed)
+        for after in ((2, 2, 2), (1, 2, 2))
+    )
+    case = Case(world_size=3, args=lambda rank: (), about="")
+    (finding,) = findings(Trial(exercise=MEAN, case=case, expected=reference, yours=solution))
+
+    assert finding.observed == "the argument x was left as it was on rank 0."
+    assert "did not come to this rank" in finding.likely

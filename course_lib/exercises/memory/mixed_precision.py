@@ -150,6 +150,13 @@ MIXED_PRECISION = Exercise(
             action='Give "fp32 gradients" 4 bytes there.',
         ),
         Mistake(
+            id="summed-without-masters",
+            solution=table(FP32, MIXED, (2, 2, 4, 0, 4, 4)),
+            told='"mixed_fp32_accumulation" has no master weights. The fp32 sums are of gradients; parameters need '
+            "their fp32 copies all the same.",
+            action='Give "master weights" 4 bytes in both mixed precisions.',
+        ),
+        Mistake(
             id="masters-of-fp32",
             solution=table((4, 4, 0, 4, 4, 4), MIXED, SUMMED),
             told="There are master weights in fp32 as well. There the parameters themselves are in fp32, and need no "
