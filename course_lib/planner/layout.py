@@ -30,7 +30,7 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What rank 0, which no rank exceeds, keeps of a model.
+    """What rank 0, which no rank exceeds but by counts of steps (see memory.py), keeps of a model.
 
     Attributes:
         policy: bytes of each kind of element, as this engine has them.

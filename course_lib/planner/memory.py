@@ -12,7 +12,10 @@ from .shapes import Model, Transformer
 
 
 def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
-    """All that rank 0 holds; no rank holds more."""
+    """All that rank 0 holds.
+
+    No rank holds more, but for counts of steps: the shard of another rank may lie in more tensors, of 4 bytes each.
+    """
     engine = layout(model, settings)
     found = [*_states(engine, model, settings)]
     if model.units:

@@ -22,7 +22,7 @@ from .volume import Collective, collectives
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What one rank, the fullest, holds and sends in a step. See `plan`.
+    """What rank 0, whose shards no rank's exceed, holds and sends in a step. See `plan`.
 
     Attributes:
         model: what is trained.
