@@ -22,7 +22,7 @@ from .memory import CATEGORIES
 from .picture import INK, PALETTE, Picture, drawing, in_bytes, picture
 
 LOOKS = tuple(zip(PALETTE, ("o", "s", "^", "D", "v", "P", "X"), strict=True))
-HEAD = ("training", "ranks", "last loss", "largest difference", "peak of a rank", "sent in a step")
+HEAD = ("training", "ranks", "last loss", "largest difference", "peak of a rank, bytes", "sent in a step, bytes")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
