@@ -1,8 +1,9 @@
 """Finds the known mistake behind a wrong solution, by running both.
 
 Known mistakes are runnable. The one that does what the solution does, on the case that failed and on every other
-case of the check, is the one that was made: the same results, or the same failure, and the same broken rules. Where
-none is, none is named.
+case of the check, is the one that was made: the same results, or the same failure. Where results are right, the same
+rules are broken; where they are wrong, that only decides between several, for what is still under way is held a little
+longer on one day than on another. Where none does the same, none is named.
 """
 
 from __future__ import annotations
@@ -26,28 +27,34 @@ def known_mistake(trials: Iterable[Trial], world: World | None = None) -> Mistak
         trials: of the solution; first the case that failed. Taken one by one while there are candidates.
         world: where they were run, if not on simulated ranks.
     """
-    candidates: list[tuple[Mistake, int]] | None = None  # with the number of trials whose calls are the same too
+    candidates: list[tuple[Mistake, int, int]] | None = None  # how often rules and calls were the same, too
     for trial in trials:
         if candidates is None:
-            candidates = [(mistake, 0) for mistake in trial.exercise.mistakes]
+            candidates = [(mistake, 0, 0) for mistake in trial.exercise.mistakes]
         matches = []
-        for mistake, alike in candidates:
+        for mistake, rules, calls in candidates:
             made = recall(trial.exercise, mistake.solution, trial.case, world)
-            if _same_behaviour(trial, made):
-                matches.append((mistake, alike + (_calls(made) == _calls(trial.yours))))
+            if (same_rules := _same_rules(trial, made)) is not None:
+                matches.append((mistake, rules + same_rules, calls + (_calls(made) == _calls(trial.yours))))
         candidates = matches
         if not candidates:
             return None
-    return max(candidates, key=lambda candidate: candidate[1])[0] if candidates else None
+    return max(candidates, key=lambda candidate: candidate[1:])[0] if candidates else None
 
 
-def _same_behaviour(trial: Trial, made: Observation) -> bool:
+def _same_rules(trial: Trial, made: Observation) -> bool | None:
+    """Whether the mistake, which behaves like the solution, breaks the same rules; None where it behaves otherwise."""
     yours, exercise = trial.yours, trial.exercise
     if yours.error is not None or made.error is not None:
-        return yours.error is not None and made.error is not None and _same_failure(yours.error, made.error)
+        alike = yours.error is not None and made.error is not None and _same_failure(yours.error, made.error)
+        return alike or None
     if exercise.inputs_matter and not same(yours.after, made.after, exercise.tolerance):
-        return False
-    return same(yours.values, made.values, exercise.tolerance) and _broken(trial, yours) == _broken(trial, made)
+        return None
+    if not same(yours.values, made.values, exercise.tolerance):
+        return None
+    same_rules = _broken(trial, yours) == _broken(trial, made)
+    right = same(yours.values, trial.expected.values, exercise.tolerance)
+    return None if right and not same_rules else same_rules
 
 
 def _broken(trial: Trial, yours: Observation) -> list[str]:
