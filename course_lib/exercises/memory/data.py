@@ -61,6 +61,8 @@ def draw_tensors(rng: random.Random, number: int) -> Case:
     elif number:  # the copy first, where draw 0 has it last
         kinds = {kind: KINDS[kind] for kind in ("a copy", *rng.sample(list(KINDS), len(KINDS)))}
     numels, seed = [rng.randint(3, 9) for _ in kinds], rng.getrandbits(32)
+    if number == 2:
+        numels[0] = 1  # like a count of steps
 
     def args(rank: int) -> tuple[list[torch.Tensor]]:
         drawn = zip(kinds.items(), numels, strict=True)
