@@ -32,7 +32,7 @@ class Array:
     numbers: tuple[float, ...]
 
     def __str__(self) -> str:
-        return f"a {self.dtype} tensor of shape {list(self.shape)}"
+        return f"{'an' if self.dtype.startswith('int') else 'a'} {self.dtype} tensor of shape {list(self.shape)}"
 
 
 @dataclass(frozen=True, kw_only=True)

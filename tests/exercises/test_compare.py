@@ -39,6 +39,11 @@ def test_plain_data_is_copied_as_it_is() -> None:
     )
 
 
+def test_tensors_have_their_article() -> None:
+    assert str(array(1.0)) == "a float32 tensor of shape [1]"
+    assert str(array(1, dtype=torch.int64)) == "an int64 tensor of shape [1]"
+
+
 def test_numbers_of_other_libraries_and_subclasses_become_pythons_own() -> None:
     assert [type(plain(value)) for value in (Integer(3), np.float64(0.5), np.str_("x"))] == [int, float, str]
 
