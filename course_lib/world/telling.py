@@ -102,6 +102,8 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tu
             f"the ranks call different collectives at the same point: {sides}",
             "bring the calls into the same order on every rank.",
         )
+    if fault.detail == "split sizes":
+        sides = f"{_uneven(fault)}; {sides}"
     verb = "of the message" if calls[0].op in ("send", "recv") else f"in {calls[0].name}"
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", _MISMATCH_ADVICE[fault.detail]
 
@@ -132,6 +134,18 @@ def _property(call: Call, detail: str) -> str:
     if detail == "split sizes" and call.splits is not None:
         return f"sends {list(call.splits[0])}, expects {list(call.splits[1])}"
     return f"{call.op} {call.tensors}" if call.op in ("send", "recv") else call.tensors
+
+
+def _uneven(fault: Fault) -> str:
+    """Who sends to whom what is not expected there, in an all-to-all."""
+    sender, receiver = fault.ranks[0], fault.ranks[-1]
+    sends, expects = fault.calls[sender].splits, fault.calls[receiver].splits
+    assert sends is not None and expects is not None
+    sent = sends[0][fault.calls[sender].ranks.index(receiver)]
+    expected = expects[1][fault.calls[receiver].ranks.index(sender)]
+    if sender == receiver:
+        return f"rank {sender} sends {sent} to itself, and expects {expected}"
+    return f"rank {sender} sends {sent} to rank {receiver}, which expects {expected}"
 
 
 def _refused(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:

@@ -64,6 +64,15 @@ def test_all_ranks_raise_the_same():
     assert lines(error)[0] == "all 4 ranks raised ZeroDivisionError: division by zero"
 
 
+def test_uneven_splits_name_who_sends_to_whom():
+    def program():
+        mine, theirs = ([1, 1], [1, 1]) if rank() == 0 else ([2, 1], [1, 1])
+        dist.all_to_all_single(torch.empty(2), torch.ones(sum(mine)), theirs, mine)
+
+    headline = lines(failure(program, world_size=2))[0]
+    assert "rank 1 sends 2 to rank 0, which expects 1; rank 0: sends [1, 1], expects [1, 1]" in headline
+
+
 def test_ranks_that_raise_differently_on_one_line():
     def program():
         raise [ValueError("zero"), KeyError("one")][rank()]
