@@ -1,7 +1,9 @@
 """One rank out of any number, with tensors that have a size and no memory: what it would hold and send.
 
 A thread runs the learner's function as that rank. Its tensors are fake (`dryrun_tensors`), its peers are not there
-(`dryrun_rank`), and the meter counts as it always does: so 7.5 B parameters on 16,384 ranks fit in a laptop.
+(`dryrun_rank`), and the meter counts as it always does: so 7.5 B parameters on 16,384 ranks fit in a laptop. Not
+counted is what a CPU's kernels take for themselves while they compute, an LSTM's, say: there, a peak is lower than it
+would be on ranks that compute.
 """
 
 from __future__ import annotations

@@ -91,6 +91,11 @@ class Bucket:
         self.used: set[int] = set()  # who has had a gradient on this rank since zero_grad
         self._zero = torch.zeros(1, dtype=self.master_dtype, device=self.device)
 
+    def marked(self, flat: Tensor) -> Tensor:
+        """`flat`, [padded_numel], which tells whoever counts bytes how many of its elements stand for nothing."""
+        flat.padding_numel = self.padded_numel - self.numel  # type: ignore[attr-defined]
+        return flat
+
     @property
     def complete(self) -> bool:
         """Whether every parameter's gradient is in `flat_grad`."""
@@ -132,7 +137,7 @@ class Bucket:
         return flat_grad
 
     def _make_flat_grad(self) -> None:
-        self.flat_grad = torch.empty(self.padded_numel, dtype=self.master_dtype, device=self.device)
+        self.flat_grad = self.marked(torch.empty(self.padded_numel, dtype=self.master_dtype, device=self.device))
         self._places = self.flat_grad[: self.numel].split(self.numels)
 
     def zero_grad(self) -> None:
@@ -184,7 +189,7 @@ class ShardedBucket(Bucket):
     ) -> None:
         super().__init__(params, world_size, frozen)
         self.shard = slice(rank * self.shard_numel, (rank + 1) * self.shard_numel)
-        flat_param = torch.zeros(self.padded_numel, dtype=self.dtype, device=self.device)
+        flat_param = self.marked(torch.zeros(self.padded_numel, dtype=self.dtype, device=self.device))
         torch.cat([param.detach().reshape(-1) for param in params], out=flat_param[: self.numel])
         self.show_params(flat_param)  # their own memory is free from here on
         self.flat_param = flat_param

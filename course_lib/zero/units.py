@@ -51,7 +51,8 @@ class Unit:
         """Begin to bring in the parameters; they are there when `ready` returns."""
         for bucket in (*self.buckets, *self.frozen):
             if bucket.flat_param is None:
-                bucket.flat_param = torch.empty(bucket.padded_numel, dtype=bucket.dtype, device=bucket.device)
+                flat_param = torch.empty(bucket.padded_numel, dtype=bucket.dtype, device=bucket.device)
+                bucket.flat_param = bucket.marked(flat_param)
                 shard = bucket.param_shard.to(bucket.dtype)
                 work = dist.all_gather_single(bucket.flat_param, shard, group=self._group, async_op=True)
                 self._gathers.append((bucket, work))

@@ -175,3 +175,16 @@ def test_hybrid_sharding_all_reduces_only_shards_across_nodes():
         ("all_reduce", 72, (0, 2)),
         ("all_gather", 144, (0, 1)),
     ]
+
+
+@pytest.mark.parametrize(("stage", "passes"), [("Stage1", 2), ("Stage2", 2), ("Stage3", 3)])
+def test_padding_is_counted_apart(stage, passes):
+    def rank():
+        engine = getattr(zero, stage)(nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3)), SGD)  # 66 parameters
+        dist.barrier()
+        engine(torch.ones(2, 5)).sum().backward()
+        engine.step()
+
+    calls = since_barrier(world(4).run(rank))
+    assert sum(call.sent_padding for call in calls) > 0
+    assert sum(call.sent - call.sent_padding for call in calls) == passes * 4 * 66 * 3 / 4
