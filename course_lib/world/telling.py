@@ -189,7 +189,8 @@ def _where(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
     told = _key(headline) if headline is not None else None
     texts = {report.rank: _activity(report, fault, told) for report in reports}
     shown = grouped(texts)
-    shown.sort(key=lambda item: not set(item[0]) & set(fault.ranks))
+    first = set(fault.ranks) if headline is None else {headline.rank}
+    shown.sort(key=lambda item: not first & set(item[0]))
     return [f"  {who(ranks)} {text}" for ranks, text in shown]
 
 
