@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,11 @@ HOMES = pytest.StashKey[Path]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    """Keep the progress of tests, and of the kernels that run the notebooks, apart from the learner's own."""
+    """Keep the progress of tests, and of the kernels that run the notebooks, apart from the learner's own.
+
+    And let them be interrupted, as some interrupt themselves: what a shell runs in the background is born deaf to it.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as homes:
         session.config.stash[HOMES] = Path(homes)
         return (yield)

@@ -1,11 +1,12 @@
 """Executes lessons as a learner who has done nothing yet, and saves what came out: `make notebooks`, before a commit.
 
-    python -m tests.notebooks.save [NOTEBOOK...]
+python -m tests.notebooks.save [NOTEBOOK...]
 """
 
 import os
 import sys
 import tempfile
+from copy import deepcopy
 from pathlib import Path
 
 import nbformat
@@ -19,10 +20,14 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 def save(path: Path) -> None:
     """Execute the notebook at `path`, and write it as it is shipped: without widgets, which live only in a kernel."""
     notebook = nbformat.read(path, as_version=4)
+    metadata = deepcopy(notebook.metadata)
     with tempfile.TemporaryDirectory() as home:
         environment = os.environ | {"COURSE_HOME": home, "COURSE_WORLD": "simulated"}
-        NotebookClient(notebook, kernel_name="python3", timeout=600, record_timing=False).execute(env=environment)
-    notebook.metadata.pop("widgets", None)
+        client = NotebookClient(
+            notebook, kernel_name="python3", timeout=600, record_timing=False, coalesce_streams=True
+        )
+        client.execute(env=environment)
+    notebook.metadata = metadata  # without widgets, and with no more of the kernel than its name
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET, None)
