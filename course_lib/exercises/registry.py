@@ -56,7 +56,7 @@ class Registry:
             )
         if name in self._exercises:
             return self._exercises[name]
-        near = difflib.get_close_matches(name, self._exercises, n=3)
+        near = difflib.get_close_matches(name, self._exercises, n=3, cutoff=0.7)
         advice = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are: {', '.join(self.names())}."
         raise CourseError(f"There is no exercise named {name!r}. {advice}")
 
