@@ -45,13 +45,18 @@ class Loopback:
                 store = dist.HashStore()
                 options = self.options(timedelta(seconds=10), threads=1)
                 self._pulse = _in_threads(lambda rank: _Gloo(store, rank, 2, options), count=2)
-            stop = torch.zeros(1)  # summed by the beat itself: both sides see it in the same one
+            stop, pulse = torch.zeros(1), self._pulse  # summed by the beat itself: both sides see it in the same one
 
             def beat(rank: int) -> None:
                 message = torch.zeros(1)
-                while not message.item():
-                    message = stop.clone()
-                    self._pulse[rank].allreduce([message]).wait()
+                try:
+                    while not message.item():
+                        message = stop.clone()
+                        pulse[rank].allreduce([message]).wait()
+                except (
+                    RuntimeError
+                ):  # a machine that stood still for 10 s: groups close slower, and the next has a new one
+                    self._pulse = []
 
             threads = _start_threads(beat, count=2)
             try:

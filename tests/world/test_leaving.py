@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World
+from course_lib.world.gloo import loopback
 
 
 def reduce_in_a_subgroup():
@@ -83,3 +84,15 @@ def test_a_callback_that_outlives_its_rank_does_not_end_the_process():
         """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_pulse_that_broke_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def allreduce(self, tensors: list[torch.Tensor]) -> None:
+            raise RuntimeError("Timed out waiting 10000ms for send operation to complete")
+
+    monkeypatch.setattr(loopback, "_pulse", [Broken(), Broken()])
+    assert list(World(2).run(dist.get_rank)) == [0, 1]
+    assert loopback._pulse == []
+    assert list(World(2).run(dist.get_rank)) == [0, 1]
+    assert len(loopback._pulse) == 2
