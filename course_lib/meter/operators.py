@@ -155,9 +155,10 @@ def _making(call: Callable[..., Any], name: str) -> Callable[..., Any]:
 def _converting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         is_tensor = isinstance(args[0], Tensor)
-        if not is_tensor and (dtype := _NUMPY.get(kwargs.get("dtype"))) is not None:
+        if not is_tensor and kwargs.keys() == {"dtype"} and kwargs["dtype"] in _NUMPY:
             # The 2.5 of `x *= 2.5`, which gets the dtype of x: in four of an AdamW step's operators a parameter.
-            return torch.from_numpy(numpy.array(args[0], dtype=dtype))  # does not give up the GIL, as `call` would
+            # This way does not give up the GIL, as `call` would.
+            return torch.from_numpy(numpy.array(args[0], dtype=_NUMPY[kwargs["dtype"]]))
         result, watcher = _unseen(call, args, kwargs)
         if watcher is not None and is_tensor:
             watcher.made(result, name)
@@ -186,7 +187,7 @@ def _resizing(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     return kernel
 
 
-_NUMPY: dict[Any, Any] = {torch.float32: numpy.float32, torch.float64: numpy.float64}
+_NUMPY = {torch.float32: numpy.float32, torch.float64: numpy.float64}
 
 _SPECIAL = {
     "_to_copy": _converting,

@@ -65,49 +65,54 @@ class Simulated:
         timeout: float,
         size_of: Callable[[int], int] | None,
     ) -> Outcome:
-        return run(self._world_size, fn, args, kwargs, timeout, size_of)
+        rendezvous = ThreadRendezvous(self._world_size)
+        ranks = _ranks(rendezvous, Copies(fn, args, kwargs), size_of)
+        reports, interrupted = _conduct(rendezvous, ranks, timeout, measured=size_of is not None)
+        outputs = [rank.streams.output for rank in ranks]
+        if (fault := rendezvous.fault) is not None:
+            reports = [_completed(report, ranks[report.rank]) for report in reports]
+            message = tell(fault, reports, rendezvous.diverged, timeout)
+            if interrupted:
+                raise Interrupted(message)
+            raise RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=outputs)
+        return Outcome(
+            results=[rank.result for rank in ranks],
+            output=outputs,
+            calls=rendezvous.log,
+            started=rendezvous.started,
+            spans=rendezvous.spans,
+            memory=[rank.meter.report() for rank in ranks if rank.meter is not None],
+        )
 
 
-def run(
-    world_size: int,
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    timeout: float,
-    size_of: Callable[[int], int] | None,
-) -> Outcome:
-    """Call `fn(*args, **kwargs)` on every rank at once.
-
-    Args:
-        world_size: how many ranks.
-        fn, args, kwargs: what each calls.
-        timeout: seconds after which they are stopped.
-        size_of: how memory is counted: how many bytes the allocator gives for how many that are asked for. If None, it
-            is not measured.
-
-    Raises:
-        RankError: a rank failed, or the time limit of `timeout` seconds passed.
-        KeyboardInterrupt: the run was interrupted.
-    """
-    copies = Copies(fn, args, kwargs)
-    rendezvous, store = ThreadRendezvous(world_size), dist.HashStore()
-    ranks = [Rank(rank, rendezvous, copies, store) for rank in range(world_size)]
+def _ranks(rendezvous: ThreadRendezvous, copies: Copies, size_of: Callable[[int], int] | None) -> list[Rank]:
+    store = dist.HashStore()
+    ranks = [Rank(rank, rendezvous, copies, store) for rank in range(rendezvous.world_size)]
     if size_of is not None:
         meters: WeakSet[MemoryMeter] = WeakSet()  # weak, for each of them knows all
         for rank in ranks:
             rank.meter = metered.memory_meter(rank.rank, rendezvous.started, size_of, meters)
-    interrupt: KeyboardInterrupt | None = None
+    return ranks
+
+
+def _conduct(
+    rendezvous: ThreadRendezvous, ranks: list[Rank], timeout: float, *, measured: bool
+) -> tuple[list[RankReport], bool]:
+    """Let the ranks run until they have left, or are stopped: what each was doing at a fault, and whether that was an
+    interrupt."""
+    reports: list[RankReport] = []
+    interrupted = False
     with ExitStack() as stack:
         for context in (process_settings, streams.streams_by_thread, interpose.rank_threads):
             stack.enter_context(context.in_use())
-        if size_of is not None:
+        if measured:
             stack.enter_context(owners_told.in_use())
         try:
             for rank in ranks:
                 rank.start()
             _supervise(rendezvous, timeout)
-        except KeyboardInterrupt as error:
-            interrupt = error
+        except KeyboardInterrupt:
+            interrupted = True
             rendezvous.fail("interrupted")
         with interrupts.put_off():
             if rendezvous.fault is not None:
@@ -115,23 +120,7 @@ def run(
                 reports = _reports(rendezvous, ranks)
                 _stop(rendezvous, ranks)
             _close(rendezvous, ranks)
-    outputs = [rank.streams.output for rank in ranks]
-    if rendezvous.fault is not None:
-        reports = [_completed(report, ranks[report.rank]) for report in reports]
-        message = tell(rendezvous.fault, reports, rendezvous.diverged, timeout)
-        if interrupt is not None:
-            raise Interrupted(message) from None
-        raise RankError(
-            message, kind=rendezvous.fault.kind, rank=rendezvous.fault.ranks[0], ranks=reports, output=outputs
-        )
-    return Outcome(
-        results=[rank.result for rank in ranks],
-        output=outputs,
-        calls=rendezvous.log,
-        started=rendezvous.started,
-        spans=rendezvous.spans,
-        memory=[rank.meter.report() for rank in ranks if rank.meter is not None],
-    )
+    return reports, interrupted
 
 
 owners_told = Shared(metered.owners_told)
