@@ -2,7 +2,7 @@
 
 What imports what, from the top; `tests/test_project.py` holds the whole table and proves it:
 
-    widgets -> exercises -> zero, world, meter, planner;  widgets -> progress, plots;  world -> meter, plots
+    widgets -> exercises -> zero, world, meter, planner;  widgets -> progress, plots, world;  world -> meter, plots
     plots -> planner;  zero -> torch alone;  planner -> nothing
 
 A public name is imported when it is first asked for. torch takes seconds to load, which `course progress` need not

@@ -130,7 +130,7 @@ ALLOWED: dict[str, set[str]] = {
     "recipe": {"errors", "meter", "world"},
     "rerun": {"errors", "planner", "world"},
     "exercises": {"errors", "zero", "world", "meter", "planner", "quizzes"},
-    "widgets": {"errors", "exercises", "lessons", "planner", "progress", "progress_map", "plots", "quizzes"},
+    "widgets": {"errors", "exercises", "lessons", "planner", "progress", "progress_map", "plots", "quizzes", "world"},
     "grading": {"errors", "exercises", "lessons", "widgets"},
     "doctor": {"errors", "world", "progress"},
 }

@@ -8,6 +8,7 @@ import torch
 from ipywidgets import HTML, Layout, RadioButtons, VBox
 
 from ..errors import CourseError
+from ..world import World
 from .style import alert, display_with_text, note, sheet
 
 VARIABLE = "COURSE_WORLD"
@@ -43,15 +44,13 @@ class WorldPicker(VBox):
         """Choose "simulated", "processes", "nccl", or "nccl:4" for four GPUs.
 
         Raises:
-            CourseError: there is no such kind, or this machine has no GPU for it.
+            CourseError: there is no such kind, or this machine cannot have it.
         """
-        kind = name.partition(":")[0]
+        kind = World(1, backend=name).backend
         if kind not in WORLDS:
-            raise CourseError(f"choose_world({name!r}): there is no such world; there is {', '.join(WORLDS)}.")
-        if kind == "nccl" and not torch.cuda.is_available():
             raise CourseError(
-                f"choose_world({name!r}): torch {torch.__version__} sees no GPU here. Choose 'processes' or "
-                "'simulated'; `course doctor` tells more."
+                f"choose_world({name!r}): its ranks do not all run, which the lessons need. Choose one of "
+                f"{', '.join(WORLDS)} here, and say World(n, backend={name!r}) where you want one."
             )
         os.environ[VARIABLE] = name
         self.options.value = kind

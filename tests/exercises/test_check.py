@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import CourseError, World
-from course_lib.exercises import Case, Registry, Verdict, check, get, observe
+from course_lib.exercises import Case, Mistake, Registry, Verdict, check, get, observe
 from tests.exercises.sample import DOUBLED, MEAN, draw_mean, mean, sum_for_mean
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +110,37 @@ def test_a_rank_that_waits_in_the_check_itself_is_not_said_to_be_where_solutions
     observed = only(get("zero3.gather_ahead").check(leaves_the_others)).observed
     assert "ValueError: not today" in observed
     assert "waited in" in observed and "observe.py" not in observed
+
+
+def test_what_is_sent_may_be_a_few_bytes_longer_than_the_known_mistake_sends() -> None:
+    def sends(numel: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        def solution(x: torch.Tensor) -> torch.Tensor:
+            if dist.get_rank():
+                dist.all_reduce(torch.zeros(numel))
+            return x
+
+        return solution
+
+    mistake = Mistake(id="sends", solution=sends(1000), told="You send.", action="Do not.")
+    exercise = replace(MEAN, mistakes=[mistake])
+    assert exercise.check(sends(1009)).mistake == "sends"
+    assert exercise.check(sends(1020)).mistake is None
+    assert exercise.check(sends(10)).mistake is None
+
+
+def test_where_values_are_wrong_the_rules_decide_between_mistakes_that_give_the_same() -> None:
+    def by_gathering(x: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x)
+        return torch.stack(parts).sum(0)
+
+    gathers = Mistake(id="gathers", solution=by_gathering, told="You gather.", action="Reduce.")
+    wrong_everywhere = replace(MEAN, draw=lambda rng, number: draw_mean(rng, 2))  # on one rank a sum is the mean
+    both = replace(wrong_everywhere, mistakes=[*MEAN.mistakes, gathers])
+
+    assert both.check(lambda x: by_gathering(x)).mistake == "gathers"
+    assert both.check(lambda x: sum_for_mean(x)).mistake == "sum-for-mean"
+    assert wrong_everywhere.check(by_gathering).mistake == "sum-for-mean"  # the nearest there is
 
 
 def test_a_rule_is_checked_besides_the_values() -> None:

@@ -189,6 +189,25 @@ def test_in_place_operators_add_nothing():
     assert [event.operator for event in report.timeline] == ["zeros"]
 
 
+def test_measured_operators_with_numbers_give_what_unmeasured_ones_give():
+    def program():
+        made = []
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.complex64, torch.bool):
+            x = torch.tensor([1, 0, 3]).to(dtype)
+            made += [x * 2.5, x * 2, x * True, x + 1j, 2 - x if dtype != torch.bool else ~x, x == 1]
+            made += [torch.where(x == 1, x, 0.1), torch.tensor(0.1).to(dtype)]
+            if dtype.is_floating_point or dtype.is_complex:
+                x *= 0.1
+                made += [x, x / 3, x**0.5]
+        return made
+
+    measured, unmeasured = (World(1, measure=measure).run(program)[0] for measure in (True, False))
+    assert len(measured) == 60
+    for one, other in zip(measured, unmeasured, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert torch.equal(one, other)
+
+
 def test_tied_parameters_count_once():
     def program():
         a, b = nn.Linear(N, 1, bias=False), nn.Linear(N, 1, bias=False)

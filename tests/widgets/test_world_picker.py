@@ -29,20 +29,26 @@ def test_a_world_is_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_this_machine_has_not_is_refused_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     picker = WorldPicker()
     picker.options.value = "nccl"
-    assert "sees no GPU here" in picker.message.value
+    assert "sees no GPU on this machine" in picker.message.value
     assert (picker.options.value, World(2).backend) == ("simulated", "simulated")
 
-    with pytest.raises(CourseError, match="sees no GPU here"):
-        choose_world("nccl:8")
-    with pytest.raises(CourseError, match="there is simulated, processes, nccl"):
-        choose_world("carrier-pigeon")
+    for name, why in {
+        "nccl:8": "sees no GPU on this machine",
+        "carrier-pigeon": "there is no such backend here; there is simulated, processes, nccl",
+        "processes:3": "there is no such backend here",
+        "dryrun": "its ranks do not all run",
+    }.items():
+        with pytest.raises(CourseError, match=why):
+            choose_world(name)
+    assert World(2).backend == "simulated"
 
 
 def test_gpus_are_counted_off_in_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: True)
     picker = WorldPicker()
     picker.choose("nccl:4")
     assert (picker.options.value, "nccl:4" in picker.standing) == ("nccl", True)

@@ -17,6 +17,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.dryrun import TOKENS, Transformer
 from course_lib import World, mark, zero
 from course_lib.errors import CourseError
 from course_lib.meter import Communication, MemoryReport
@@ -133,26 +134,9 @@ def test_7_5_billion_parameters_on_64_ranks_take_and_send_what_the_formulas_say(
     assert float(sent) == pytest.approx(sent_psi_bytes * psi * 63 / 64, rel=1e-3)
 
 
-class Transformer(nn.Module):
-    """36 layers of width 4096: 7.5 B parameters."""
-
-    def __init__(self, width: int = 4096, layers: int = 36, tokens: int = 60_000) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(tokens, width)
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 32, 4 * width, dropout=0.0, batch_first=True) for _ in range(layers)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.tokens(x)
-        for block in self.blocks:
-            x = block(x)
-        return x @ self.tokens.weight.T
-
-
 def transformer_step() -> int:
     engine = zero.Stage3(Transformer().bfloat16(), torch.optim.Adam)
-    x = torch.randint(60_000, (1, 129))
+    x = torch.randint(TOKENS, (1, 129))
     nn.functional.cross_entropy(engine(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()).backward()
     engine.step()
     return sum(bucket.numel for bucket in engine.buckets)
