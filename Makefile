@@ -42,7 +42,7 @@ clean:  ## remove .venv and every cache
 	rm -rf .venv build site *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml requirements/course.txt requirements/test.txt requirements/indirect.txt
+$(INSTALLED): pyproject.toml $(addprefix requirements/,course.txt test.txt cluster.txt indirect.txt)
 	@test -x .venv/bin/pip || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo 'Sharded needs Python 3.11 or newer, and "$(PYTHON)" is not.' \
 	         'Name one that is: make PYTHON=python3.12 lab' >&2; exit 1; }

@@ -70,7 +70,7 @@ def die(world: World) -> None:
 
 def megabytes_of_processes() -> float:
     """What the ranks' processes and their server take from the machine; pages that several share count once."""
-    server = psutil.Process(pool.server_pid)
+    server = psutil.Process(pool.source.server_pid)
     return float(sum(one.memory_full_info().pss for one in (server, *server.children()))) / 1e6
 
 

@@ -31,12 +31,14 @@ def pins(file: str) -> dict[str, str]:
     return dict(line.split("==") for line in lines if not line.startswith("#"))
 
 
-COURSE, TEST, DEEPSPEED, INDIRECT = (pins(f"{name}.txt") for name in ("course", "test", "deepspeed", "indirect"))
-PINS = COURSE | TEST | DEEPSPEED | INDIRECT
+COURSE, TEST, CLUSTER, DEEPSPEED, INDIRECT = (
+    pins(f"{name}.txt") for name in ("course", "test", "cluster", "deepspeed", "indirect")
+)
+PINS = COURSE | TEST | CLUSTER | DEEPSPEED | INDIRECT
 
 
 def test_each_package_is_pinned_exactly_and_once() -> None:
-    assert len(PINS) == len(COURSE) + len(TEST) + len(DEEPSPEED) + len(INDIRECT)
+    assert len(PINS) == len(COURSE) + len(TEST) + len(CLUSTER) + len(DEEPSPEED) + len(INDIRECT)
     assert PINS["torch"] == "2.13.0"
     for name, version in PINS.items():
         assert name == canonicalize_name(name)
@@ -46,10 +48,12 @@ def test_each_package_is_pinned_exactly_and_once() -> None:
 def test_the_installed_course_requires_the_pins() -> None:
     required = {(r.name, str(r.specifier), str(r.marker)) for r in requirements("course_lib")}
     course = {(name, f"=={version}", "None") for name, version in COURSE.items()}
-    test = {(name, f"=={version}", 'extra == "test"') for name, version in TEST.items()}
+    test = {(name, f"=={version}", 'extra == "test"') for name, version in (TEST | CLUSTER).items()}
+    cluster = {(name, f"=={version}", 'extra == "cluster"') for name, version in CLUSTER.items()}
     deepspeed = {(name, f"=={version}", 'extra == "deepspeed"') for name, version in DEEPSPEED.items()}
 
-    assert required == course | test | deepspeed, "pyproject.toml or a pin has changed: run `make lab` to install again"
+    pinned = course | test | cluster | deepspeed
+    assert required == pinned, "pyproject.toml or a pin has changed: run `make lab` to install again"
 
 
 def test_whatever_is_installed_for_the_course_is_pinned() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import CourseError
 from .outcome import Outcome
 from .run import Run
+
+if TYPE_CHECKING:
+    from .pool import Pool
 
 
 class Backend(Protocol):
@@ -47,13 +51,15 @@ class Choice:
         world_size: how many ranks, as it was given; whether so many can be is for the backend to say.
         rank: for a dry run, the rank that is shown; None where it was left out.
         share_gpu: for NCCL, several ranks may share a GPU.
-        gpus: how many GPUs there are to use; None for all of the machine's.
+        gpus: how many GPUs of a machine there are to use; None for all of them.
+        cluster: an `ipyparallel.Client` of the machines that ranks are to be on; None for this one.
     """
 
     world_size: int
     rank: int | None = None
     share_gpu: bool = False
     gpus: int | None = None
+    cluster: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +98,28 @@ def _one_rank(outcome: Any) -> Run:
 def _processes(choice: Choice) -> Backend:
     from .processes import Processes
 
-    return Processes(choice.world_size)
+    return Processes(choice.world_size, pool=_pool(choice))
 
 
 def _nccl(choice: Choice) -> Backend:
     from .gpus import on_gpus
 
-    return on_gpus(choice.world_size, gpus=choice.gpus, share_gpu=choice.share_gpu)
+    return on_gpus(choice.world_size, pool=_pool(choice), gpus=choice.gpus, share_gpu=choice.share_gpu)
+
+
+def _pool(choice: Choice) -> Pool:
+    if choice.cluster is not None:
+        from .cluster import clusters
+
+        return clusters.pool(choice.cluster)
+    if not hasattr(os, "fork"):
+        raise CourseError(
+            f"World(backend='processes'): {sys.platform} cannot fork processes, as Linux and macOS do. "
+            "Leave the argument out for simulated ranks, which run everywhere."
+        )
+    from .pool import pool
+
+    return pool
 
 
 BACKENDS = {
@@ -109,7 +130,9 @@ BACKENDS = {
 }
 
 
-def chosen(world_size: int, *, backend: str | None, rank: int | None, share_gpu: bool) -> tuple[str, Entry, Backend]:
+def chosen(
+    world_size: int, *, backend: str | None, rank: int | None, share_gpu: bool, cluster: Any
+) -> tuple[str, Entry, Backend]:
     """The backend that the arguments of `World` and `$COURSE_WORLD` ask for: its name, its entry, and one of it.
 
     Raises:
@@ -133,8 +156,17 @@ def chosen(world_size: int, *, backend: str | None, rank: int | None, share_gpu:
             f"World(share_gpu={share_gpu!r}): only the backend 'nccl' has GPUs to share; the backend here is {name!r}. "
             "Leave share_gpu= out, or say backend='nccl'."
         )
+    if cluster is not None and name not in ("processes", "nccl"):
+        raise CourseError(
+            f"World(cluster=...): only processes can be on several machines; the backend here is {name!r}. Leave "
+            "cluster= out, or say backend='nccl', or backend='processes' for CPUs."
+        )
     entry = BACKENDS[name]
     choice = Choice(
-        world_size=world_size, rank=rank, share_gpu=bool(share_gpu), gpus=int(gpus) if gpus is not None else None
+        world_size=world_size,
+        rank=rank,
+        share_gpu=bool(share_gpu),
+        gpus=int(gpus) if gpus is not None else None,
+        cluster=cluster,
     )
     return name, entry, entry.make(choice)

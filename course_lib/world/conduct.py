@@ -22,7 +22,6 @@ from .output import Output
 from .process import Process, RankDied
 from .rendezvous import Rendezvous
 from .sites import Site, site_in_dump
-from .telling import how_it_died
 from .wire import Came, Entered, FromRank, Go, Job, Left, Outside, Refused, Stop, Waits
 
 STARTING = 60.0
@@ -94,6 +93,8 @@ class Conduct:
         """After a fault: find out where ranks are, and stop them. Who does not stop is killed."""
         fault = self.rendezvous.fault
         assert fault is not None
+        for rank in self._there:
+            self._died(rank)  # has it? Then what others said of a broken connection is not the cause
         if fault.kind not in ("timeout", "interrupted"):
             self._hear_while(lambda: self.rendezvous.busy(State.RUNNING), SETTLE)
         lost = [rank for rank, state in enumerate(self.rendezvous.states) if state is State.RUNNING]
@@ -212,13 +213,12 @@ class Conduct:
         process = self._processes[rank]
         if not process.dead():
             return
-        assert process.exitcode is not None
         self._printed(rank)
         for fd in (process.status, process.output):
             self._deaf_to(fd)
         self._stack(rank)
         if not self.rendezvous.stopping:
-            self.rendezvous.died(rank, how_it_died(process.exitcode))
+            self.rendezvous.died(rank, process.how_it_died)
         self.rendezvous.states[rank] = State.DIED
 
     def _deaf_to(self, fd: int) -> None:

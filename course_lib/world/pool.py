@@ -1,113 +1,142 @@
-"""The ranks' processes of this kernel: started when a world first needs them, and kept for every world that follows.
+"""The ranks' processes: started when a world first needs them, and kept for every world that follows.
 
-Rank r of any world is process r, so worlds of 1 to 4 ranks share four processes, and what a function leaves in a module
-is there when the next one looks. A process that has died is replaced.
+Rank r of any world on one machine is process r, so worlds of 1 to 4 ranks share four processes, and what a function
+leaves in a module is there when the next one looks. A process that has died is replaced.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import shutil
-import tempfile
 import threading
+from collections.abc import Sequence
 from itertools import count
-from pathlib import Path
+from typing import Protocol
 
 from .failure import who
-from .process import ForkServer, Process
+from .machines import Machine, Place
+from .process import Process
+from .this_machine import ThisMachine
+from .wire import Group, Kernel
+
+
+class Source(Protocol):
+    """What gives birth to processes: see `ThisMachine`, and `cluster.Cluster` for several machines."""
+
+    @property
+    def machines(self) -> Sequence[Machine]:
+        """Those that can be had now."""
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """What surrounds the kernel, if processes live in that."""
+
+    def start(self) -> None:
+        """Be ready to give birth, soon; this does not wait for it."""
+
+    def spawn(self, machines: Sequence[str]) -> list[Process]:
+        """New processes, each on one of the `machines`.
+
+        Raises:
+            CourseError: one of them cannot give birth any more.
+        """
+
+    def group(self, number: int, first: Place) -> Group:
+        """Where the ranks of a new group find each other; the first of them is at `first`."""
+
+    def confirm(self) -> None:
+        """Return when it is known of every process whether it lives."""
+
+    def forget(self) -> None:
+        """Let go of processes that belong to the parent of this one."""
+
+    def close(self) -> None:
+        """End every process."""
 
 
 class Pool:
     """Processes for ranks; one run at a time uses them.
 
     Attributes:
+        source: what makes them.
         lock: held by who uses the processes.
-        processes: one for each rank.
         numbers: those of runs.
         sent: the sources of cells that every process has.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: Source) -> None:
+        self.source = source
         self.numbers = count(1)
         self.sent: set[str] = set()
         self.lock = threading.RLock()
-        self._server: ForkServer | None = None
-        self.processes: list[Process] = []
+        self._processes: dict[tuple[str, int], Process] = {}  # by seat
         self._kernel = os.getpid()
-        self._folder = ""
-        self._files = count(1)
-        self._group: tuple[str, tuple[int, ...]] = ("", ())
+        self._groups = count(1)
+        self._group: tuple[Group | None, Sequence[object]] = (None, ())
+
+    @property
+    def processes(self) -> list[Process]:
+        """All there are."""
+        return list(self._processes.values())
 
     def start(self) -> None:
-        """Let the server load torch, if it does not run yet; this does not wait for it."""
+        """Let the source load torch, if it has not yet; this does not wait for it."""
         if not self.lock.acquire(blocking=False):
             return  # a run uses it, so it runs
         try:
             if self._kernel != os.getpid():  # forked by the learner: the processes are the parent's
-                self._kernel, self._server, self.processes, self._folder = os.getpid(), None, [], ""
+                self._kernel = os.getpid()
+                self._processes.clear()
+                self.source.forget()
                 self.spoil_group()
-            if self._server is None or not self._server.alive:
-                self.close()
-                self._folder = tempfile.mkdtemp(prefix="course-world-")
-                self._server = ForkServer()
+            self.source.start()
         finally:
             self.lock.release()
 
-    def take(self, world_size: int) -> list[Process]:
-        """The processes of ranks 0 to `world_size` - 1, for who holds the lock."""
-        self.start()
-        self._replace_dead(world_size)
-        return self.processes[:world_size]
+    def take(self, places: Sequence[Place]) -> list[Process]:
+        """The processes at these places, by rank, for who holds the lock."""
+        seats = [place.seat for place in places]
+        dead = [rank for rank, seat in enumerate(seats) if seat in self._processes and self._processes[seat].dead()]
+        if dead:
+            print(f"[world] {who(dead)} had died since the last run; a new process took over, with nothing of the old")
+            self.drop([places[rank] for rank in dead])
+        empty = [seat for seat in seats if seat not in self._processes]
+        if empty:
+            self._processes |= zip(empty, self.source.spawn([machine for machine, _ in empty]), strict=True)
+            self.sent.clear()
+        return [self._processes[seat] for seat in seats]
 
-    @property
-    def server_pid(self) -> int | None:
-        """The number of the process whose children the ranks are; None where there is none yet."""
-        return None if self._server is None else self._server.pid
+    def drop(self, places: Sequence[Place]) -> None:
+        """Let go of the processes at these places: who takes them next gets new ones."""
+        for place in places:
+            self._processes.pop(place.seat).close()
 
-    def group(self, processes: list[Process], *, nccl: bool) -> str:
-        """The file through which these find each other: that of the last run if they can go on with its group."""
-        members = (nccl, *(process.pid for process in processes))
-        if self._group[1] != members:
-            self._group = (str(Path(self._folder) / f"group {next(self._files)}"), members)
-        return self._group[0]
+    def group(self, places: Sequence[Place], *, nccl: bool) -> Group:
+        """Where the ranks at these places find each other: that of the last run if they can go on with its group."""
+        members = (nccl, *(self._processes[place.seat] for place in places))
+        group = self._group[0]
+        if group is None or self._group[1] != members:
+            group = self.source.group(next(self._groups), places[0])
+            self._group = (group, members)
+        return group
 
     def spoil_group(self) -> None:
         """The next run must not go on with the group of the last."""
-        self._group = ("", ())
-
-    def replace(self, ranks: list[int]) -> None:
-        """Give these ranks new processes."""
-        assert self._server is not None
-        for rank in ranks:
-            self.processes[rank].close()
-            self.processes[rank] = self._server.spawn()
-            self.sent.clear()
-
-    def _replace_dead(self, world_size: int) -> None:
-        assert self._server is not None
-        dead = [rank for rank, process in enumerate(self.processes) if process.dead()]
-        if dead:
-            print(f"[world] {who(dead)} had died since the last run; a new process took over, with nothing of the old")
-            self.replace(dead)
-        while len(self.processes) < world_size:
-            self.processes.append(self._server.spawn())
-            self.sent.clear()
+        self._group = (None, ())
 
     def close(self) -> None:
         """End every process."""
         if self._kernel != os.getpid():
             return
-        for process in self.processes:
+        for process in self._processes.values():
             process.close()
-        if self._server is not None:
-            self._server.close()
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._server, self.processes, self._folder = None, [], ""
+        self._processes.clear()
+        self.source.close()
         self.spoil_group()
         self.sent.clear()
 
 
-pool = Pool()
+pool = Pool(ThisMachine())
+"""The processes of this machine."""
+
 atexit.register(pool.close)

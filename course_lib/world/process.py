@@ -14,6 +14,7 @@ from pickle import dumps, loads
 
 from ..errors import CourseError
 from .fork_server import FDS, PID
+from .telling import how_it_died
 from .wire import FromRank, ToRank
 
 
@@ -74,6 +75,17 @@ class Process:
                 told = os.read(self.status, PID.size)
                 self.exitcode = PID.unpack(told)[0] if told else -signal.SIGKILL  # the server is gone, and its ranks
         return self.exitcode is not None
+
+    @property
+    def machine_lost(self) -> bool:
+        """Whether the machine that it was on is gone, too: this one is there."""
+        return False
+
+    @property
+    def how_it_died(self) -> str:
+        """In words, for one that has."""
+        assert self.exitcode is not None
+        return how_it_died(self.exitcode)
 
     def signal(self, number: int) -> None:
         """Send it a signal, if it is there."""

@@ -1,31 +1,37 @@
-"""Ranks as processes of this machine, kept from run to run; on the CPU, or with GPUs."""
+"""Ranks as processes, kept from run to run: of this machine or of several; on the CPU, or with GPUs."""
 
 from __future__ import annotations
 
 import linecache
 import os
-import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import torch
 
 from ..errors import CourseError
 from . import copies, interrupts, results
 from .conduct import Conduct
 from .failure import Interrupted, RankError
+from .machines import Machine, Place, evenly
 from .outcome import Outcome
 from .pool import Pool, pool
-from .process import Process
 from .telling import tell
 from .wire import Job
 
 MAX_RANKS = 64
-"""The most processes that a world has."""
+"""The most processes that a world has on a machine."""
 
 LARGE_BYTES = 10**7
 """Who sends more than this to every rank is told."""
+
+TAKEN_ALONG = ("NCCL_", "TORCH_", "GLOO_", "OMP_", "COURSE_")
+"""What the kernel's environment variables begin with that ranks on other machines get, too."""
+
+OF_A_MACHINE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "COURSE_HOST", "COURSE_HOME")
+"""But not these: each machine has its own."""
+
+Placing = Callable[[int, Sequence[Machine]], list[Place]]
+"""Where each of so many ranks is to be, on these machines."""
 
 
 class Processes:
@@ -33,25 +39,31 @@ class Processes:
 
     Args:
         world_size: how many.
-        devices: the GPU of each rank; None for the CPU. An attribute, too.
+        pool: whose.
+        placing: where they are to be. An attribute, too.
         nccl: tensors on GPUs go through NCCL. An attribute, too.
 
     Raises:
-        CourseError: it would have no rank, or more than `MAX_RANKS`; or this system has no fork.
+        CourseError: it would have no rank, or more than `MAX_RANKS` on a machine.
     """
 
-    def __init__(self, world_size: int, *, devices: tuple[int, ...] | None = None, nccl: bool = False) -> None:
-        if not 1 <= world_size <= MAX_RANKS:
-            raise CourseError(
-                f"World({world_size}): a world of processes has 1 to {MAX_RANKS} ranks. Choose a number in that range."
-            )
-        if not hasattr(os, "fork"):
-            raise CourseError(
-                f"World(backend='processes'): {sys.platform} cannot fork processes, as Linux and macOS do. "
-                "Leave the argument out for simulated ranks, which run everywhere."
-            )
-        self._world_size, self.devices, self.nccl = world_size, devices, nccl
+    def __init__(self, world_size: int, *, pool: Pool = pool, placing: Placing = evenly, nccl: bool = False) -> None:
+        self._world_size, self._pool, self.placing, self.nccl = world_size, pool, placing, nccl
         pool.start()
+        most = MAX_RANKS * len(pool.source.machines)
+        if not 1 <= world_size <= most:
+            raise CourseError(
+                f"World({world_size}): a world of processes has 1 to {most} ranks. Choose a number in that range."
+            )
+
+    @property
+    def places(self) -> list[Place]:
+        """Where each rank would be now.
+
+        Raises:
+            CourseError: there is no room for so many, any more.
+        """
+        return self.placing(self._world_size, self._pool.source.machines)
 
     def run(
         self,
@@ -70,20 +82,27 @@ class Processes:
                 "that inside the function, or load it there from a file.",
                 stacklevel=3,
             )
+        pool = self._pool
         with pool.lock, interrupts.put_off() as late:
-            processes = pool.take(self._world_size)
+            pool.start()
+            places = self.places
+            processes = pool.take(places)
             number = next(pool.numbers)
             conduct = Conduct(processes, number, late)
-            conduct.run(self._jobs(pool, processes, number, packed, size_of, conduct.rendezvous.started), timeout)
-            reports = [] if conduct.rendezvous.fault is None else conduct.end()
+            conduct.run(self._jobs(places, number, packed, size_of, conduct.rendezvous.started), timeout)
+            reports = []
+            if conduct.rendezvous.fault is not None:
+                if conduct.rendezvous.fault.kind == "raised":
+                    pool.source.confirm()  # a broken connection may come before the news of who broke it
+                reports = conduct.end()
             conduct.close()
-            spent = conduct.spent
-            pool.replace(spent)
+            renewed = [rank for rank in conduct.spent if not processes[rank].machine_lost]
+            pool.drop([places[rank] for rank in conduct.spent])
             if reports or not all(one.has_group for one in conduct.left.values()):
                 pool.spoil_group()
         fault, outputs = conduct.rendezvous.fault, conduct.output.texts
         if fault is not None:
-            message = tell(fault, reports, conduct.rendezvous.diverged, timeout, spent)
+            message = tell(fault, reports, conduct.rendezvous.diverged, timeout, renewed)
             if fault.kind == "interrupted":
                 raise Interrupted(message)
             raise RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=outputs)
@@ -99,32 +118,38 @@ class Processes:
 
     def _jobs(
         self,
-        pool: Pool,
-        processes: list[Process],
+        places: Sequence[Place],
         number: int,
         packed: bytes,
         size_of: Callable[[int], int] | None,
         started: float,
     ) -> list[Job]:
-        sources = _sources(pool.sent)
+        machines = {machine.name: machine for machine in self._pool.source.machines}
+        group, kernel = self._pool.group(places, nccl=self.nccl), self._pool.source.kernel
+        sources = _sources(self._pool.sent)
+        taken_along = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(TAKEN_ALONG) and name not in OF_A_MACHINE
+        }
         return [
             Job(
                 number=number,
                 rank=rank,
                 world_size=self._world_size,
-                group=pool.group(processes, nccl=self.nccl),
-                device=None if self.devices is None else self.devices[rank],
+                place=place,
+                group=group,
                 nccl=self.nccl,
                 packed=packed,
                 size_of=size_of,
                 started=started,
-                environ=dict(os.environ),
-                folder=os.getcwd(),
-                path=tuple(sys.path),
-                threads=max(1, torch.get_num_threads() // self._world_size),
+                kernel=kernel,
+                environ=taken_along if kernel is None else {},
+                interface=machines[place.machine].interface,
+                threads=max(1, machines[place.machine].threads // place.local_world_size),
                 sources=sources,
             )
-            for rank in range(self._world_size)
+            for rank, place in enumerate(places)
         ]
 
 

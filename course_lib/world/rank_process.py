@@ -34,16 +34,9 @@ from .fault import Stopped
 from .fresh_imports import FreshImports
 from .remote_rank import RemoteRank
 from .streams import rank_variables, seed_process
-from .wire import Entered, FromRank, Job, Left
+from .wire import Entered, FromRank, Group, Job, Left
 
 STOP, TELL_STACK = signal.SIGUSR1, signal.SIGUSR2
-
-
-_NCCL = {
-    "NCCL_SOCKET_IFNAME": "lo",  # it would listen on every network; all ranks are on this machine
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",  # an error ends the communicator, and not the process with its state
-}
-"""What NCCL is told, unless the kernel's environment says otherwise."""
 
 
 def main(wire_fd: int, output_fd: int, stack_fd: int) -> None:
@@ -67,7 +60,8 @@ class RankProcess:
         self._sending = threading.Lock()
         self._jobs: queue.SimpleQueue[RemoteRank] = queue.SimpleQueue()
         self._rank: RemoteRank | None = None  # of the run that is under way or was the last
-        self._group = ""
+        self._environ = dict(os.environ)
+        self._group: Group | None = None
         self._store: dist.Store | None = None
         self._default: dist.ProcessGroup | None = None
         self._imports = FreshImports()
@@ -128,7 +122,7 @@ class RankProcess:
     def _call(self, rank: RemoteRank) -> Any:
         """Run the learner's function: what it returns."""
         job = rank.job
-        _prepare(job)
+        self._prepare(job)
         self._imports.forget_changed()
         with contextlib.ExitStack() as stack:
             stack.enter_context(interpose.interposed_process(rank))
@@ -151,7 +145,7 @@ class RankProcess:
         if job.group != self._group:
             if dist.is_initialized():
                 torch_internals.abort_groups() if job.nccl else dist.destroy_process_group()
-            self._group, self._store = "", dist.FileStore(job.group, job.world_size)
+            self._group, self._store = None, _store(job.group, job.world_size)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if job.nccl else "gloo",
                 store=dist.PrefixStore("default", self._store),
@@ -164,23 +158,41 @@ class RankProcess:
         assert self._store is not None
         torch_internals.renew_names(f"run {job.number}", self._store)
 
+    def _prepare(self, job: Job) -> None:
+        """Make this process what a new one would be, started now by the kernel, or by hand on its own machine."""
+        environ = self._environ if job.kernel is None else job.kernel.environ
+        os.environ.clear()
+        os.environ.update(_network(job.interface) | environ | job.environ)
+        os.environ.update(rank_variables(job.rank, job.world_size) | job.place.variables)
+        if job.kernel is not None:
+            sys.path[:] = job.kernel.path
+            os.chdir(job.kernel.folder)
+        for filename, lines in job.sources.items():
+            linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
+        torch.set_num_threads(job.threads)
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None if job.device is None else f"cuda:{job.device}")
+        if job.device is not None:
+            torch.cuda.set_device(job.device)
+            gc.collect()  # what the last run has left in cycles
+            torch.cuda.empty_cache()
+        seed_process(job.rank)
 
-def _prepare(job: Job) -> None:
-    """Make this process what a new one would be, started now by the kernel."""
-    os.environ.clear()
-    os.environ.update({**_NCCL, **job.environ, **rank_variables(job.rank, job.world_size)})
-    sys.path[:] = job.path
-    os.chdir(job.folder)
-    for filename, lines in job.sources.items():
-        linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
-    torch.set_num_threads(job.threads)
-    torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None if job.device is None else f"cuda:{job.device}")
-    if job.device is not None:
-        torch.cuda.set_device(job.device)
-        gc.collect()  # what the last run has left in cycles
-        torch.cuda.empty_cache()
-    seed_process(job.rank)
+
+def _network(interface: str) -> dict[str, str]:
+    """What gloo and NCCL are told, unless the environment says otherwise."""
+    return {
+        "GLOO_SOCKET_IFNAME": interface,  # without it, gloo listens where the host's name leads
+        "NCCL_SOCKET_IFNAME": interface,  # and NCCL on every network
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",  # an error ends the communicator, and not the process with its state
+    }
+
+
+def _store(group: Group, world_size: int) -> dist.Store:
+    """What the ranks of a group write their addresses in."""
+    if group.store is None:
+        return dist.FileStore(group.name, world_size)
+    return dist.PrefixStore(group.name, dist.TCPStore(*group.store, is_master=False))
 
 
 def _gpu_works() -> bool:

@@ -98,7 +98,7 @@ class Streams:
 
 
 def rank_variables(rank: int, world_size: int) -> dict[str, str]:
-    """The environment variables that torchrun would set."""
+    """The environment variables that torchrun would set, where all ranks are on one machine."""
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
     return {name: str(number) for name, number in ranks.items()}
 

@@ -127,9 +127,23 @@ def _not_in_group(fault: Fault, reports: Sequence[RankReport], timeout: float) -
 
 
 def _died(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    if fault.detail.startswith(_MACHINE):
+        return (
+            f"{who(fault.ranks, len(reports))} of {len(reports)} died: {fault.detail}",
+            "go on without that machine: a world of fewer ranks, from the last checkpoint. Or start an engine there "
+            "again, and make the world anew.",
+        )
     return f"{who(fault.ranks, len(reports))} of {len(reports)} died: {fault.detail}", _DIED_ADVICE.get(
         fault.detail, "look at what that rank did last; its output is above, and in the error's .output."
     )
+
+
+_MACHINE = "the machine "
+
+
+def machine_lost(name: str, why: str) -> str:
+    """How a rank died whose machine is gone."""
+    return f"{_MACHINE}{name!r} is lost, and every rank on it: {why}"
 
 
 def how_it_died(exitcode: int) -> str:

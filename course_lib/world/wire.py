@@ -11,9 +11,38 @@ from dataclasses import dataclass
 from ..meter import MemoryReport
 from .calls import Call
 from .failure import Raised
+from .machines import Place
 from .results import Packed
 
 # -- from the kernel ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Where ranks find each other.
+
+    Attributes:
+        name: on one machine, the path of a file; on several, what their keys in a store begin with.
+        store: address and port of that store; None where there is a file.
+    """
+
+    name: str
+    store: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """What surrounds the kernel, and its ranks where they are on the same machine.
+
+    Attributes:
+        environ: its environment variables.
+        folder: its working directory.
+        path: its `sys.path`.
+    """
+
+    environ: dict[str, str]
+    folder: str
+    path: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,15 +52,15 @@ class Job:
     Attributes:
         number: of the run, from 1.
         rank, world_size: which rank this process is in it.
-        group: path of the file through which the ranks find each other. A new one asks for a new default group.
-        device: the GPU to work on; None for the CPU.
+        place: where that is.
+        group: where the ranks find each other. Another than the last asks for a new default group.
         nccl: tensors on GPUs go through NCCL; if not, through gloo.
         packed: function and arguments; see `copies.unpack`.
         size_of: how memory is counted, by its name in a module; None if it is not measured.
-        started: when the run began, in seconds of `time.perf_counter`, which counts alike in all processes.
-        environ: the kernel's environment variables.
-        folder: the kernel's working directory.
-        path: the kernel's `sys.path`.
+        started: when the run began, in seconds of `time.perf_counter` on the rank's machine.
+        kernel: where the rank is on the kernel's machine, and so has its environment; None where it has another.
+        environ: variables to be set besides.
+        interface: the network interface through which ranks reach each other.
         threads: on how many threads it computes: its part of the cores.
         sources: source code that is in no file, such as that of cells: lines by filename.
     """
@@ -39,17 +68,22 @@ class Job:
     number: int
     rank: int
     world_size: int
-    group: str
-    device: int | None
+    place: Place
+    group: Group
     nccl: bool
     packed: bytes
     size_of: Callable[[int], int] | None
     started: float
-    environ: Mapping[str, str]
-    folder: str
-    path: tuple[str, ...]
+    kernel: Kernel | None
+    environ: dict[str, str]
+    interface: str
     threads: int
     sources: Mapping[str, list[str]]
+
+    @property
+    def device(self) -> int | None:
+        """The GPU to work on; None for the CPU."""
+        return self.place.device
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,11 @@ class World:
         measure: whether the memory of each rank is measured: a run's `memory`.
         allocator: how many bytes count for a tensor. By default those it needs; `"cuda"`: what CUDA's caching
             allocator would give it.
+        rank: for a dry run, the rank that is shown; by default 0.
+        share_gpu: with `"nccl"`, ranks may share GPUs where these are fewer; gloo takes the place of NCCL then.
+        cluster: with `"processes"` and `"nccl"`, an `ipyparallel.Client` of the machines that ranks are to be on, with
+            an engine on each. Ranks are placed in blocks, in the order of the machines' names: with `"nccl"` as many as
+            a machine has GPUs, with `"processes"` as many on one as on the next. By default all are on this machine.
 
     Raises:
         CourseError: an argument is not what it should be.
@@ -50,6 +55,7 @@ class World:
         allocator: str | None = None,
         rank: int | None = None,
         share_gpu: bool = False,
+        cluster: Any = None,
     ) -> None:
         if isinstance(world_size, bool) or not hasattr(world_size, "__index__"):
             raise CourseError(
@@ -67,7 +73,7 @@ class World:
             )
         self.world_size = int(world_size)
         self.backend, self._entry, self._backend = chosen(
-            self.world_size, backend=backend, rank=rank, share_gpu=share_gpu
+            self.world_size, backend=backend, rank=rank, share_gpu=share_gpu, cluster=cluster
         )
         self.timeout = float(timeout)
         self.measure = measure

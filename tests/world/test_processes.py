@@ -267,7 +267,7 @@ def test_the_backend_comes_from_the_environment(monkeypatch):
 
 def test_nothing_listens_but_on_the_loopback():
     processes(3).run(dist.barrier)
-    server = psutil.Process(pool.server_pid)
+    server = psutil.Process(pool.source.server_pid)
     sockets = [socket for one in (server, *server.children()) for socket in one.net_connections("inet")]
     listening = [socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN]
     assert len(listening) >= 3 and set(listening) == {"127.0.0.1"}
@@ -292,4 +292,4 @@ def test_too_few_gpus_are_refused_with_the_ways_out(monkeypatch, found, world_si
 def test_ranks_that_share_gpus_take_turns_on_them(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     world = World(5, backend="nccl", share_gpu=True)
-    assert world._backend.devices == (0, 1, 0, 1, 0) and not world._backend.nccl
+    assert [place.device for place in world._backend.places] == [0, 1, 0, 1, 0] and not world._backend.nccl

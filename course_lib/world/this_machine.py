@@ -1,0 +1,61 @@
+"""What gives birth to ranks on the kernel's own machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from .machines import LOOPBACK, Machine, Place
+from .process import ForkServer, Process
+from .wire import Group, Kernel
+
+
+class ThisMachine:
+    """A fork server, started when it is first needed; see `pool.Source`."""
+
+    def __init__(self) -> None:
+        self._server: ForkServer | None = None
+        self._folder = ""
+
+    @property
+    def machines(self) -> list[Machine]:
+        return [Machine.here(LOOPBACK)]
+
+    @property
+    def kernel(self) -> Kernel:
+        return Kernel(environ=dict(os.environ), folder=os.getcwd(), path=tuple(sys.path))
+
+    @property
+    def server_pid(self) -> int | None:
+        """The number of the process whose children the ranks are; None where there is none yet."""
+        return None if self._server is None else self._server.pid
+
+    def start(self) -> None:
+        if self._server is None or not self._server.alive:
+            self.close()
+            self._folder = tempfile.mkdtemp(prefix="course-world-")
+            self._server = ForkServer()
+
+    def spawn(self, machines: Sequence[str]) -> list[Process]:
+        assert self._server is not None
+        return [self._server.spawn() for _ in machines]
+
+    def group(self, number: int, first: Place) -> Group:
+        return Group(name=str(Path(self._folder) / f"group {number}"))
+
+    def confirm(self) -> None:
+        pass  # the fork server tells at once
+
+    def forget(self) -> None:
+        self._server, self._folder = None, ""
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self.forget()

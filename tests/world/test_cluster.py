@@ -1,0 +1,410 @@
+"""Worlds over several machines: here, two engines that go by two names."""
+
+import math
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from course_lib import CourseError, RankError, World, zero
+from course_lib.world import results
+from course_lib.world.calls import Call
+from course_lib.world.machines import LOOPBACK, Machine, a_gpu_each, evenly, sharing
+from course_lib.world.remote_process import RemoteProcess
+from course_lib.world.sites import Site
+from course_lib.world.wire import Left
+
+ipyparallel = pytest.importorskip("ipyparallel")
+from course_lib.world.cluster import check, clusters  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+
+
+def rank() -> int:
+    return dist.get_rank()
+
+
+class Engines:
+    """A controller, and engines that are started by hand, as with srun or ssh.
+
+    Args:
+        folder: for their files.
+        ip: where the controller listens.
+        prefix: of the command that starts an engine, by the engine's name.
+    """
+
+    def __init__(self, folder: Path, ip: str = LOOPBACK, prefix: dict[str, list[str]] | None = None) -> None:
+        self._folder, self._prefix = folder, prefix or {}
+        self._files = folder / "security"
+        self.running = {"controller": self._start(["controller", f"--ip={ip}"])}
+        self.file = str(self._files / "ipcontroller-client.json")
+        while not Path(self.file).exists():
+            assert self.running["controller"].poll() is None
+            time.sleep(0.05)
+        self.client = ipyparallel.Client(self.file)
+
+    def add(self, *names: str) -> None:
+        """Start an engine of each name, and wait for them."""
+        number = len(self.client) + len(names)
+        for name in names:
+            file = f"--file={self._files / 'ipcontroller-engine.json'}"
+            self.running[name] = self._start(["engine", file], name, self._prefix.get(name, []))
+        self.client.wait_for_engines(number, timeout=60)
+
+    def _start(self, arguments: list[str], name: str = "", prefix: list[str] | None = None) -> subprocess.Popen:
+        kind, *rest = arguments
+        command = [*(prefix or []), sys.executable, "-m", f"ipyparallel.{kind}", f"--profile-dir={self._folder}", *rest]
+        environ = os.environ | {"COURSE_HOST": name, "IPYTHONDIR": str(self._folder)}
+        log = (self._folder / f"{kind}{name}.log").open("ab")
+        with log:
+            return subprocess.Popen(
+                command, cwd=ROOT, env=environ, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+
+    def kill(self, name: str) -> None:
+        """End an engine; its ranks end with it."""
+        self.running[name].kill()
+        self.running.pop(name).wait(10)
+
+    def close(self) -> None:
+        clusters.pool(self.client).close()
+        self.client.close()
+        for name in list(self.running):
+            self.kill(name)
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    engines = Engines(tmp_path_factory.mktemp("cluster"))
+    try:
+        engines.add("left", "right")
+        yield engines
+    finally:
+        engines.close()
+
+
+@pytest.fixture
+def world(engines: Engines):
+    return lambda world_size, **options: World(world_size, backend="processes", cluster=engines.client, **options)
+
+
+def total() -> float:
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    return x[0].item()
+
+
+def where() -> tuple[str, ...]:
+    names = ("COURSE_HOST", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    return tuple(os.environ[name] for name in names)
+
+
+def test_ranks_are_placed_in_blocks_and_told_so(world):
+    assert list(world(3).run(where)) == [
+        ("left", "0", "0", "2", "0", "2"),
+        ("left", "1", "1", "2", "0", "2"),
+        ("right", "2", "0", "1", "1", "2"),
+    ]
+    assert list(world(1).run(where)) == [("left", "0", "0", "1", "0", "1")]
+
+
+def test_a_rank_keeps_its_machines_environment_but_takes_what_configures_torch(world, monkeypatch):
+    monkeypatch.setenv("TORCH_OF_THE_KERNEL", "1")
+    monkeypatch.setenv("OTHER_OF_THE_KERNEL", "1")
+    names = ("TORCH_OF_THE_KERNEL", "OTHER_OF_THE_KERNEL", "IPYTHONDIR")
+    run = world(2).run(lambda: [os.environ.get(name) is not None for name in names])
+    assert list(run) == [[True, False, True]] * 2
+
+
+def step(stage):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(30, 50), torch.nn.Tanh(), torch.nn.Linear(50, 3))
+    engine = stage(model, torch.optim.Adam, lr=0.01)
+    generator = torch.Generator().manual_seed(rank())
+    for _ in range(2):
+        engine(torch.randn(8, 30, generator=generator)).square().mean().backward()
+        engine.step()
+        engine.zero_grad()
+    return [value.tolist() for value in engine.state_dict().values()]
+
+
+@pytest.mark.slow
+def test_values_bytes_calls_and_times_are_those_of_processes(world):
+    one, other = World(3, backend="processes").run(step, zero.Stage3), world(3).run(step, zero.Stage3)
+    assert list(one) == list(other)
+    for r in range(3):
+        assert other.memory[r].by_category == one.memory[r].by_category
+        assert other.comm[r].sent_bytes == one.comm[r].sent_bytes > 0
+        assert [call.op for call in other.calls[r]] == [call.op for call in one.calls[r]]
+        assert all(call.times.issued <= call.times.matched <= call.times.done for call in other.calls[r])
+        assert 0 < other.timeline[r].start < other.timeline[r].end < 30
+
+
+@pytest.mark.slow
+def test_node_groups_of_hybrid_sharding_come_from_where_the_ranks_are(world):
+    def program():
+        size = int(os.environ["LOCAL_WORLD_SIZE"])
+        mesh = init_device_mesh("cpu", (dist.get_world_size() // size, size), mesh_dim_names=("node", "local"))
+        shard, replicate = mesh["local"].get_group(), mesh["node"].get_group()
+        torch.manual_seed(0)
+        engine = zero.Stage3(
+            torch.nn.Linear(6, 5), torch.optim.SGD, lr=0.1, process_group=shard, replicate_group=replicate
+        )
+        engine(torch.full((2, 6), float(rank()))).sum().backward()
+        engine.step()
+        hosts: list = [None] * size
+        dist.all_gather_object(hosts, os.environ["COURSE_HOST"], group=shard)
+        return hosts, engine.state_dict()["weight"].sum().item()
+
+    torch.manual_seed(0)
+    weight = torch.nn.Linear(6, 5).weight.detach()
+    expected = (weight - 0.1 * 2 * torch.arange(4.0).mean()).sum().item()
+    run = world(4).run(program)
+    assert [hosts for hosts, _ in run] == [["left"] * 2] * 2 + [["right"] * 2] * 2
+    assert [value for _, value in run] == pytest.approx([expected] * 4)
+
+
+def test_what_is_larger_than_any_pipe_goes_through_both_ways(world):
+    weight = torch.arange(300_000)
+
+    def program():
+        for _ in range(500):
+            print("x" * 999)
+        return weight * (rank() + 1)
+
+    run = world(2).run(program)
+    assert torch.equal(run[1], 2 * weight)
+    assert [len(text) for text in run.output] == [500_000] * 2
+
+
+def failure(world: World, fn) -> RankError:
+    """The error of `fn`, which must leave the world usable."""
+    started = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        world.run(fn)
+    assert time.monotonic() - started < world.timeout / 2
+    assert list(world.run(total)) == [world.world_size] * world.world_size
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "told"),
+    [
+        (lambda: 1 / (rank() - 2), "raised", "rank 2 of 3 raised ZeroDivisionError: "),
+        (
+            lambda: rank() == 2 or dist.barrier(),
+            "absent",
+            "rank 2 returned without the barrier #1 that ranks 0, 1 wait in",
+        ),
+        (
+            lambda: dist.all_reduce(torch.ones(4 + rank() // 2)),
+            "mismatch",
+            "number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]",
+        ),
+        (
+            lambda: os.kill(os.getpid(), signal.SIGKILL) if rank() == 2 else dist.barrier(),
+            "died",
+            "rank 2 of 3 died: its process was killed (SIGKILL)",
+        ),
+    ],
+)
+def test_failures_are_told_as_on_one_machine(world, program, kind, told):
+    error = failure(world(3, timeout=30), program)
+    assert error.kind == kind and told in str(error).splitlines()[0], error
+
+
+def test_interrupting_stops_the_ranks_of_every_machine(world):
+    def program():
+        while rank() == 2:
+            pass
+        dist.barrier()
+
+    threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,)).start()
+    with pytest.raises(KeyboardInterrupt, match="the run was interrupted") as caught:
+        world(3, timeout=30).run(program)
+    assert "ranks 0, 1 waited in barrier #1" in str(caught.value)
+    assert list(world(3).run(total)) == [3.0] * 3
+
+
+def test_nothing_listens_but_on_the_loopback(world, engines):
+    world(4).run(total)
+    of_engines = [psutil.Process(engines.running[name].pid) for name in ("left", "right")]
+    processes = [one for engine in of_engines for one in (engine, *engine.children(recursive=True))]
+    sockets = [socket for one in processes for socket in one.net_connections("inet")]
+    listening = [socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN]
+    assert len(processes) >= 8 and len(listening) >= 5 and set(listening) == {LOOPBACK}
+
+
+@pytest.mark.slow
+def test_a_lost_machine_is_named_and_others_go_on_until_it_is_back(world, engines, capsys):
+    def program():
+        while True:
+            dist.all_reduce(torch.ones(100_000))
+
+    timer = threading.Timer(0.5, engines.kill, ("right",))
+    timer.start()
+    with pytest.raises(RankError) as caught:
+        world(4, timeout=40).run(program)
+    timer.join()
+    text = str(caught.value)
+    assert " of 4 died: the machine 'right' is lost, and every rank on it: its engine " in text
+    assert "  ranks 2, 3 died\n" in text
+    assert "Next: go on without that machine: a world of fewer ranks, from the last checkpoint." in text
+    assert [report.state == "died" for report in caught.value.ranks] == [False, False, True, True]
+
+    assert [host for host, *_ in world(2).run(where)] == ["left", "left"]
+    assert "[world] the machine 'right' is lost: its engine " in capsys.readouterr().out
+    engines.add("right")
+    assert [host for host, *_ in world(2).run(where)] == ["left", "right"]
+
+
+KERNEL = """
+import os, sys, time, ipyparallel
+from course_lib import World
+from course_lib.world import cluster
+cluster.SILENCE = 1.5
+world = World(2, backend="processes", cluster=ipyparallel.Client(sys.argv[1]))
+print(*world.run(os.getpid), flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0, 100])
+def test_no_rank_outlives_a_kernel_that_ends_or_is_killed(engines, seconds):
+    with subprocess.Popen(
+        [sys.executable, "-c", KERNEL, engines.file, str(seconds)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as kernel:
+        assert kernel.stdout is not None
+        pids = set(map(int, kernel.stdout.readline().split()))
+        assert len(pids) == 2
+        if seconds:
+            time.sleep(2)  # it is there all that time, though no run is on
+            assert all(map(psutil.pid_exists, pids))
+            kernel.kill()
+    deadline = time.monotonic() + 10
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(psutil.pid_exists, pids))
+
+
+class Ahead:
+    """What carries requests to a machine whose clock is a thousand seconds ahead."""
+
+    name, lost, clock_ahead = "far away", "", 1000.0
+
+    def request(self, what: str, pid: int, value: object = None) -> None:
+        pass
+
+
+def test_times_are_told_by_the_kernels_clock():
+    process = RemoteProcess(1, Ahead())
+    call = Call(op="barrier", group_name="0", ranks=(0,), site=Site(filename="", line=1, function=""))
+    call.times.issued, call.times.matched = 1001.0, 1002.0
+    left = Left(
+        stopped=False,
+        raised=None,
+        exited=False,
+        result=results.pack(None),
+        calls=[call],
+        span=(1001.0, 1003.0),
+        memory=None,
+        has_group=True,
+        spent=False,
+    )
+    message = pickle.dumps((7, left))
+    process.far_ends.deliver("wire", struct.pack("!i", len(message)) + message)
+    number, told = process.receive()
+    assert (number, told.span) == (7, (1.0, 3.0))
+    assert (told.calls[0].times.issued, told.calls[0].times.matched, told.calls[0].times.done) == (1.0, 2.0, math.inf)
+    process.close()
+    process.far_ends.close()
+
+
+LEFT, RIGHT = (
+    Machine(
+        name=name,
+        hostname=name,
+        address=address,
+        interface="eth0",
+        gpus=4,
+        nccl=True,
+        threads=8,
+        versions=("3.11", "2.13.0"),
+    )
+    for name, address in (("left", "10.0.0.1"), ("right", "10.0.0.2"))
+)
+
+
+def test_ranks_with_a_gpu_each_fill_one_machine_after_the_other():
+    places = a_gpu_each(6, [LEFT, RIGHT], limit=None)
+    assert [(place.machine, place.device) for place in places] == [
+        *(("left", device) for device in range(4)),
+        *(("right", device) for device in range(2)),
+    ]
+    assert {place.nodes for place in a_gpu_each(4, [LEFT, RIGHT], limit=None)} == {1}
+    assert [place.device for place in sharing(6, [LEFT, RIGHT], limit=2)] == [0, 1, 0, 0, 1, 0]
+    assert [place.device for place in evenly(3, [LEFT, RIGHT])] == [None] * 3
+    with pytest.raises(
+        CourseError, match=r"these 2 machines have 8, 6 of them to be used\. Take fewer ranks, World\(6"
+    ):
+        a_gpu_each(7, [LEFT, RIGHT], limit=3)
+
+
+def test_machines_that_cannot_work_together_are_refused():
+    versions = Machine.here(LOOPBACK).versions
+    left, right = replace(LEFT, versions=versions), replace(RIGHT, versions=versions)
+    check([left, right])
+    with pytest.raises(CourseError, match=r"right has Python 3\.9 and torch 2\.0\.0, and this kernel Python "):
+        check([left, replace(right, versions=("3.9", "2.0.0"))])
+    with pytest.raises(CourseError, match=r"right reached the controller through the loopback.*GLOO_SOCKET_IFNAME"):
+        check([left, replace(right, address=LOOPBACK)])
+    check([replace(one, address=LOOPBACK, hostname="one") for one in (left, right)])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"backend": "processes", "cluster": "a profile"}, "takes an ipyparallel.Client, and was given a str"),
+        ({"backend": "simulated", "cluster": "a profile"}, "only processes can be on several machines"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(options, told):
+    with pytest.raises(CourseError, match=told):
+        World(2, **options)
+
+
+def test_no_gpu_on_the_machines_is_told(engines, monkeypatch):
+    with pytest.raises(CourseError, match="torch sees no GPU on left or right"):
+        World(2, backend="nccl", cluster=engines.client)
+
+
+def test_without_ipyparallel_it_is_told_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipyparallel", None)
+    monkeypatch.delitem(sys.modules, "course_lib.world.cluster")
+    with pytest.raises(
+        CourseError, match=r"ipyparallel.* is not installed here\. .*pip install 'course_lib\[cluster\]'"
+    ):
+        World(2, backend="processes", cluster="a client")
+
+
+def test_a_cluster_without_engines_is_told(tmp_path):
+    engines = Engines(tmp_path)
+    try:
+        with pytest.raises(CourseError, match=r"the cluster has no engine\. Start one on each machine"):
+            World(2, backend="processes", cluster=engines.client)
+    finally:
+        engines.close()
