@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -44,50 +45,31 @@ class Loopback:
             if not self._pulse:
                 store = dist.HashStore()
                 options = self.options(timedelta(seconds=10), threads=1)
-                self._pulse = _in_threads(lambda rank: _Gloo(store, rank, 2, options), count=2)
-            stop, pulse = torch.zeros(1), self._pulse  # summed by the beat itself: both sides see it in the same one
+                with ThreadPoolExecutor(2) as threads:
+                    self._pulse = list(threads.map(lambda rank: _Gloo(store, rank, 2, options), range(2)))
+            over = threading.Event()
 
-            def beat(rank: int) -> None:
-                message = torch.zeros(1)
+            def beat() -> None:
                 try:
-                    while not message.item():
-                        message = stop.clone()
-                        pulse[rank].allreduce([message]).wait()
-                except (
-                    RuntimeError
-                ):  # a machine that stood still for 10 s: groups close slower, and the next has a new one
+                    while not over.is_set():
+                        works = [side.allreduce([torch.zeros(1)]) for side in self._pulse]
+                        for work in works:
+                            work.wait()
+                except RuntimeError:  # the machine stood still for 10 s: these groups close slower, later ones do not
                     self._pulse = []
 
-            threads = _start_threads(beat, count=2)
+            thread = threading.Thread(target=beat, daemon=True)
+            thread.start()
             try:
                 yield
             finally:
-                stop.fill_(1)
-                for thread in threads:
-                    thread.join()
+                over.set()
+                thread.join()
 
     def close(self) -> None:
         """Let go of the device while Python is still there: C++ would end the process over its running thread."""
         with self._closing, self._lock:
             self._pulse, self._device = [], None
-
-
-def _in_threads(fn: Callable[[int], Any], count: int) -> list[Any]:
-    results: list[Any] = [None] * count
-
-    def call(index: int) -> None:
-        results[index] = fn(index)
-
-    for thread in _start_threads(call, count):
-        thread.join()
-    return results
-
-
-def _start_threads(fn: Callable[[int], None], count: int) -> list[threading.Thread]:
-    threads = [threading.Thread(target=fn, args=(index,), daemon=True) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    return threads
 
 
 loopback = Loopback()

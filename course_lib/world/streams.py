@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,14 @@ class Streams:
         self.torch = torch.Generator()
         self.torch.manual_seed(TORCH_SEED)
         self.python = random.Random(rank)
-        self.numpy = np.random.RandomState(rank)
         self.stopping = False
+        self._rank = rank
         self._printed = Printed()
+
+    @cached_property
+    def numpy(self) -> np.random.RandomState:
+        """NumPy's stream: made when it is first asked for, which takes as long as all else here together."""
+        return np.random.RandomState(self._rank)
 
     def write(self, text: str) -> int:
         """Keep what the rank prints."""
