@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from . import exercises, planner, production, quizzes, zero
     from .data import digits
     from .errors import CourseError
-    from .meter import mark
+    from .meter import cuda_snapshot, mark
     from .planner import plan
     from .plots import report
     from .widgets import choose_world, course_map, exercise, predict, quiz, show_planner
@@ -29,6 +29,7 @@ __all__ = [
     "World",
     "choose_world",
     "course_map",
+    "cuda_snapshot",
     "digits",
     "exercise",
     "exercises",
@@ -51,6 +52,7 @@ _HOMES = {
     "World": "world",
     "choose_world": "widgets",
     "course_map": "widgets",
+    "cuda_snapshot": "meter",
     "digits": "data",
     "exercise": "widgets",
     "mark": "meter",

@@ -6,37 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import torch
-
+from .cuda import CudaMemory
 from .history import Change
 from .peak import Peak
-
-
-@dataclass(frozen=True, kw_only=True)
-class CudaMemory:
-    """What torch's CUDA allocator says of this process: it sees what a kernel needs for itself, too.
-
-    Attributes:
-        allocated_bytes, max_allocated_bytes: `torch.cuda.memory_allocated`, and the most since the run began.
-        reserved_bytes, max_reserved_bytes: `torch.cuda.memory_reserved`, likewise.
-    """
-
-    allocated_bytes: int
-    max_allocated_bytes: int
-    reserved_bytes: int
-    max_reserved_bytes: int
-
-    @staticmethod
-    def now() -> CudaMemory | None:
-        """None where this process does not use CUDA."""
-        if not torch.cuda.is_initialized():
-            return None
-        return CudaMemory(
-            allocated_bytes=torch.cuda.memory_allocated(),
-            max_allocated_bytes=torch.cuda.max_memory_allocated(),
-            reserved_bytes=torch.cuda.memory_reserved(),
-            max_reserved_bytes=torch.cuda.max_memory_reserved(),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

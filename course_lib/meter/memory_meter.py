@@ -16,11 +16,12 @@ from torch.optim import Optimizer
 
 from . import operators
 from .comm import Line
+from .cuda import CudaMemory
 from .graph import makes_gradient
 from .holders import holders
 from .ledger import CATEGORIES, LASTING, Block, Ledger
 from .loans import Loan, Loans, Progress
-from .memory import CudaMemory, MemoryReport, Snapshot, StillHeld
+from .memory import MemoryReport, Snapshot, StillHeld
 from .owners import Owners, gradient
 from .peak import peak_of
 from .places import Places

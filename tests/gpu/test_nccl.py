@@ -1,12 +1,13 @@
 """Ranks on real GPUs: NCCL with one of them, and two ranks that share it."""
 
 import os
+import pickle
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CourseError, RankError, World, mark, recipe, zero
+from course_lib import CourseError, RankError, World, cuda_snapshot, mark, recipe, zero
 
 pytestmark = [
     pytest.mark.gpu,
@@ -52,6 +53,17 @@ def test_a_stage_on_nccl_has_its_memory_seen_by_the_allocator(stage):
     assert report.cuda is not None and report.marks["trained"].cuda is not None
     assert report.cuda.max_allocated_bytes >= report.peak_bytes > 0
     assert report.cuda.max_reserved_bytes >= report.cuda.max_allocated_bytes
+
+
+def test_a_snapshot_of_the_allocator_has_its_segments_and_what_came_and_went(tmp_path):
+    def program(folder):
+        with cuda_snapshot(folder / f"rank-{dist.get_rank()}.pickle"):
+            step(zero.Stage3)
+
+    World(1, backend="nccl:1").run(program, tmp_path)
+    snapshot = pickle.loads((tmp_path / "rank-0.pickle").read_bytes())
+    assert snapshot["segments"]
+    assert {"alloc", "free_completed"} <= {event["action"] for event in snapshot["device_traces"][0]}
 
 
 @pytest.mark.parametrize("stage", [zero.DataParallel, zero.Stage2])

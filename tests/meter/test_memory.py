@@ -7,7 +7,7 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.nn.functional import linear
 
-from course_lib import CourseError, World, mark
+from course_lib import CourseError, RankError, World, cuda_snapshot, mark
 from course_lib.meter import MemoryReport
 
 N = 1000
@@ -381,6 +381,17 @@ def test_variables_count_at_the_end_also_where_torch_wraps_the_function():
 def test_mark_does_nothing_where_nothing_is_measured():
     assert mark("here") is None
     assert World(1, measure=False).run(lambda: mark("here"))[0] is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: see tests/gpu")
+def test_a_snapshot_of_a_gpu_that_is_not_there_is_refused(tmp_path):
+    def program():
+        with cuda_snapshot(tmp_path / "snapshot.pickle"):
+            torch.ones(1)
+
+    with pytest.raises(RankError, match=r"torch sees no GPU here.*backend='nccl'"):
+        World(2).run(program)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_that_was_not_measured_says_so():
