@@ -56,7 +56,8 @@ def cuda_snapshot(file: str | Path) -> Iterator[None]:
     if not torch.cuda.is_available():
         raise CourseError(
             f"cuda_snapshot({str(file)!r}): torch sees no GPU here, and only a GPU has an allocator to record. "
-            "Run this on World(n, backend='nccl'); without a GPU, `run.plot_memory()` and `run.memory[0].at_peak` tell the same."
+            "Run this on World(n, backend='nccl'); without a GPU, run.plot_memory() and run.memory[0].at_peak tell "
+            "what was held."
         )
     torch.cuda.memory._record_memory_history()
     try:
