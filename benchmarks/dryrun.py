@@ -20,7 +20,11 @@ SECONDS = 30.0
 GIGABYTES = 2.0
 """The most that it may take, on 2 cores."""
 
-CASES = [("Stage3", 64), ("Stage3", 1024), ("Stage3", 16_384), ("FSDP2", 64), ("FSDP2", 16_384), ("DDP", 16_384)]
+CASES = [
+    *((name, 64) for name in ("DataParallel", "Stage1", "Stage2", "Stage3", "FSDP2")),
+    ("Stage3", 1024),
+    *((name, 16_384) for name in ("DataParallel", "Stage1", "Stage2", "Stage3", "FSDP2", "DDP")),
+]
 
 TOKENS = 60_000
 
