@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 
 from . import dryrun, lessons, meter, stages, worlds
 from .measure import Row
@@ -23,6 +24,7 @@ BENCHMARKS = {
     "lessons": lessons.rows,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")
+FIGURE = RESULTS.with_suffix(".svg")
 
 
 def table(rows: Iterable[Row]) -> str:
@@ -45,6 +47,19 @@ def machine() -> str:
     )
 
 
+def figure(rows: Iterable[Row]) -> Figure:
+    """How ours stands to what it was measured beside, in the same run: to the right of 1, ours takes less."""
+    ratios = {f"{row.what} ({row.peer_name})": row.ratio for row in rows if row.ratio is not None}
+    drawn = Figure(figsize=(10, 1 + 0.2 * len(ratios)), layout="constrained")
+    axes = drawn.subplots()
+    axes.barh(list(ratios), [ratio - 1 for ratio in ratios.values()], left=1, color="#0072B2")
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set(xscale="log", xlabel="what stands in brackets, over ours: time, or bytes")
+    axes.invert_yaxis()
+    axes.margins(y=0.01)
+    return drawn
+
+
 def main() -> int:
     """Run the benchmarks named on the command line, or all; 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -54,7 +69,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     rows: list[Row] = []
-    sections = [f"# Results\n\n{machine()}\n\nWritten by `make bench`. The ratio is the other way's time over ours."]
+    sections = [f"# Results\n\n{machine()}\n\nWritten by `make bench`. The ratio is the other way's over ours."]
     for name in names:
         measured = list(BENCHMARKS[name]())
         rows += measured
@@ -62,7 +77,8 @@ def main() -> int:
     text = "\n\n".join(sections) + "\n"
     print(text)
     if set(names) == set(BENCHMARKS):
-        RESULTS.write_text(text, encoding="utf-8")
+        RESULTS.write_text(f"{text}\n![The ratios as bars]({FIGURE.name})\n", encoding="utf-8")
+        figure(rows).savefig(FIGURE, metadata={"Date": None})
     return 0 if all(row.met is not False for row in rows) else 1
 
 

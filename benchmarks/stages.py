@@ -1,4 +1,4 @@
-"""A training step of each engine beside torch's own, on four simulated ranks, in turns within one run; and its peak."""
+"""A training step of each engine beside torch's own, on simulated ranks: its time, its peak, and what it sends."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
-from course_lib import World, zero
+from course_lib import Run, World, zero
 
 from .measure import Row
 
-RANKS, ROUNDS = 4, 30
+WORLD_SIZES, ROUNDS = (2, 4, 8), 20
 
 SECONDS = {
     "ShardedOptimizer": ("ZeroRedundancyOptimizer", 1.0),
@@ -30,8 +30,14 @@ SECONDS = {
 }
 """Beside whom each is timed, and the most of the other's time that it may take."""
 
-PEAKS = {"Stage2": "FSDP2, kept after forward", "Stage3": "FSDP2"}
+PEERS = {"DataParallel": "DDP", "Stage1": "DDP", "Stage2": "FSDP2, kept after forward", "Stage3": "FSDP2"}
+"""Beside whose bytes each one's are put."""
+
+PEAKS = {"Stage2": PEERS["Stage2"], "Stage3": PEERS["Stage3"]}
 """Whose peak each must not exceed."""
+
+PADDING = 1.01
+"""The most of a peer's bytes that a step may send: shards are padded in other places."""
 
 
 class Transformer(nn.Module):
@@ -100,37 +106,67 @@ def median_seconds(name: str, peer: str) -> tuple[float, float]:
     return statistics.median(times[name][2:]), statistics.median(times[peer][2:])
 
 
-def peak_bytes(name: str) -> int:
-    """The most that a rank holds at once, of all ranks, over three steps."""
+def trained(name: str, steps: int, world_size: int) -> Run:
+    """So many steps, measured."""
 
     def rank() -> None:
         step = training(name)
-        for _ in range(3):
+        for _ in range(steps):
             step()
 
-    return max(report.peak_bytes for report in World(RANKS, timeout=600).run(rank).memory)
+    return World(world_size, timeout=600).run(rank)
+
+
+def peak_bytes(name: str, world_size: int = 4) -> int:
+    """The most that a rank holds at once, of all ranks, over three steps."""
+    return max(report.peak_bytes for report in trained(name, 3, world_size).memory)
+
+
+def sent_bytes(name: str, world_size: int) -> int:
+    """The most that a rank sends in one step, of all ranks: without what an engine sends to set itself up."""
+    once, twice = (trained(name, steps, world_size).comm for steps in (1, 2))
+    return max(more.sent_bytes - less.sent_bytes for less, more in zip(once, twice, strict=True))
 
 
 def rows() -> Iterator[Row]:
     """The rows of this benchmark."""
+    for world_size in WORLD_SIZES:
+        yield from _times(world_size)
+        yield from _bytes(world_size)
+
+
+def _times(world_size: int) -> Iterator[Row]:
     for name, (peer, bound) in SECONDS.items():
-        ours, theirs = World(RANKS, timeout=600, measure=False).run(median_seconds, name, peer)[0]
+        ours, theirs = World(world_size, timeout=600, measure=False).run(median_seconds, name, peer)[0]
         yield Row(
-            what=f"{name}, a step of {RANKS} ranks",
+            what=f"{name}, a step of {world_size} ranks",
             ours=ours,
             peer=theirs,
             peer_name=peer,
             goal="" if bound is None else f"≤ {bound} × {peer}",
             met=None if bound is None else ours <= bound * theirs,
         )
-    for name, peer in PEAKS.items():
-        most, most_of_peer = peak_bytes(name), peak_bytes(peer)
+
+
+def _bytes(world_size: int) -> Iterator[Row]:
+    for name, peer in PEERS.items():
+        most, most_of_peer = peak_bytes(name, world_size), peak_bytes(peer, world_size)
         yield Row(
-            what=f"{name}, peak of a rank",
+            what=f"{name}, peak of a rank of {world_size}",
             ours=most / 1e6,
             peer=most_of_peer / 1e6,
             peer_name=peer,
-            goal=f"≤ {peer}",
-            met=most <= most_of_peer,
+            goal=f"≤ {peer}" if name in PEAKS else "",
+            met=most <= most_of_peer if name in PEAKS else None,
+            unit="MB",
+        )
+        sent, sent_by_peer = sent_bytes(name, world_size), sent_bytes(peer, world_size)
+        yield Row(
+            what=f"{name}, sent by a rank of {world_size} in a step",
+            ours=sent / 1e6,
+            peer=sent_by_peer / 1e6,
+            peer_name=peer,
+            goal=f"≤ {PADDING} × {peer}",
+            met=sent <= PADDING * sent_by_peer,
             unit="MB",
         )
