@@ -1,4 +1,4 @@
-"""gloo for ranks that share a process: one network device for all, and groups that close at once."""
+"""gloo for ranks: in a process, one network device for all, and groups that close at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ class Loopback:
 
     A device owns one thread that serves sockets. Closing a connection waits for that thread's next turn, which
     comes every 10 ms when nothing happens; with a device for each rank, a run of four ranks takes 60 ms to leave.
+
+    Attributes:
+        interface: the network interface that takes the place of the loopback, where ranks are on several machines.
     """
+
+    interface: str | None = None
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +38,8 @@ class Loopback:
     def options(self, timeout: timedelta, threads: int = 2) -> Any:
         with self._lock:
             if self._device is None:
-                self._device = _Gloo.create_device(hostname="127.0.0.1", lazy_init=False)
+                where = {"hostname": "127.0.0.1"} if self.interface is None else {"interface": self.interface}
+                self._device = _Gloo.create_device(**where, lazy_init=False)
         options = _Gloo._Options()
         options._devices, options._threads, options._timeout = [self._device], threads, timeout
         return options

@@ -32,6 +32,7 @@ from . import copies, interpose, metered, results, torch_internals
 from .failure import Raised
 from .fault import Stopped
 from .fresh_imports import FreshImports
+from .gloo import loopback
 from .remote_rank import RemoteRank
 from .streams import rank_variables, seed_process
 from .wire import Entered, FromRank, Group, Job, Left
@@ -162,13 +163,14 @@ class RankProcess:
         """Make this process what a new one would be, started now by the kernel, or by hand on its own machine."""
         environ = self._environ if job.kernel is None else job.kernel.environ
         os.environ.clear()
-        os.environ.update(_network(job.interface) | environ | job.environ)
+        os.environ.update(_nccl(job.interface) | environ | job.environ)
         os.environ.update(rank_variables(job.rank, job.world_size) | job.place.variables)
         if job.kernel is not None:
             sys.path[:] = job.kernel.path
             os.chdir(job.kernel.folder)
         for filename, lines in job.sources.items():
             linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
+        loopback.interface = job.interface
         torch.set_num_threads(job.threads)
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None if job.device is None else f"cuda:{job.device}")
@@ -179,11 +181,10 @@ class RankProcess:
         seed_process(job.rank)
 
 
-def _network(interface: str) -> dict[str, str]:
-    """What gloo and NCCL are told, unless the environment says otherwise."""
+def _nccl(interface: str) -> dict[str, str]:
+    """What NCCL is told, unless the environment says otherwise."""
     return {
-        "GLOO_SOCKET_IFNAME": interface,  # without it, gloo listens where the host's name leads
-        "NCCL_SOCKET_IFNAME": interface,  # and NCCL on every network
+        "NCCL_SOCKET_IFNAME": interface,  # it would listen on every network
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",  # an error ends the communicator, and not the process with its state
     }
 

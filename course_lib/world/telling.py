@@ -215,7 +215,7 @@ def _activity(report: RankReport, fault: Fault, told: tuple[str, str] | None) ->
     call = report.call or fault.calls.get(report.rank)
     if call is not None:
         came = (report.rank in fault.calls and fault.kind in ("mismatch", "refused")) or not call.ranks
-        verb = "called" if came or report.call is None else "waited in"
+        verb = "called" if came or report.call is None else "died in" if report.state == "died" else "waited in"
         return f"{verb} {call.name} at {quoted(call.site)}"
     if report.state in ("returned", "died"):
         return report.state if report.site is None else f"{report.state} at {quoted(report.site)}"

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
@@ -22,68 +21,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from course_lib import CourseError, RankError, World, zero
 from course_lib.world import results
 from course_lib.world.calls import Call
+from course_lib.world.cluster import check
 from course_lib.world.machines import LOOPBACK, Machine, a_gpu_each, evenly, sharing
 from course_lib.world.remote_process import RemoteProcess
 from course_lib.world.sites import Site
 from course_lib.world.wire import Left
-
-ipyparallel = pytest.importorskip("ipyparallel")
-from course_lib.world.cluster import check, clusters  # noqa: E402
-
-ROOT = Path(__file__).parents[2]
+from tests.world.engines import ROOT, Engines
 
 
 def rank() -> int:
     return dist.get_rank()
-
-
-class Engines:
-    """A controller, and engines that are started by hand, as with srun or ssh.
-
-    Args:
-        folder: for their files.
-        ip: where the controller listens.
-        prefix: of the command that starts an engine, by the engine's name.
-    """
-
-    def __init__(self, folder: Path, ip: str = LOOPBACK, prefix: dict[str, list[str]] | None = None) -> None:
-        self._folder, self._prefix = folder, prefix or {}
-        self._files = folder / "security"
-        self.running = {"controller": self._start(["controller", f"--ip={ip}"])}
-        self.file = str(self._files / "ipcontroller-client.json")
-        while not Path(self.file).exists():
-            assert self.running["controller"].poll() is None
-            time.sleep(0.05)
-        self.client = ipyparallel.Client(self.file)
-
-    def add(self, *names: str) -> None:
-        """Start an engine of each name, and wait for them."""
-        number = len(self.client) + len(names)
-        for name in names:
-            file = f"--file={self._files / 'ipcontroller-engine.json'}"
-            self.running[name] = self._start(["engine", file], name, self._prefix.get(name, []))
-        self.client.wait_for_engines(number, timeout=60)
-
-    def _start(self, arguments: list[str], name: str = "", prefix: list[str] | None = None) -> subprocess.Popen:
-        kind, *rest = arguments
-        command = [*(prefix or []), sys.executable, "-m", f"ipyparallel.{kind}", f"--profile-dir={self._folder}", *rest]
-        environ = os.environ | {"COURSE_HOST": name, "IPYTHONDIR": str(self._folder)}
-        log = (self._folder / f"{kind}{name}.log").open("ab")
-        with log:
-            return subprocess.Popen(
-                command, cwd=ROOT, env=environ, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-            )
-
-    def kill(self, name: str) -> None:
-        """End an engine; its ranks end with it."""
-        self.running[name].kill()
-        self.running.pop(name).wait(10)
-
-    def close(self) -> None:
-        clusters.pool(self.client).close()
-        self.client.close()
-        for name in list(self.running):
-            self.kill(name)
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +208,6 @@ def test_a_lost_machine_is_named_and_others_go_on_until_it_is_back(world, engine
     timer.join()
     text = str(caught.value)
     assert " of 4 died: the machine 'right' is lost, and every rank on it: its engine " in text
-    assert "  ranks 2, 3 died\n" in text
     assert "Next: go on without that machine: a world of fewer ranks, from the last checkpoint." in text
     assert [report.state == "died" for report in caught.value.ranks] == [False, False, True, True]
 
