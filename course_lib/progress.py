@@ -4,7 +4,6 @@ A verdict, a measurement or a second answer is a row of its own, beside the row 
 are only ever added: see the notes in `progress_store`, which keeps them safe.
 """
 
-import itertools
 import json
 import os
 import sqlite3
@@ -17,13 +16,16 @@ from typing import Any
 
 import platformdirs
 
-from .errors import CourseError
-from .progress_store import MIGRATIONS, TABLES, Store, dump, merge
+from . import progress_export
+from .progress_store import Store, merge
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One check of one exercise. `status` and `findings` are None until it ends, if it ever does."""
+    """One check of one exercise. `status` and `findings` are None until it ends, if it ever does.
+
+    imported: it came with an export, so somebody else may have written `source`.
+    """
 
     id: str
     exercise: str
@@ -31,6 +33,7 @@ class Attempt:
     started_ns: int
     status: str | None = None
     findings: Any = None
+    imported: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +105,8 @@ class Progress:
         return self._store.path
 
     @property
-    def notice(self) -> str | None:
-        """What the learner must be told about the file, or None while all is well. A call can change it."""
+    def notice(self) -> str:
+        """What the learner must be told about the file; empty while all is well. A call can change it."""
         return self._store.notice
 
     def kept_aside(self) -> list[Path]:
@@ -123,11 +126,14 @@ class Progress:
         self._add(attempts=vars(attempt), verdicts=verdict)
 
     def last_attempt(self, exercise: str) -> Attempt | None:
-        query = """SELECT id, exercise, source, started_ns, status, findings
-            FROM attempts LEFT JOIN verdicts ON attempt = id
+        query = """SELECT id, exercise, source, started_ns, status, findings, imported.attempt NOT NULL AS imported
+            FROM attempts LEFT JOIN verdicts ON verdicts.attempt = id LEFT JOIN imported ON imported.attempt = id
             WHERE exercise = ? ORDER BY started_ns DESC, attempts.rowid DESC LIMIT 1"""
         rows = self._rows(query, exercise)
-        return Attempt(**rows[0] | {"findings": json.loads(rows[0]["findings"] or "null")}) if rows else None
+        if not rows:
+            return None
+        findings, imported = json.loads(rows[0]["findings"] or "null"), bool(rows[0]["imported"])
+        return Attempt(**rows[0] | {"findings": findings, "imported": imported})
 
     def hint_taken(self, exercise: str, level: int) -> None:
         self._add(hints={"exercise": exercise, "level": level})
@@ -184,30 +190,15 @@ class Progress:
 
     def export_json(self) -> str:
         """All that is stored, for `import_json` here or on another machine."""
-        return json.dumps({"format": len(MIGRATIONS), "tables": self._store.use(dump)}, indent=1)
+        return progress_export.write(self._store)
 
     def import_json(self, text: str) -> int:
         """Add what is not here yet, change nothing that is, and return how many rows were new.
 
-        CourseError when this version cannot read the text; nothing is added then.
+        Raises:
+            CourseError: this version cannot read the text; nothing is added then.
         """
-        try:
-            export = json.loads(text)
-            if export["format"] == len(MIGRATIONS):
-                tables = {name: export["tables"][name] for name in TABLES}
-                for row in itertools.chain.from_iterable(tables.values()):
-                    for column in row.keys() & {"value", "findings"}:
-                        json.loads(row[column])
-                return self._store.use(lambda db: merge(db, tables))
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, sqlite3.Error) as error:
-            raise CourseError(
-                "Nothing was imported: this is not a whole export of the course's progress "
-                f"({error!r}). Export it again, with `course progress --export FILE`."
-            ) from error
-        raise CourseError(
-            f"Nothing was imported: the export has format {export['format']}, and this version of the course "
-            f"reads format {len(MIGRATIONS)}. Export and import with the same version of the course."
-        )
+        return progress_export.read(self._store, text)
 
     def _add(self, **rows: Mapping[str, Any]) -> None:
         """One row for each table named."""

@@ -18,6 +18,7 @@ learner.
 """
 
 import itertools
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -52,8 +53,9 @@ MIGRATIONS = (
             value TEXT NOT NULL, correct INTEGER NOT NULL CHECK (correct IN (0, 1)),
             measured_ns INTEGER NOT NULL CHECK (typeof(measured_ns) = 'integer'))""",
     ),
+    ("CREATE TABLE imported (attempt TEXT NOT NULL PRIMARY KEY)",),
 )
-TABLES = ("attempts", "verdicts", "hints", "answers", "predictions", "measurements")
+TABLES = ("attempts", "verdicts", "hints", "answers", "predictions", "measurements", "imported")
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -79,9 +81,9 @@ class Store:
         self._lock = threading.Lock()
 
     @property
-    def notice(self) -> str | None:
-        """What the learner must be told about the file, or None while all is well."""
-        return "\n".join(self._notices.values()) or None
+    def notice(self) -> str:
+        """What the learner must be told about the file; empty while all is well."""
+        return "\n".join(self._notices.values())
 
     def kept_aside(self) -> list[Path]:
         """The files that were renamed because they could not be used."""
@@ -114,6 +116,8 @@ class Store:
         return self._transact_file(work, busy_seconds)
 
     def _transact_file(self, work: Work[T], busy_seconds: float) -> T:
+        with suppress(FileExistsError):  # SQLite would make it with the umask's mode, and journals with the file's
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, mode=0o600))
         with closing(_connect(self.path, busy_seconds)) as db:
             return _transact(db, work)
 
@@ -158,8 +162,9 @@ class Store:
 
 
 def dump(db: sqlite3.Connection) -> Tables:
-    """Every row of every table, oldest first."""
-    queries = {name: f"SELECT * FROM {name} ORDER BY rowid" for name in TABLES}
+    """Every row of every table, oldest first. An old file that cannot be written lacks the newest tables."""
+    there = {row["name"] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    queries = {name: f"SELECT * FROM {name} ORDER BY rowid" for name in TABLES if name in there}
     return {name: [dict(row) for row in db.execute(query)] for name, query in queries.items()}
 
 

@@ -27,7 +27,7 @@ def source_of(number: str) -> str:
     return f"def step():\n    return {number}\n" * 500
 
 
-def write(path: str, numbers: Iterable[int], say: int) -> str | None:
+def write(path: str, numbers: Iterable[int], say: int) -> str:
     """Store attempts, and say so (on the file descriptor `say`) only after each call has returned."""
     progress = Progress(path)
     for number in map(str, numbers):
@@ -84,7 +84,7 @@ def kill_loop(folder: str, kills: int, seed: int) -> dict[str, int]:
             time.sleep(dice.uniform(0.0, 0.02))
             heard |= set(kill_writer(process, said))
         progress = Progress(path)
-        assert progress.summary() and progress.notice is None
+        assert progress.summary() and not progress.notice
     held = set[str]().union(*(stored(str(file)) for file in Path(folder).glob("*.sqlite3")))
     return {"said": len(heard), "lost": len(heard - held)}
 

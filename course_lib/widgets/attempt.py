@@ -48,7 +48,7 @@ class Attempt:
         self.verdict: Verdict | None = None
         self._progress = progress
         self.earlier: StoredAttempt | None = progress.last_attempt(exercise.name)
-        self._taken = len(progress.hints(exercise.name))
+        self._taken = min(len(progress.hints(exercise.name)), len(self.ladder))  # an import may bring more
 
     def check(self, on_case: Callable[[int, int], object]) -> Verdict:
         """Check the solution, whose source is stored first; a cell that was left as it came is not stored."""
@@ -71,7 +71,7 @@ class Attempt:
     @property
     def notice(self) -> str:
         """What is wrong with the record of the learner's progress; empty while all is well."""
-        return self._progress.notice or ""
+        return self._progress.notice
 
     # -- hints -----------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,9 @@ class Attempt:
     @property
     def consequence(self) -> str:
         """What later cells use."""
-        name = self.exercise.stub.__name__
+        name, given = self.exercise.stub.__name__, getattr(self.solution, "__name__", "")
+        if self.passed and given not in ("", name):
+            return f"Yours is called `{given}`. Later cells use `{name}`: call it that, and run the cell again."
         if self.passed:
             return f"Later cells use your `{name}`."
         return f"Until yours passes, later cells use the course's own `{name}`."

@@ -100,27 +100,42 @@ class ExerciseCell:
         name = self.exercise.name
         print(f'This cell is now your last attempt. If it is not, try print(exercise("{name}").stored.source)')
 
-    def answer(self, namespace: dict[str, Any]) -> Any:
+    def answer(self, namespace: dict[str, Any], *, imported: bool = False) -> Any:
         """The learner's function from an earlier lesson, where it still passes; else the reference. Says which.
 
         Args:
             namespace: where to find what its cell used from other cells: `globals()`.
+            imported: run it also where `course progress --import` brought it, and somebody else may have written it.
         """
         name, last = self.exercise.stub.__name__, progress().last_attempt(self.exercise.name)
-        reason = "none of yours has passed"
-        if last is not None and last.status == "passed":
-            scope = namespace | {"exercise": lambda name: lambda solution: solution}  # it is not handed in again
+        if last is None or last.status != "passed":
+            reason = "none of yours has passed"
+        elif last.imported and not imported:
+            reason = (
+                "yours was imported, and does not run unasked. "
+                f'Read it: print(exercise("{self.exercise.name}").stored.source). '
+                "If it is what you wrote: .answer(globals(), imported=True)"
+            )
+        else:
             try:
-                exec(compile(last.source, f"your {name}", "exec"), scope)
+                yours = self._made_by(last.source, namespace)
             except Exception as error:  # it may use what only its own notebook has
                 reason = f"yours does not run here: {type(error).__name__}: {error}"
             else:
-                if self.exercise.check(scope[name]).status == "passed":
+                if self.exercise.check(yours).status == "passed":
                     print(f"{name}: yours")
-                    return scope[name]
+                    return yours
                 reason = "yours does not pass here"
         print(f"{name}: the course's own; {reason}")
         return self.exercise.reference
+
+    def _made_by(self, source: str, namespace: dict[str, Any]) -> Any:
+        """What `source` hands in, whatever its name is; nothing is checked or stored once more."""
+        name = self.exercise.stub.__name__
+        handed_in: dict[str, Any] = {}
+        scope = namespace | {"exercise": lambda exercise: lambda solution: handed_in.setdefault(exercise, solution)}
+        exec(compile(source, f"your {name}", "exec"), scope)
+        return handed_in.get(self.exercise.name, scope.get(name))
 
     def rerun(self, seed: int) -> Verdict:
         """Check the latest solution on the cases of `seed`."""
@@ -171,7 +186,7 @@ def course_map() -> ShownMap:
         CourseError: a notebook of the course cannot be read.
     """
     done = progress()
-    return ShownMap(CourseMap(lessons(), done.summary()), done.notice or "")
+    return ShownMap(CourseMap(lessons(), done.summary()), done.notice)
 
 
 def predict(name: str, question: str, *, unit: str = "", tolerance: float = 0.1) -> PredictionCell:

@@ -59,10 +59,27 @@ def test_a_right_solution_is_told_in_word_and_shape_and_explained(tried: Tried) 
     widget = tried(right)
 
     assert "<strong>✓ Passed.</strong> All 6 cases agree" in widget.status.value
-    assert "Later cells use your <code>mean_stub</code>." in widget.status.value
     assert "A sum over <code>world_size</code> ranks" in widget.explanation.value
     assert widget.attempt.returned is right
     assert widget.hint_button.layout.display == "none"
+
+
+def test_a_right_solution_under_another_name_is_told_what_later_cells_call(tried: Tried) -> None:
+    def mean_stub(x: torch.Tensor) -> torch.Tensor:
+        return mean(x)
+
+    assert tried(mean_stub).attempt.consequence == "Later cells use your `mean_stub`."
+    assert tried(right).attempt.consequence == (
+        "Yours is called `right`. Later cells use `mean_stub`: call it that, and run the cell again."
+    )
+
+
+def test_more_hints_than_there_are_may_have_been_imported(progress: Progress) -> None:
+    for level in range(20):
+        progress.hint_taken(MEAN.name, level)
+    attempt = Attempt(MEAN, right, progress)
+    assert attempt.hints == attempt.ladder
+    assert attempt.hint() == attempt.ladder[-1]
 
 
 def test_a_wrong_solution_is_told_with_its_table_and_what_to_do(tried: Tried) -> None:
