@@ -11,7 +11,8 @@ class Returning:
     """Keeps the variables of a function beyond its return: a frame that somebody holds, holds them.
 
     Where the function is a library's wrapper, such as what `torch.no_grad()` makes of a learner's function, those of
-    the learner's as well. (A profiler would see the call, too; with Python 3.11 it can keep two threads from going on.)
+    the learner's as well. (A profiler would see the call, too; but there is one for each thread, and it may be the
+    learner's.)
 
     Args:
         caller: the frame that calls the function.

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from torch.distributed import distributed_c10d as c10d
 
 from ..errors import CourseError
-from . import interpose, metered, simulated, streams, torch_internals
+from . import interpose, metered, simulated, stopping, streams, torch_internals
 from .dryrun_rank import DryRank, NotInGroup
 from .dryrun_run import DryOutcome
 from .dryrun_standins import stand_ins
@@ -126,6 +126,7 @@ def _stop(rank: DryRank) -> None:
     while rank.is_alive() and time.monotonic() < deadline:
         rank.stop()
         rank.join(0.02)
+    stopping.settle()
 
 
 def _told(kind: str, report: RankReport, world_size: int, timeout: float) -> str:

@@ -7,7 +7,6 @@ is known, and numbers, which nobody has.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import sys
 import threading
 import time
@@ -27,8 +26,8 @@ from .asking import Asking
 from .calls import Call
 from .dryrun_tensors import FakeCopies, NoNumbers, WithoutNumbers
 from .failure import Raised
-from .fault import Stopped
 from .sites import Site, learner_site, site_on
+from .stopping import send_stopped
 from .streams import Streams
 
 
@@ -116,7 +115,7 @@ class DryRank(threading.Thread):
     def stop(self) -> None:
         """Raise `Stopped` wherever the thread is."""
         self.streams.stopping = True
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(Stopped))
+        send_stopped(self)
 
     def where(self) -> Site | None:
         """The learner's line that this rank is at."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import sys
 import threading
 import weakref
@@ -22,6 +21,7 @@ from .copies import Copies
 from .failure import Raised
 from .fault import Fault, State, Stopped
 from .sites import Site, site_on
+from .stopping import send_stopped, take_back
 from .streams import Streams
 from .threads import ThreadRendezvous
 
@@ -45,6 +45,7 @@ class Rank(threading.Thread):
         self._store = store
         self._guard = threading.Lock()
         self._stoppable = False  # whether the thread is in the learner's code, and nowhere that holds a lock of ours
+        self._stop_sent = False
         self._threads = max(1, torch.get_num_threads() // rendezvous.world_size)
 
     # -- the interposer of this thread: see interpose.Interposer ---------------------------------------------------
@@ -137,7 +138,8 @@ class Rank(threading.Thread):
     def _outlive_stop(self) -> None:
         """Let a `Stopped` that was sent and has not arrived come now, and none after it."""
         with contextlib.suppress(Stopped), self._guard:
-            _raise_in(self, None)
+            if self._stop_sent:
+                take_back(self)
 
     @contextlib.contextmanager
     def _shielded(self) -> Iterator[None]:
@@ -157,14 +159,10 @@ class Rank(threading.Thread):
         self.streams.stopping = True
         with self._guard:
             if self._stoppable:
-                _raise_in(self, Stopped)
+                self._stop_sent = True
+                send_stopped(self)
 
     def where(self) -> Site | None:
         """The learner's line that this rank is at; None where it is in none."""
         frame = sys._current_frames().get(self.ident or -1)
         return None if frame is None else site_on(frame)
-
-
-def _raise_in(thread: threading.Thread, exception: type[BaseException] | None) -> None:
-    value = None if exception is None else ctypes.py_object(exception)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), value)

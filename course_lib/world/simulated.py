@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from ..errors import CourseError
 from ..meter import MemoryMeter
-from . import gloo, interpose, interrupts, metered, streams
+from . import gloo, interpose, interrupts, metered, stopping, streams
 from .copies import Copies
 from .failure import Interrupted, RankError, RankReport
 from .fault import State, Stopped
@@ -195,6 +195,7 @@ def _stop(rendezvous: ThreadRendezvous, ranks: list[Rank]) -> None:
     sys.setswitchinterval(1e-5)
     _send_stopped(rendezvous, ranks, every=1e-4, seconds=GRACE / 2)
     sys.setswitchinterval(interval)
+    stopping.settle()
 
 
 def _send_stopped(rendezvous: ThreadRendezvous, ranks: list[Rank], *, every: float, seconds: float) -> None:

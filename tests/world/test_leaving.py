@@ -96,3 +96,40 @@ def test_a_pulse_that_broke_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
     assert loopback._pulse == []
     assert list(World(2).run(dist.get_rank)) == [0, 1]
     assert len(loopback._pulse) == 2
+
+
+@pytest.mark.slow
+def test_profilers_see_runs_and_ranks_also_after_one_was_stopped():
+    program = """
+        import cProfile
+
+        import torch
+        import torch.distributed as dist
+        from course_lib import RankError, World
+
+        def train():
+            with cProfile.Profile() as profile:
+                for _ in range(20):
+                    dist.all_reduce(torch.ones(4))
+            return sum(entry.callcount for entry in profile.getstats() if "all_reduce" in str(entry.code))
+
+        def fail():
+            if dist.get_rank() == 1:
+                raise ValueError
+            while True:
+                pass
+
+        def measure():
+            with cProfile.Profile() as profile:
+                World(2).run(dist.get_rank)
+            assert any("Simulated.run" in str(getattr(e.code, "co_qualname", "")) for e in profile.getstats())
+            assert min(World(4).run(train)) >= 20
+
+        measure()
+        try:
+            World(4).run(fail)
+        except RankError:
+            measure()
+        """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,37 @@
+"""Raising `Stopped` in another thread: between two steps of its Python code, wherever that is."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+from .fault import Stopped
+
+
+def send_stopped(thread: threading.Thread) -> None:
+    """Let `Stopped` come to a thread, in place of one that has not arrived."""
+    _send(thread, ctypes.py_object(Stopped))
+
+
+def take_back(thread: threading.Thread) -> None:
+    """Let none come that has not arrived. To be called where one was sent, and followed by `settle`."""
+    _send(thread, None)
+
+
+def settle() -> None:
+    """To be called once, after all that was sent has arrived or is of no use any more.
+
+    Up to Python 3.12, when an exception has been sent to some thread, every thread of the process looks for one at each
+    call and each turn of a loop, until one arrives: all code runs slower, and with a profiler never gets on. What was
+    taken back, or came too late, does not arrive. So the calling thread sends itself one.
+    """
+    try:
+        send_stopped(threading.current_thread())
+        while True:
+            pass
+    except Stopped:
+        pass
+
+
+def _send(thread: threading.Thread, exception: ctypes.py_object[type[BaseException]] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)
