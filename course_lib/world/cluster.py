@@ -27,7 +27,7 @@ try:
 except ImportError:
     raise CourseError(
         "World(cluster=...): ipyparallel, through which a notebook drives several machines, is not installed here. "
-        "Install it on all of them: pip install 'course_lib[cluster]'."
+        "Install it on all of them, from the course's folder: pip install '.[cluster]'."
     ) from None
 
 OPENING = 120.0

@@ -85,9 +85,9 @@ class Meeting:
                 continue
             work = torch_internals.work_of(self.results.pop(rank))
             if call.op in _WITHOUT_FUTURE:
-                work.wait()  # everyone's call is under way, so this is short
+                result = _end_of(work)
                 call.times.done = time.perf_counter()
-                _complete(future, [])
+                _complete(future, result)
             else:
                 _chain(work, future, call.times, self.identities[rank])
 
@@ -112,6 +112,15 @@ def _complete(future: Future, result: Any) -> None:
     """Let `future` give `result`, in a list of one; unless it has been completed, maybe at this very moment."""
     with suppress(RuntimeError):
         future.set_result([result])
+
+
+def _end_of(work: Any) -> Any:
+    """What the future of a `work` that has none of its own gives. Everyone's call is under way, so this is short."""
+    try:
+        work.wait()
+    except RuntimeError as error:  # a member's process died
+        return error
+    return []
 
 
 def _chain(work: Any, future: Future, times: Times, identity: Identity) -> None:

@@ -170,7 +170,8 @@ class RankProcess:
             os.chdir(job.kernel.folder)
         for filename, lines in job.sources.items():
             linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
-        loopback.interface = job.interface
+        if job.group.store is not None:  # there are other machines
+            loopback.interface = job.interface
         torch.set_num_threads(job.threads)
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None if job.device is None else f"cuda:{job.device}")

@@ -341,9 +341,7 @@ def test_no_gpu_on_the_machines_is_told(engines, monkeypatch):
 def test_without_ipyparallel_it_is_told_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ipyparallel", None)
     monkeypatch.delitem(sys.modules, "course_lib.world.cluster")
-    with pytest.raises(
-        CourseError, match=r"ipyparallel.* is not installed here\. .*pip install 'course_lib\[cluster\]'"
-    ):
+    with pytest.raises(CourseError, match=r"ipyparallel.* is not installed here\. .*pip install '\.\[cluster\]'"):
         World(2, backend="processes", cluster="a client")
 
 

@@ -197,7 +197,8 @@ def test_training_goes_on_without_a_host_that_is_lost(world, engines, tmp_path):
     assert "the machine 'right' is lost, and every rank on it" in str(caught.value)
     assert [report.state == "died" for report in caught.value.ranks] == [False, False, True, True]
 
-    before = [float(line) for line in caught.value.output[0].splitlines()]
+    printed = caught.value.output[0].splitlines()  # by torch, too: these hosts have no names in any DNS
+    before = [float(line) for line in printed if not line.startswith("[")]
     assert before[:SAVED] == pytest.approx(expected[:SAVED], rel=1e-4)
 
     run = world(2).run(train, str(tmp_path), STEPS)
