@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import ipyparallel
 import psutil
 import torch
 import torch.distributed as dist
@@ -37,6 +40,26 @@ def spawned(world_size: int) -> None:
     """What a world does, with a new process for each rank."""
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_process, args=(world_size, str(Path(folder) / "rendezvous")), nprocs=world_size)
+
+
+@contextlib.contextmanager
+def engines() -> Iterator[list[Any]]:
+    """Four engines of ipyparallel in one default group: what calls a function on each."""
+    with ipyparallel.Cluster(n=4, log_level=logging.ERROR) as client, tempfile.TemporaryDirectory() as folder:
+        file = f"file://{Path(folder) / 'rendezvous'}"
+        joining = [
+            engine.apply_async(dist.init_process_group, "gloo", init_method=file, rank=rank, world_size=4)
+            for rank, engine in enumerate(client)
+        ]
+        for one in joining:
+            one.get(60)
+        yield list(client)
+
+
+def run_on(ranks: list[Any]) -> None:
+    """What a world's run does, on engines of ipyparallel."""
+    sums = [rank.apply_async(all_reduce) for rank in ranks]
+    assert [one.get(60) for one in sums] == [len(ranks)] * len(ranks)
 
 
 def run(world: World) -> None:
@@ -68,10 +91,9 @@ def die(world: World) -> None:
         world.run(program)
 
 
-def megabytes_of_processes() -> float:
-    """What the ranks' processes and their server take from the machine; pages that several share count once."""
-    server = psutil.Process(pool.source.server_pid)
-    return float(sum(one.memory_full_info().pss for one in (server, *server.children()))) / 1e6
+def megabytes_of(processes: Iterable[psutil.Process]) -> float:
+    """What processes take from the machine; pages that several share count once."""
+    return float(sum(one.memory_full_info().pss for one in processes)) / 1e6
 
 
 def rows() -> Iterator[Row]:
@@ -86,7 +108,8 @@ def _processes(peer: float, name: str) -> Iterator[Row]:
     cold = seconds(lambda: run(World(4, backend="processes")))
     world = World(4, backend="processes")
     warm = median_seconds(lambda: run(world), 20)
-    megabytes = megabytes_of_processes()
+    server = psutil.Process(pool.source.server_pid)
+    megabytes = megabytes_of([server, *server.children()])
     failing = median_seconds(lambda: fail(world), 5)
     dying = median_seconds(lambda: die(world), 5)
     what = "World(4, backend='processes')"
@@ -97,6 +120,15 @@ def _processes(peer: float, name: str) -> Iterator[Row]:
     yield Row(what=f"{what}, memory", ours=megabytes, unit="MB", goal="≤ 600 MB", met=megabytes <= 600)
     yield Row(what=f"{what}, a rank's failure, told", ours=failing, goal="≤ 2 s", met=failing <= 2)
     yield Row(what=f"{what}, a rank's death, told", ours=dying, goal="≤ 2 s", met=dying <= 2)
+    name = "ipyparallel, 4 engines"
+    with contextlib.ExitStack() as stack:
+        ranks: list[Any] = []
+        peer = seconds(lambda: (ranks.extend(stack.enter_context(engines())), run_on(ranks)))
+        yield Row(what=f"{what}, first run of the kernel", ours=cold, peer=peer, peer_name=name)
+        peer = median_seconds(lambda: run_on(ranks), 20)
+        yield Row(what=f"{what}, next run", ours=warm, peer=peer, peer_name=name)
+        peer = megabytes_of([psutil.Process(pid) for pid in [rank.apply_sync(os.getpid) for rank in ranks]])
+        yield Row(what=f"{what}, memory", ours=megabytes, peer=peer, peer_name=name, unit="MB")
 
 
 def _simulated(peer: float, name: str) -> Iterator[Row]:
