@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import ipyparallel
+import psutil
 import zmq
 
 from course_lib.world.cluster import clusters
@@ -66,5 +67,8 @@ class Engines:
         clusters.pool(self.client).close()
         self.client.close()
         self._context.term()
-        for name in list(self.running):
-            self.kill(name)
+        for one in self.running.values():  # a controller has children, which would outlive it
+            for child in psutil.Process(one.pid).children(recursive=True):
+                child.kill()
+            one.kill()
+            one.wait(10)
