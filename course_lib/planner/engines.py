@@ -44,6 +44,8 @@ def _torch(model: Model, settings: Settings) -> Layout:
     """DistributedDataParallel, with ZeroRedundancyOptimizer in stage 1; fully_shard in stage 3.
 
     fully_shard cuts each tensor by rows, and its shards, fp32 in mixed precision, are the masters themselves.
+    ZeroRedundancyOptimizer cuts no tensor: the rank with the largest states is planned. Another one's step may need
+    more for a moment, if its largest tensor is larger.
     """
     stage, ranks = settings.stage, settings.shards
     policy = replace(settings.policy, accumulated=0)
@@ -57,10 +59,12 @@ def _torch(model: Model, settings: Settings) -> Layout:
         shard = _or_bare(rows(model.units, ranks), model, ranks) if stage == 3 else whole
     copies = Held(name="gradient buckets", numels=[model.params], width=policy.gradient,
                   why="DistributedDataParallel's copy of all gradients")  # fmt: skip
+    twice = Held(name="gradients of tied tensors", numels=2 * model.tied if stage < 3 else [], width=policy.gradient,
+                 why="two, while they are added up", moments=(END,))  # fmt: skip
     buffers = [copies] if stage < 3 else unit_buffers(model, settings, policy) if model.units else []
     return Layout(
         policy=policy, shard=shard, updated=shard, parameters=parameters(whole, shard, settings, policy),
-        gradients=gradients(model, policy.gradient, partial(rows, ranks=ranks), shard, settings),
+        gradients=[*gradients(model, policy.gradient, partial(rows, ranks=ranks), shard, settings), twice],
         bucket_bytes=settings.bucket_bytes or BUCKET_BYTES, buffers=buffers if model.units else [],
     )  # fmt: skip
 

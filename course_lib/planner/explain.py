@@ -55,8 +55,15 @@ def header(model: Model, settings: Settings) -> Iterator[str]:
     yield f"{model.name}: {model.params:,} parameters; {how(settings)}."
     if not model.units:
         yield "Only the number of parameters is known: buffers and activations are left out."
-    elif model.transformer is None and settings.activation_bytes is None:
+    elif settings.activation_bytes is not None:
+        yield "Activations are as measured; their gradients are left out, so that the peak may be higher."
+    elif model.transformer is None:
         yield "Only the shapes are known: activations are left out."
+    if model.units and not model.gradient_order and (settings.engine, settings.stage) == ("zero", 2):
+        yield (
+            "Gradients are taken to come from the last tensor to the first, each once. In another order more than two "
+            "buckets can be there, and the peak be higher: `gradient_order` tells."
+        )
 
 
 def memory(plan: Plan) -> Iterator[str]:

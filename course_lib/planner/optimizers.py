@@ -40,13 +40,16 @@ class Optimizer:
     def temporaries(self, numels: Sequence[int], element_bytes: int, implementation: str) -> list[int]:
         """Bytes of the tensors that live only during the step, at its worst.
 
-        torch's Adam: the for-loop holds `sqrt` and the result of its division for one tensor at a time, `foreach`
-        one square root for each tensor at once, `fused` nothing.
+        torch's Adam: the for-loop holds `sqrt` and the result of its division for one tensor at a time, and that of the
+        tensor before, whose name is not free yet; `foreach` one square root for each tensor at once, `fused` nothing.
         """
-        if not self.needs_denominator or implementation == "fused":
+        if not self.needs_denominator or implementation == "fused" or not numels:
             return []
         whole = [element_bytes * numel for numel in numels]
-        return whole if implementation == "foreach" else [max(whole, default=0)] * 2
+        if implementation == "foreach":
+            return whole
+        before, at_work = max(zip([0, *whole], whole, strict=False), key=lambda pair: pair[0] + 2 * pair[1])
+        return [before, at_work, at_work]
 
 
 OPTIMIZERS = {

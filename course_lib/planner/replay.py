@@ -1,10 +1,11 @@
 """What this course's engines hold beside the states while gradients are averaged: a step of theirs, gone through.
 
-Which bucket or unit is the worst is no closed form where they differ in size. So each is looked at in its turn, in
-backward's order, when it needs most. All sizes are numbers of elements. Gradients are taken to come in the reverse
-order of the parameters: where a model uses its parameters in another order, stage 2 can hold a bucket more.
+Which bucket or unit is the worst is no closed form where they differ in size, nor where gradients come in another order
+than that of the parameters. So each gradient is followed, in backward's order. All sizes are numbers of elements.
 
-    bucket         the tensors of a bucket, or of a unit of stage 3, in the order in which their gradients come
+    bucket         the tensors of a bucket, or of a unit of stage 3, from the model's last one on
+    order          when gradients come: groups of tensors, by their places in all buckets laid end to end; one operator
+                   makes the gradients of a group. One that comes again, as of a tied weight, waits, and is added up
     gradient       as autograd makes it, whole, on its way into its bucket's flat_grad
     flat_grad      all gradients of a bucket, padded, in fp32;  grad_shard: a rank's part of their average
 """
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 Sizes = Sequence[int]
+Order = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +43,49 @@ class Moment:
         return width * narrow + average * (sum(self.averaged) + sum(self.under_way) + sum(self.copied))
 
 
-def data_parallel(buckets: Sequence[Sizes]) -> Iterator[Moment]:
+@dataclass(frozen=True, kw_only=True)
+class _Gradient:
+    """One that has come, and moves into its flat_grad.
+
+    Attributes:
+        size: its own;  bucket: which flat_grad it goes to.
+        there: the sizes of all gradients that are there: itself, those that came with it, those that wait.
+        after: the same when it has moved.
+    """
+
+    size: int
+    bucket: int
+    there: Sizes
+    after: Sizes
+
+
+def _gradients(buckets: Sequence[Sizes], order: Order) -> Iterator[_Gradient | list[int]]:
+    """Backward: the sizes of all gradients that are there, whenever some have come; and each one that moves."""
+    where = [(size, number) for number, bucket in enumerate(buckets) for size in bucket]
+    last = {place: at for at, group in enumerate(order) for place in group}
+    waiting: list[int] = []
+    for at, group in enumerate(order):
+        sums = [place for place in group if place in waiting]
+        yield [where[place][0] for place in (*waiting, *group, *sums)]
+        there = list(dict.fromkeys((*waiting, *group)))  # what has come twice is one now, the sum
+        for place in group:
+            if last[place] == at:
+                before = [where[other][0] for other in there]
+                there.remove(place)
+                after = [where[other][0] for other in there]
+                yield _Gradient(size=where[place][0], bucket=where[place][1], there=before, after=after)
+        waiting = there
+
+
+def data_parallel(buckets: Sequence[Sizes], order: Order) -> Iterator[Moment]:
     """In backward; no flat_grad is freed, for the optimizer's gradients are views of them."""
-    whole = [sum(bucket) for bucket in buckets]
-    for at, bucket in enumerate(buckets):
-        largest = [max(bucket)]
-        yield Moment(gradients=largest, averaged=whole[: at + 1], under_way=(), copied=largest)
+    flat_grads: dict[int, int] = {}
+    for came in _gradients(buckets, order):
+        if isinstance(came, list):
+            yield Moment(gradients=came, averaged=[*flat_grads.values()], under_way=())
+        else:
+            flat_grads[came.bucket] = sum(buckets[came.bucket])
+            yield Moment(gradients=came.there, averaged=[*flat_grads.values()], under_way=(), copied=[came.size])
 
 
 def stage1(buckets: Sequence[Sizes], ranks: int) -> Iterator[Moment]:
@@ -58,33 +97,56 @@ def stage1(buckets: Sequence[Sizes], ranks: int) -> Iterator[Moment]:
         yield Moment(gradients=gradients, averaged=shards[: at + 1], under_way=flat_grad)
 
 
-def stage2(buckets: Sequence[Sizes], ranks: int) -> Iterator[Moment]:
-    """In backward: while a bucket fills, the one before is under way."""
-    shards = _shards(buckets, ranks)
-    for at, bucket in enumerate(buckets):
-        two, largest = [ranks * shard for shard in shards[max(0, at - 1) : at + 1]], [max(bucket)]
-        yield Moment(gradients=largest, averaged=shards[:at], under_way=two, copied=largest)
+def stage2(buckets: Sequence[Sizes], ranks: int, order: Order) -> Iterator[Moment]:
+    """In backward: while a bucket fills, the one before is under way. More than one fill where a tensor comes late."""
+    shards, missing = _shards(buckets, ranks), [len(bucket) for bucket in buckets]
+    filling: set[int] = set()
+    left = 0  # so many buckets have left: the last of them is under way
+
+    def moment(gradients: Sizes, copied: Sizes = ()) -> Moment:
+        under_way = sorted({*filling, *range(left)[-1:]})
+        flat_grads = [ranks * shards[bucket] for bucket in under_way]
+        return Moment(gradients=gradients, averaged=shards[:left], under_way=flat_grads, copied=copied)
+
+    for came in _gradients(buckets, order):
+        if isinstance(came, list):
+            yield moment(came)
+            continue
+        filling.add(came.bucket)
+        yield moment(came.there, copied=[came.size])
+        missing[came.bucket] -= 1
+        while left < len(buckets) and not missing[left]:
+            filling.discard(left)
+            left += 1
+            yield moment(came.after)
+    while left < len(buckets):  # some tensors have no gradient
+        filling.discard(left)
+        left += 1
+        yield moment(())
 
 
-def stage3(units: Sequence[Sizes], ranks: int, prefetch: int) -> Iterator[Moment]:
+def stage3(units: Sequence[Sizes], ranks: int, prefetch: int, early: Sizes = (), again: Sizes = ()) -> Iterator[Moment]:
     """In backward, layer by layer: when its gradients are all there, and when they move into its flat_grad.
 
-    The outer unit is gathered, and what gradients it has are whole, until all layers are done.
+    The outer unit is gathered until all layers are done. Of its tensors, `early` have whole gradients all that time.
+    The others' come before the first layer is left, which is when backward ends; and `again` get another one then, and
+    a sum of both.
     """
     (outer, *layers), (_, *shards) = units, _shards(units, ranks)
-    padded = [ranks * shard for shard in shards]
+    padded, sums = [ranks * shard for shard in shards], [*again, *again]
     for at in reversed(range(len(layers))):
-        gradients, done, next_ones = [*outer, *layers[at]], shards[at + 1 :], slice(max(0, at - prefetch), at)
+        of_outer, added_up = (early, []) if at else (outer, sums)
+        gradients, done, next_ones = [*of_outer, *layers[at]], shards[at + 1 :], slice(max(0, at - prefetch), at)
         ahead, cast = [sum(outer), *padded[next_ones]], shards[next_ones]
         yield Moment(
-            gradients=gradients, averaged=done, under_way=padded[at + 1 : at + 2], gathered=[*ahead, padded[at]],
-            cast=cast,
+            gradients=[*gradients, *added_up], averaged=done, under_way=padded[at + 1 : at + 2],
+            gathered=[*ahead, padded[at]], cast=cast,
         )  # fmt: skip
         yield Moment(
             gradients=gradients, averaged=done, under_way=[padded[at]], gathered=ahead, cast=cast,
             copied=[max(layers[at], default=0)],
         )  # fmt: skip
-    yield Moment(gradients=outer, averaged=shards, under_way=(), gathered=[sum(outer)])
+    yield Moment(gradients=outer if layers else [*outer, *sums], averaged=shards, under_way=(), gathered=[sum(outer)])
     yield Moment(gradients=outer, averaged=shards, under_way=[sum(outer)], copied=[max(outer, default=0)])
 
 

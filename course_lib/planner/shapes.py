@@ -5,6 +5,7 @@ both first and last, the embedding, the last norm and the head; then come the la
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from .checks import whole
 
 Shape = tuple[int, ...]
 Unit = tuple[Shape, ...]
+Order = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +115,8 @@ class Model:
         units: the shapes of its tensors, the outer unit first; empty when nothing but Ψ is known.
         behind: how many of the outer unit's last tensors, the last norm's and the head's, come after the layers.
         transformer: its description, if it is one of those; without it nothing is known of activations.
+        gradient_order: groups of places in `shapes`, in the order in which backward makes these tensors' gradients; a
+            group's are made by one operator. Empty where that is not known.
     """
 
     name: str
@@ -120,6 +124,18 @@ class Model:
     units: tuple[Unit, ...] = ()
     behind: int = 0
     transformer: Transformer | None = None
+    gradient_order: Order = ()
+
+    @property
+    def order(self) -> Order:
+        """`gradient_order`, or what it is taken for: one by one, from the last tensor to the first."""
+        return self.gradient_order or _backwards(len(self.shapes))
+
+    @property
+    def tied(self) -> list[int]:
+        """Elements of each tensor that gets more than one gradient."""
+        times, sizes = Counter(place for group in self.gradient_order for place in group), self.shapes
+        return [math.prod(sizes[place]) for place, count in times.items() if count > 1]
 
     @property
     def shapes(self) -> list[Shape]:
@@ -136,26 +152,31 @@ def numel(shapes: Sequence[Shape]) -> int:
 
 
 def of_transformer(transformer: Transformer) -> Model:
-    """The model that `transformer` describes."""
+    """The model that `transformer` describes. A tied embedding gets a gradient from the head, and one at the end."""
     units = transformer.units
+    order = _backwards(sum(map(len, units)))
     return Model(
         name=transformer.name, params=sum(map(numel, units)), units=units, behind=len(transformer.behind),
-        transformer=transformer,
+        transformer=transformer, gradient_order=((0,), *order) if transformer.tied else order,
     )  # fmt: skip
 
 
-def of_params(params: Any) -> Model:
+def _backwards(count: int) -> Order:
+    return tuple((place,) for place in reversed(range(count)))
+
+
+def of_params(params: Any, gradient_order: Any = None) -> Model:
     """A model from a number of parameters, from shapes, or from shapes grouped into units.
 
     `[p.shape for p in model.parameters()]` are shapes, and make one unit. For more, the first is the outer one, with
     what is in no layer, and may be empty: `[[], *([p.shape for p in layer.parameters()] for layer in layers)]`.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: it is none of these, or `gradient_order` has no place of theirs.
     """
     if isinstance(params, int | float):
         count = whole("params", params)
-        return Model(name="a model", params=count)
+        return Model(name="a model", params=count, gradient_order=_order(gradient_order, tensors=0))
     try:
         given = list(params) if not isinstance(params, str) else []
         flat = all(isinstance(size, int) for shape in given for size in shape)
@@ -170,7 +191,24 @@ def of_params(params: Any) -> Model:
     count = sum(map(numel, units))
     if not count:
         raise ValueError(f"params={params!r}: these shapes have no elements, so there is nothing to train. Check them.")
-    return Model(name=f"a model of {len(units)} units", params=count, units=tuple(units))
+    order = _order(gradient_order, tensors=sum(map(len, units)))
+    return Model(name=f"a model of {len(units)} units", params=count, units=tuple(units), gradient_order=order)
+
+
+def _order(given: Any, tensors: int) -> Order:
+    if given is None:
+        return ()
+    try:
+        order = tuple(tuple(group) for group in given)
+        known = {place for group in order for place in group} <= {*range(tensors)}
+    except TypeError:
+        known = False
+    if not known or not order:
+        raise ValueError(
+            f"gradient_order={given!r}: that is not made of groups of places among the {tensors} tensors of `params`. "
+            "For three tensors whose gradients come one by one, the last one's first, give [[2], [1], [0]]."
+        )
+    return order
 
 
 def _shape(sizes: Any) -> Shape:

@@ -28,7 +28,7 @@ def zero(model: Model, settings: Settings) -> Layout:
     buckets, whole = _buckets(model, settings, bucket_bytes), everything(model)
     shard = [-(-sum(bucket) // ranks) for bucket in buckets] if stage else whole
     states = Layout(
-        policy=policy, shard=shard, updated=_fragments(buckets, shard) if stage else whole,
+        policy=policy, shard=shard, updated=_fragments(buckets, shard, stage) if stage else whole,
         parameters=parameters([ranks * piece for piece in shard] if stage else whole, shard, settings, policy),
         gradients=_between_backward_and_step(whole, shard, settings, policy.gradient),
         bucket_bytes=bucket_bytes, buffers=[],
@@ -48,14 +48,18 @@ def _buckets(model: Model, settings: Settings, bucket_bytes: int) -> list[list[i
     return buckets
 
 
-def _fragments(buckets: Sequence[Sizes], shard: Sizes) -> list[int]:
-    """Elements of each tensor's part in rank 0's shard: what begins in it. Empty tensors are whole on every rank."""
-    return [
+def _fragments(buckets: Sequence[Sizes], shard: Sizes, stage: int) -> list[int]:
+    """Elements of each tensor's part in rank 0's shard: what begins in it. Empty tensors are whole on every rank.
+
+    The optimizer takes them in the order of the parameters; buckets begin with the last.
+    """
+    fragments = [
         min(end, mine) - (end - tensor)
         for bucket, mine in zip(buckets, shard, strict=True)
         for end, tensor in zip(accumulate(bucket), bucket, strict=True)
         if end - tensor < mine or not tensor
     ]
+    return fragments if stage == 3 else fragments[::-1]
 
 
 def _between_backward_and_step(whole: Sizes, shard: Sizes, settings: Settings, width: int) -> list[Held]:
@@ -74,7 +78,8 @@ def _with_averaging(states: Layout, model: Model, settings: Settings, buckets: S
     """`states`, and what there is beside them when backward begins, and when averaging takes most."""
     moments, policy = _moments(model, settings, buckets), states.policy
     worst = max(moments, key=lambda moment: moment.nbytes(policy.parameter, policy.gradient))
-    shown = [(AVERAGING, worst)] if settings.stage == 1 else [(START, moments[0]), (END, worst)]
+    first = next(moment for moment in moments if moment.averaged or moment.under_way or moment.gathered)
+    shown = [(AVERAGING, worst)] if settings.stage == 1 else [(START, first), (END, worst)]
     gradients, buffers, copies = list(states.gradients), list[Held](), list[Held]()
     if settings.stage == 3:
         outer = [numel(model.units[0])]
@@ -99,16 +104,34 @@ def _moments(model: Model, settings: Settings, buckets: Sequence[Sizes]) -> list
     In fp32 nothing is cast; and to add a 16-bit tensor to an fp32 one, torch makes a copy on CPUs, but none on GPUs.
     """
     stage, ranks = settings.stage, settings.shards
+    last = len(model.shapes) - 1  # the buckets' first tensor
+    order = [[last - place for place in group] for group in model.order]
     if stage == 3:
-        found = replay.stage3([uncut([unit]) for unit in model.units], ranks, settings.prefetch)
-    elif stage == 0:
-        found = replay.data_parallel(buckets)
+        units = [uncut([unit]) for unit in model.units]
+        found = replay.stage3(units, ranks, settings.prefetch, *_outer_gradients(model))
+    elif stage == 2:
+        found = replay.stage2(buckets, ranks, order)
     else:
-        found = (replay.stage1 if stage == 1 else replay.stage2)(buckets, ranks)
+        found = replay.stage1(buckets, ranks) if stage else replay.data_parallel(buckets, order)
     unmade: dict[str, Sizes] = {"cast": (), "copied": ()}
     if settings.policy.master:
         unmade = {} if settings.allocator == "exact" else {"copied": ()}
     return [replace(moment, **unmade) for moment in found]
+
+
+def _outer_gradients(model: Model) -> tuple[list[int], list[int]]:
+    """Elements of the outer unit's tensors whose gradients come before the layers', and of those that get one again.
+
+    Where the order is not known, all are taken to come before.
+    """
+    sizes, places = everything(model), [place for group in model.gradient_order for place in group]
+    if not places:
+        return uncut(model.units[:1]), []
+    before_layers = len(model.units[0]) - model.behind
+    layers = range(before_layers, len(sizes) - model.behind)
+    first = next((at for at, place in enumerate(places) if place in layers), len(places))
+    early, late = dict.fromkeys(places[:first]), set(places[first:])
+    return [sizes[place] for place in early], [sizes[place] for place in early if place in late]
 
 
 def _of(settings: Settings, width: int) -> str:

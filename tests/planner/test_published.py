@@ -5,6 +5,7 @@ from math import floor
 import pytest
 
 from course_lib.planner import estimate_zero2, estimate_zero3, largest_params, plan
+from course_lib.planner.allocator import cuda_bytes
 
 # Rajbhandari et al., "ZeRO" (arXiv 1910.02054)
 
@@ -144,7 +145,8 @@ def test_why_deepspeeds_stage_2_is_larger_than_the_papers() -> None:
 # The PyTorch recipe "Shard Optimizer States with ZeroRedundancyOptimizer": 20 x Linear(2000, 2000), Adam, 2 ranks.
 # What it printed on a GPU, in whole MB (10^6): after the model, after DistributedDataParallel, after the first
 # backward, and after the first step with and without ZeroRedundancyOptimizer. Not planned are its batch and its
-# activations (160 kB a layer), and the 17 MB more that torch 2.13 holds for a moment in ZeroRedundancyOptimizer's step.
+# activations (160 kB a layer). The 1361 MB were measured with an older torch. In today's ZeroRedundancyOptimizer a rank
+# has its tensors in order of size, so that weight follows on weight, and one temporary tensor more is there at a time.
 
 RECIPE = [shape for _ in range(20) for shape in ((2000, 2000), (2000,))]
 
@@ -156,7 +158,9 @@ def test_the_recipe(stage: int, after_step: int) -> None:
     )
     parameters, buckets = planned.bytes["parameters"], planned.bytes["communication"]
     gradients = planned.bytes["gradients"]
-    marks = [parameters, parameters + buckets, parameters + buckets + gradients, planned.peak_bytes]
+    weight_after_weight = cuda_bytes(4 * 2000 * 2000) if stage == 1 else 0
+    after_first_step = planned.peak_bytes - weight_after_weight
+    marks = [parameters, parameters + buckets, parameters + buckets + gradients, after_first_step]
 
     assert [mark // 10**6 for mark in marks] == [335, 656, 992, after_step]
     assert planned.peak_moment == "optimizer step"

@@ -167,3 +167,14 @@ def test_other_impossible_questions(ask: Callable[[], object], message: str) -> 
         ask()
 
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("order", [[], [[2]], [0, 1], [[-1]], 3])
+def test_an_order_that_is_not_of_these_tensors(order: object) -> None:
+    with pytest.raises(ValueError, match=r"that is not made of groups of places among the 2 tensors of `params`"):
+        plan(params=[(2, 2), (2,)], gradient_order=order)
+
+
+def test_the_order_of_a_known_model_is_known() -> None:
+    with pytest.raises(ValueError, match="gradient_order with model=…: it is known of a model"):
+        plan(model="gpt2", gradient_order=[[0]])

@@ -5,10 +5,25 @@ from course_lib.planner.replay import Moment, data_parallel, stage1, stage2, sta
 
 
 def test_data_parallel_keeps_every_flat_grad() -> None:
-    assert list(data_parallel([[2, 3], [4]])) == [
+    moves = [moment for moment in data_parallel([[2, 3], [4]], [[0], [1], [2]]) if moment.copied]
+
+    assert moves == [
+        Moment(gradients=[2], averaged=[5], under_way=(), copied=[2]),
         Moment(gradients=[3], averaged=[5], under_way=(), copied=[3]),
         Moment(gradients=[4], averaged=[5, 4], under_way=(), copied=[4]),
     ]
+
+
+def test_gradients_that_come_together_are_there_together() -> None:
+    together = [moment.gradients for moment in data_parallel([[2, 3], [4]], [[0, 1], [2]])]
+
+    assert together == [[2, 3], [2, 3], [3], [4], [4]]
+
+
+def test_a_tied_weights_first_gradient_waits_for_its_second_and_their_sum() -> None:
+    tied = [moment.gradients for moment in data_parallel([[2], [7]], [[1], [0], [1]])]
+
+    assert tied == [[7], [7, 2], [7, 2], [7, 7, 7], [7]]
 
 
 def test_stage_1_has_all_gradients_and_one_flat_grad() -> None:
@@ -21,19 +36,37 @@ def test_stage_1_has_all_gradients_and_one_flat_grad() -> None:
 
 
 def test_in_stage_2_one_bucket_fills_while_another_is_under_way() -> None:
-    moments = list(stage2([[1], [2], [3]], ranks=1))
+    moments = stage2([[1], [2], [3]], ranks=1, order=[[0], [1], [2]])
+    moves = [(moment.averaged, moment.under_way) for moment in moments if moment.copied]
 
-    assert [(moment.averaged, moment.under_way) for moment in moments] == [([], [1]), ([1], [1, 2]), ([1, 2], [2, 3])]
+    assert moves == [([], [1]), ([1], [1, 2]), ([1, 2], [2, 3])]
+
+
+def test_in_stage_2_a_bucket_that_waits_for_a_tensor_lets_others_fill_beside_it() -> None:
+    moments = list(stage2([[5, 1], [3], [4]], ranks=1, order=[[0], [2], [3], [1]]))
+
+    assert max((sum(moment.under_way), moment.under_way) for moment in moments) == (13, [6, 3, 4])
+    assert moments[-1] == Moment(gradients=[], averaged=[6, 3, 4], under_way=[4])
+
+
+def test_in_stage_2_a_bucket_without_gradients_leaves_at_the_end() -> None:
+    assert list(stage2([[5], [3]], ranks=1, order=[[0]]))[-1] == Moment(gradients=(), averaged=[5, 3], under_way=[3])
 
 
 def test_stage_3_goes_back_layer_by_layer() -> None:
-    last, last_moves, first, first_moves, outer, outer_moves = stage3([[5], [2, 2], [8]], ranks=2, prefetch=1)
+    last, last_moves, first, first_moves, outer, outer_moves = stage3([[5, 1], [2, 2], [8]], 2, prefetch=1, early=[5])
 
-    assert last == Moment(gradients=[5, 8], averaged=[], under_way=[], gathered=[5, 4, 8], cast=[2])
-    assert last_moves == Moment(gradients=[5, 8], averaged=[], under_way=[8], gathered=[5, 4], cast=[2], copied=[8])
-    assert first == Moment(gradients=[5, 2, 2], averaged=[4], under_way=[8], gathered=[5, 4], cast=[])
-    assert (first_moves.averaged, first_moves.gathered) == ([4], [5])
-    assert (outer.gradients, outer.gathered, outer_moves.under_way) == ([5], [5], [5])
+    assert last == Moment(gradients=[5, 8], averaged=[], under_way=[], gathered=[6, 4, 8], cast=[2])
+    assert last_moves == Moment(gradients=[5, 8], averaged=[], under_way=[8], gathered=[6, 4], cast=[2], copied=[8])
+    assert first == Moment(gradients=[5, 1, 2, 2], averaged=[4], under_way=[8], gathered=[6, 4], cast=[])
+    assert (first_moves.averaged, first_moves.gathered) == ([4], [6])
+    assert (outer.gradients, outer.gathered, outer_moves.under_way) == ([5, 1], [6], [6])
+
+
+def test_in_stage_3_a_tied_weights_gradients_are_added_up_before_the_first_layer_is_left() -> None:
+    _, _, first, first_moves, *_ = stage3([[5], [2], [8]], ranks=1, prefetch=1, early=[5], again=[5])
+
+    assert (first.gradients, first_moves.gradients) == ([5, 2, 5, 5], [5, 2])
 
 
 def nbytes(name: str, moment: str, **given: object) -> int:
