@@ -43,6 +43,8 @@ def _kind(gap: Gap) -> Cause | None:
         return None
     if isinstance(given, tuple) and len(given) == 1 and gap.same(expected, given[0]):
         return Cause(likely="The right result is wrapped in a list or a tuple.", action="Return the item itself.")
+    if expected is None and gap.path:
+        return Cause(likely=f"There is {kind(given)} where nothing should be left.", action="Set it to None.")
     in_number = "Take the number out of the tensor with `.item()`." if isinstance(given, Array) else None
     in_list = "Make a list of it with `.tolist()` or `list(...)`."
     in_tensor = "Make one tensor of it, with `torch.tensor`, `torch.cat` or `torch.stack`."

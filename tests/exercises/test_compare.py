@@ -153,6 +153,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(1)], [iter([])], "A list_iterator is not what was asked for"),
         ([t(1)], [[t(1)]], "wrapped in a list"),
         ([3.0], [torch.tensor(3.0)], "a float32 tensor of shape [], and a number was asked for"),
+        ([{"a": None}], [{"a": t(1)}], "a float32 tensor of shape [1] where nothing should be left"),
         ([t(1, 2)], [[1, 2]], "a list of 2, and a float32 tensor of shape [2] was asked for"),
         ([[1, 2]], [[1, 2, 3]], "has 3 items, and 2 were asked for"),
         ([{"a": 1, "b": 2}], [{"a": 1, "c": 2}], "'c' too many; 'b' missing"),

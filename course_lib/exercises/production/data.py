@@ -30,7 +30,8 @@ class Net(nn.Module):
         torch.manual_seed(seed)
         self.embed = nn.Embedding(5, width)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, inner), nn.Tanh(), nn.Linear(inner, width)) for _ in range(count)
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, inner), nn.Tanh(), nn.Linear(inner, width))
+            for _ in range(count)
         )
         self.head = nn.Linear(width, 3)
 

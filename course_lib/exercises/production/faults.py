@@ -15,9 +15,11 @@ def faults(config: dict[str, Any], world_size: int) -> list[str]:
     """Return the settings of a DeepSpeed configuration that cannot hold or have no effect, sorted."""
     found, zero = [], config.get("zero_optimization", {})
     stage = zero.get("stage", 0)
-    micro, steps = config["train_micro_batch_size_per_gpu"], config.get("gradient_accumulation_steps", 1)
-    if config.get("train_batch_size", micro * steps * world_size) != micro * steps * world_size:
-        found.append("train_batch_size")
+    if "train_batch_size" in config:
+        at_once = config["train_micro_batch_size_per_gpu"] * world_size
+        micro_batches, left_over = divmod(config["train_batch_size"], at_once)
+        if left_over or micro_batches != config.get("gradient_accumulation_steps", micro_batches):
+            found.append("train_batch_size")
     if all(config.get(key, {}).get("enabled", False) for key in ("bf16", "fp16")):
         found.append("bf16")
     if stage < 3:
@@ -32,6 +34,7 @@ def checked(
     stage_by_default: int = 0,
     ranks: bool = True,
     accumulation: bool = True,
+    steps_by_default: int | None = None,
     enabled: bool = True,
     batch: bool = True,
     stage_3_from: int = 3,
@@ -45,11 +48,12 @@ def checked(
     def found(config: Config, world_size: int) -> Iterator[str]:
         zero = config.get("zero_optimization", {})
         stage = zero.get("stage", stage_by_default)
-        whole = config["train_micro_batch_size_per_gpu"]
-        whole *= config.get("gradient_accumulation_steps", 1) if accumulation else 1
-        whole *= world_size if ranks else 1
-        if batch and config.get("train_batch_size", whole) != whole:
-            yield "train_batch_size"
+        if batch and "train_batch_size" in config:
+            at_once = config["train_micro_batch_size_per_gpu"] * (world_size if ranks else 1)
+            micro_batches, left_over = divmod(config["train_batch_size"], at_once)
+            steps = config.get("gradient_accumulation_steps", steps_by_default or micro_batches) if accumulation else 1
+            if left_over or micro_batches != steps:
+                yield "train_batch_size"
         if all((config.get(key, {}).get("enabled") if enabled else key in config) for key in ("bf16", "fp16")):
             yield "bf16"
         if stage < stage_3_from:
@@ -94,8 +98,9 @@ def as_a_set(config: Config, world_size: int) -> list[str]:
     found |= {"offload_optimizer"} & zero.keys() if not stage else set()
     found |= {"bf16"} if [config[k].get("enabled") for k in ("bf16", "fp16") if k in config] == [True, True] else set()
     if "train_batch_size" in config:
-        steps = config.get("gradient_accumulation_steps", 1)
-        agrees = config["train_batch_size"] / world_size == steps * config["train_micro_batch_size_per_gpu"]
+        at_once = world_size * config["train_micro_batch_size_per_gpu"]
+        steps = config.get("gradient_accumulation_steps") or config["train_batch_size"] // at_once
+        agrees = config["train_batch_size"] == steps * at_once
         found |= set() if agrees else {"train_batch_size"}
     return sorted(found)
 
@@ -108,8 +113,8 @@ def draw(rng: random.Random, number: int) -> Case:
     if number % 3:
         config["gradient_accumulation_steps"] = steps
         config["train_batch_size"] = rng.choice([right, right + world_size]) if number > 3 else right
-    if number in (3, 4):
-        config["train_batch_size"] = micro * steps if number == 4 else micro * steps * world_size
+    if number in (3, 4, 6):  # 3 and 6 without the steps, which follow from the others if anything does
+        config["train_batch_size"] = {3: right, 4: micro * steps, 6: right + 1}[number]
     cpu = {"device": "cpu"}
     settings: Config = {"stage3_prefetch_bucket_size": 1000, "offload_param": cpu, "offload_optimizer": cpu}
     zero: Config = {key: settings[key] for key in rng.sample(sorted(settings), rng.randint(1, 3))}
@@ -130,7 +135,8 @@ FAULTS = Exercise(
     name="production.faults",
     title="Faults of a configuration",
     task="Return the settings, by name, that cannot hold or have no effect, sorted. `train_batch_size`, where it is "
-    "given: unless it is micro-batch times accumulation steps (1 where not given) times ranks. `bf16`: where both "
+    "given: unless it is micro-batch times accumulation steps times ranks; where these steps are not given, unless "
+    "there is a whole number of them. `bf16`: where both "
     "`bf16` and `fp16` are enabled. In `zero_optimization`: below stage 3 `offload_param` and every name that begins "
     "with `stage3_`; at stage 0, which is the default, `offload_optimizer` as well.",
     stub=stubs.faults,
@@ -149,7 +155,13 @@ FAULTS = Exercise(
             id="accumulation-forgotten",
             solution=checked(accumulation=False),
             told="A step has several micro-batches where gradients are accumulated.",
-            action="Multiply by `gradient_accumulation_steps`, which is 1 where it is missing.",
+            action="Multiply by `gradient_accumulation_steps`, where it is given.",
+        ),
+        Mistake(
+            id="one-step-by-default",
+            solution=checked(steps_by_default=1),
+            told="Where accumulation steps are not given, you take 1. DeepSpeed works them out from the other two.",
+            action="Divide the batch by micro-batch and ranks, and look at what is left over.",
         ),
         Mistake(
             id="batch-unchecked",
@@ -245,7 +257,7 @@ FAULTS = Exercise(
     hints=[
         "Which settings have to agree with each other? Which depend on the stage?",
         "Each fault is a condition on its own. Collect the names of those that hold. What is not given has a default: "
-        "stage 0, one accumulation step, nothing enabled.",
+        "stage 0, nothing enabled. Accumulation steps that are not given follow from batch, micro-batch and ranks.",
         "`config.get(key, default)`, `name.startswith(...)`, `sorted(...)`.",
         '```python\nfound, zero = [], config.get("zero_optimization", {})\nif ...:\n'
         '    found.append("train_batch_size")\n...\nif zero.get("stage", 0) < 3:\n    found += [key for key in zero '

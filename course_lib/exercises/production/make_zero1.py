@@ -70,6 +70,12 @@ def every_parameter_decays(model: nn.Module, decay: float) -> Groups:
     return [{"params": list(model.parameters()), "weight_decay": decay}]
 
 
+def decay_by_name(model: nn.Module, decay: float) -> Groups:
+    biases = [param for name, param in model.named_parameters() if "bias" in name]
+    others = [param for name, param in model.named_parameters() if "bias" not in name]
+    return [{"params": others, "weight_decay": decay}, {"params": biases, "weight_decay": 0.0}]
+
+
 def of_this_rank(model: nn.Module, decay: float) -> Iterable[Tensor]:
     return list(model.parameters())[dist.get_rank() :: dist.get_world_size()]
 
@@ -157,6 +163,12 @@ MAKE_ZERO1 = Exercise(
             told="Nobody averages the gradients. ZeroRedundancyOptimizer shards the update alone: each owner updates "
             "with the gradients of its own batch.",
             action="Wrap the model in `DistributedDataParallel`, and return that.",
+        ),
+        Mistake(
+            id="by-name",
+            solution=setup_with(decay_by_name),
+            told="You go by names. A norm has a `weight` as well as a bias, of one dimension, and it decays with you.",
+            action="Go by `param.dim()`: two and more decay.",
         ),
         Mistake(
             id="all-decay",

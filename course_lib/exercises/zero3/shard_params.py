@@ -115,11 +115,10 @@ def next_ranks_shard(params: Params) -> Tensor:
 
 
 def in_float32(params: Params) -> Tensor:
-    numel = sum(param.numel() for param in params)
-    flat = torch.zeros(numel + -numel % dist.get_world_size())
-    flat[:numel] = torch.cat([param.detach().reshape(-1) for param in params])
+    flat = torch.cat([param.detach().reshape(-1) for param in params])
+    padded = torch.cat([flat, torch.zeros(-flat.numel() % dist.get_world_size())])
     empty(params)
-    return flat.chunk(dist.get_world_size())[dist.get_rank()].clone()
+    return padded.chunk(dist.get_world_size())[dist.get_rank()].clone()
 
 
 def with_a_slice(params: Params) -> Tensor:
@@ -278,9 +277,9 @@ SHARD_PARAMS = Exercise(
         Mistake(
             id="in-float32",
             solution=in_float32,
-            told="The flat tensor is float32, whatever the parameters are: `torch.zeros` makes float32 unless it is "
-            "told otherwise.",
-            action="Use the parameters' dtype, or `torch.cat`, which keeps it.",
+            told="The shard is float32, whatever the parameters are: `torch.zeros` makes float32 unless it is told "
+            "otherwise, and `torch.cat` takes the wider dtype for all. In 16 bits that is twice the memory.",
+            action="Give it the parameters' dtype: `F.pad` and `flat.new_zeros(...)` keep it.",
         ),
     ],
     hints=[
