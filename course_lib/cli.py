@@ -3,7 +3,9 @@
 import argparse
 import os
 import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,7 @@ def run_lab(options: argparse.Namespace) -> int:
     others = filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join([str(NOTEBOOKS / ".jupyter"), *others])
     arguments = lab_arguments(options.notebooks, options.jupyterlab_arguments)
+    try_jupyters_folder()
     trust(NOTEBOOKS)
     LabApp.launch_instance(arguments)
     return 0
@@ -82,23 +85,56 @@ def lab_arguments(notebooks: Path, others: Sequence[str]) -> list[str]:
     return [*arguments, *others]
 
 
+def try_jupyters_folder() -> None:
+    """Raises CourseError where JupyterLab could not keep what it has to, as in a home that is read-only."""
+    from jupyter_core.paths import jupyter_data_dir
+
+    folder = Path(jupyter_data_dir())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        raise CourseError(
+            f"{folder} cannot be written ({error.strerror}), and JupyterLab keeps there what it knows of its kernels. "
+            "Make it writable, or name a home that is: HOME=/a/folder/of/yours make lab"
+        ) from error
+
+
 def trust(notebooks: Path) -> None:
     """Let JupyterLab show the saved figures of the lessons, which it strips from notebooks that it does not trust.
 
-    They come with this code, which runs anyway. Whatever else is in their folder stays as it is.
+    They come with this code, which runs anyway. A notebook that somebody else has put in their place, or beside them,
+    may hold scripts that run as soon as it is opened: so only those are trusted that are as git has them.
     """
     from nbformat import read
     from nbformat.sign import NotebookNotary
 
     notary = NotebookNotary()
-    for path in sorted(notebooks.glob("[0-9][0-9]-*.ipynb")):
+    for path in as_shipped(notebooks):
         notary.sign(read(path, as_version=4))
+
+
+def as_shipped(notebooks: Path) -> list[Path]:
+    """The lessons that are unchanged since they came; none, and a word about it, where there is no git to tell."""
+    try:
+        unchanged = _listed(notebooks) - _listed(notebooks, "--modified")
+    except (OSError, subprocess.CalledProcessError):
+        print("Without git, JupyterLab cannot tell the course's notebooks from others: figures show once cells ran.")
+        return []
+    return [notebooks / name for name in sorted(unchanged)]
+
+
+def _listed(notebooks: Path, *which: str) -> set[str]:
+    command = ["git", "-C", str(notebooks), "ls-files", "-z", *which, "--", "[0-9][0-9]-*.ipynb"]
+    return {*subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")} - {""}
 
 
 def add_check(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser("check", help="grade notebooks, each in a fresh kernel; none can stop the others")
     parser.add_argument("notebooks", type=Path, nargs="+", metavar="NOTEBOOK")
-    parser.add_argument("--seconds", type=float, default=300, help="to run one notebook, and again to check it (300)")
+    seconds = "to run one notebook, and again to check it; a third of them for one cell, or one exercise (300)"
+    parser.add_argument("--seconds", type=float, default=300, help=seconds)
     parser.add_argument("--memory", type=float, default=8, metavar="GIB", help="GiB that one notebook may use (8)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the results as CSV, a row for each exercise")
@@ -108,7 +144,8 @@ def add_check(subcommands: Subcommands) -> None:
 def run_check(options: argparse.Namespace) -> int:
     from course_lib import grading  # Jupyter's client, which the other subcommands need not load
 
-    limits = grading.Limits(seconds=options.seconds, memory_bytes=int(options.memory * 2**30))
+    seconds, memory_bytes = options.seconds, int(options.memory * 2**30)
+    limits = grading.Limits(seconds=seconds, turn_seconds=seconds / 3, memory_bytes=memory_bytes)
     graded = []
     for one in grading.grade(options.notebooks, limits):
         print(str(one).encode("utf-8", "backslashreplace").decode(), flush=True)
@@ -118,7 +155,8 @@ def run_check(options: argparse.Namespace) -> int:
             if file:
                 file.write_text(write(graded), "utf-8", "backslashreplace", newline="")
         except OSError as error:
-            raise CourseError(f"{file} cannot be written ({error}). Name another; the results are above.") from error
+            reason = f"{file} cannot be written ({error.strerror})"
+            raise CourseError(f"{reason}. Name another; the results are above.") from error
     passed = sum(one.passed for one in graded)
     print(f"{passed} of {len(graded)} notebooks passed")
     return 0 if passed == len(graded) else 1

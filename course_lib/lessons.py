@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import CourseError
+from .errors import CourseError, json_trouble
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 
@@ -70,15 +70,26 @@ def read_notebook(path: Path) -> dict[str, Any]:
         CourseError: there is no such file, or it is not a notebook.
     """
     try:
-        notebook: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        text = path.read_bytes()
+    except OSError as error:
+        raise CourseError(f"{path} cannot be read: {error.strerror}. Name a notebook that is there.") from error
+    return parse_notebook(text, path)
+
+
+def parse_notebook(text: bytes, path: Path) -> dict[str, Any]:
+    """The notebook in `text`, which was read from `path`; see `read_notebook`.
+
+    Raises:
+        CourseError: it is not a notebook.
+    """
+    try:
+        notebook: dict[str, Any] = json.loads(text)
         for cell in notebook["cells"]:
             if not isinstance(cell["cell_type"], str) or not isinstance(_joined(cell["source"]), str):
                 raise TypeError(f"a cell whose text is {type(cell['source']).__name__}")
-    except OSError as error:
-        raise CourseError(f"{path} cannot be read: {error.strerror}. Name a notebook that is there.") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CourseError(
-            f"{path} is not a notebook that Jupyter has saved ({type(error).__name__}: {error}). "
+            f"{path} is not a notebook that Jupyter has saved ({json_trouble(error)}). "
             "Open it in JupyterLab and save it again."
         ) from error
     return notebook

@@ -8,16 +8,17 @@ earlier one, and what somebody else wrote must not run because a file was read.
 
 import itertools
 import json
+import re
 import sqlite3
 import time
-from typing import Any
 
-from .errors import CourseError
+from .errors import CourseError, json_trouble
 from .progress_store import TABLES, Store, Tables, dump, merge
 
 FORMAT = 1
 EXPORTED = tuple(name for name in TABLES if name != "imported")
 STATUSES = ("passed", "failed", "error", "unattempted")
+MOST_ATTEMPTS = 1000
 CLOCK_SKEW_NS = 24 * 3600 * 10**9  # how far the clock of another machine may be ahead
 
 
@@ -40,7 +41,7 @@ def read(store: Store, text: str) -> int:
             return store.use(lambda db: _add(db, tables))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError, sqlite3.Error) as error:
         raise CourseError(
-            f"Nothing was imported: this is not a whole export of the course's progress ({_reason(error)}). "
+            f"Nothing was imported: this is not a whole export of the course's progress ({json_trouble(error)}). "
             "Export it again, with `course progress --export FILE`."
         ) from error
     raise CourseError(
@@ -57,6 +58,16 @@ def _check(tables: Tables) -> None:
     for attempt in tables["attempts"]:
         if attempt["started_ns"] > time.time_ns() + CLOCK_SKEW_NS:  # it would be the last attempt for ever
             raise ValueError("an attempt began in the future")
+    for answer in tables["answers"]:  # a question is drawn anew for each attempt before this one
+        value = json.loads(answer["value"])
+        if not 0 <= answer["attempt"] <= MOST_ATTEMPTS or {type(value["given"]), type(value["reading"])} != {str}:
+            raise ValueError(f"an answer is {answer['value']}, on attempt {answer['attempt']}")
+    for row in [*tables["predictions"], *tables["measurements"]]:
+        if not isinstance(json.loads(row["value"]), str):
+            raise ValueError(f"a prediction or measurement is {row['value']}")
+    for row in tables["measurements"]:
+        if not re.fullmatch(r"-?\d+(/0*[1-9]\d*)?", json.loads(row["value"])):
+            raise ValueError(f"a measurement is {row['value']}, and no fraction")
     for verdict in tables["verdicts"]:
         if verdict["status"] not in STATUSES:
             raise ValueError(f"a verdict is {verdict['status']!r}, and not one of {', '.join(STATUSES)}")
@@ -68,11 +79,3 @@ def _add(db: sqlite3.Connection, tables: Tables) -> int:
     _check(tables)  # a complaint undoes it all
     merge(db, {"imported": [{"attempt": row["id"]} for row in tables["attempts"] if row["id"] not in mine]})
     return added
-
-
-def _reason(error: Any) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"it is no JSON from line {error.lineno}, column {error.colno} on"
-    if isinstance(error, KeyError):
-        return f"{error} is not in it"
-    return str(error)

@@ -1,5 +1,6 @@
 import json
 import os
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -59,22 +60,46 @@ def test_lab_passes_jupyterlab_its_own_options(tmp_path: Path, monkeypatch: pyte
     assert os.environ["JUPYTER_CONFIG_PATH"].split(os.pathsep)[1:] == ["mine"]
 
 
-def test_the_lessons_are_trusted_and_nothing_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def signed(path: Path) -> bool:
+    return bool(NotebookNotary().check_signature(nbformat.read(path, as_version=4)))
+
+
+def test_lessons_are_trusted_as_they_came_and_nothing_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
-    texts = {"01-a-lesson.ipynb": "of the course", "from-a-friend.ipynb": "of a friend"}
-    for name, text in texts.items():
-        nbformat.write(new_notebook(cells=[new_markdown_cell(text)]), tmp_path / name)
+    lesson, replaced, added = (tmp_path / f"0{n}-a-lesson.ipynb" for n in range(3))
+    for path in (lesson, replaced):
+        nbformat.write(new_notebook(cells=[new_markdown_cell(path.name)]), path)
+    for command in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", "-C", tmp_path, *command], check=True)
+    for path in (replaced, added):
+        nbformat.write(new_notebook(cells=[new_markdown_cell("of a friend")]), path)
 
     cli.trust(tmp_path)
 
-    lesson, other = (nbformat.read(tmp_path / name, as_version=4) for name in texts)
-    notary = NotebookNotary()
-    assert notary.check_signature(lesson) and not notary.check_signature(other)
+    assert [signed(path) for path in (lesson, replaced, added)] == [True, False, False]
+
+
+def test_without_git_no_notebook_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert cli.as_shipped(tmp_path) == []
+    assert "Without git, JupyterLab cannot tell" in capsys.readouterr().out
 
 
 def test_lab_says_where_it_looked_for_the_lessons(tmp_path: Path) -> None:
     with pytest.raises(CourseError, match=r"has no 00-start-here\.ipynb.* Run `make lab` there, or"):
         cli.lab_arguments(tmp_path, [])
+
+
+def test_lab_says_that_jupyters_folder_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "file"))
+
+    assert cli.main(["lab"]) == 1
+    assert f"{tmp_path / 'file'} cannot be written (File exists), and JupyterLab keeps" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("user", [0, 1000])

@@ -106,6 +106,14 @@ def test_a_torch_without_a_private_name_is_told(monkeypatch: pytest.MonkeyPatch)
     assert "_set_thread_isolation_mode" in finding.value
 
 
+def test_a_machine_without_a_loopback_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.net_if_addrs", dict)
+
+    finding = doctor.worlds_of_processes()
+    assert finding.status == "warn"
+    assert finding.value.endswith("has no network interface with the address 127.0.0.1")
+
+
 def test_ranks_that_are_processes_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.worlds_of_processes().status == "ok"
 

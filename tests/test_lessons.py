@@ -51,8 +51,8 @@ def test_names_are_read_from_calls_alone() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("not json", "is not a notebook that Jupyter has saved (JSONDecodeError"),
-        ("[]", "is not a notebook that Jupyter has saved (TypeError"),
+        ("not json", "is not a notebook that Jupyter has saved (it is no JSON from line 1, column 1 on"),
+        ("[]", "is not a notebook that Jupyter has saved (list indices must be"),
         ('{"cells": [{"cell_type": "code", "source": 3}]}', "a cell whose text is int"),
     ],
 )

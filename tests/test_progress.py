@@ -152,15 +152,15 @@ def test_a_commit_waits_for_the_disk(path: Path) -> None:
 def test_two_machines_merge_into_the_same_record(tmp_path: Path) -> None:
     laptop, server = Progress(tmp_path / "laptop.sqlite3"), Progress(tmp_path / "server.sqlite3")
     begun = laptop.begin_attempt("zero1.step", "def step(): ...")
-    laptop.predict("zero1.peak", 992)
+    laptop.predict("zero1.peak", "992")
     assert server.import_json(laptop.export_json()) == 2
 
     laptop.finish_attempt(begun, "passed", [])
     laptop.hint_taken("zero1.step", 0)
     server.hint_taken("zero1.step", 0)
     server.hint_taken("zero1.step", 1)
-    server.answer("zero1", "bytes", 1, 7, correct=True)
-    server.score("zero1.peak", 992, correct=True)
+    server.answer("zero1", "bytes", 1, {"given": "7", "reading": "7 bytes"}, correct=True)
+    server.score("zero1.peak", "992", correct=True)
     assert server.import_json(laptop.export_json()) == 1
     assert laptop.import_json(server.export_json()) == 3
 
@@ -201,13 +201,13 @@ def test_an_old_file_that_cannot_be_written_is_read(open_path: Path, monkeypatch
 
 def test_of_two_machines_the_first_prediction_counts(tmp_path: Path) -> None:
     laptop, server = Progress(tmp_path / "laptop.sqlite3"), Progress(tmp_path / "server.sqlite3")
-    laptop.predict("zero1.peak", 992)
-    server.predict("zero1.peak", 1361)
+    laptop.predict("zero1.peak", "992")
+    server.predict("zero1.peak", "1361")
     for name, value in [("laptop", 1), ("server", 2)]:  # locked: these add nothing
         Progress(tmp_path / f"{name}.sqlite3").predict("zero1.peak", value)
     assert server.import_json(laptop.export_json()) == laptop.import_json(server.export_json()) == 1
     assert laptop.prediction("zero1.peak") == server.prediction("zero1.peak")
-    assert laptop.predict("zero1.peak", 3).value == 992
+    assert laptop.predict("zero1.peak", 3).value == "992"
 
 
 def test_importing_again_changes_nothing(path: Path) -> None:
@@ -239,12 +239,21 @@ def change(export: str, table: str, **values: object) -> str:
         (lambda text: change(text, "verdicts", status="<b>"), "not a whole export .*a verdict is '<b>', and not"),
         (lambda text: change(text, "attempts", source=["x"]), "not a whole export .*'list' is not supported"),
         (lambda text: change(text, "verdicts", findings="wrong"), "not a whole export .*it is no JSON from line 1,"),
+        (lambda text: change(text, "answers", attempt=10**18), "not a whole export .*on attempt 1000000000000000000"),
+        (lambda text: change(text, "answers", value="7"), "not a whole export .*not subscriptable"),
+        (lambda text: change(text, "answers", value="{}"), "not a whole export .*'given' is not in it"),
+        (lambda text: change(text, "predictions", value="[]"), "not a whole export .*a prediction or measurement is"),
+        (lambda text: change(text, "measurements", value='"1/0"'), "not a whole export .*1/0.*, and no fraction"),
         (lambda text: text.replace('"format": 1', '"format": 7'), "has format 7, and this .* reads format 1"),
     ],
 )
 def test_a_spoilt_export_is_refused_whole(path: Path, spoil: Callable[[str], str], message: str) -> None:
     other = Progress(path.with_name("other.sqlite3"))
     solve(other, "zero1.step")
+    other.answer("zero1", "bytes", 1, {"given": "7", "reading": "7 bytes"}, correct=True)
+    other.predict("zero1.peak", "992")
+    other.score("zero1.peak", "1984/2", correct=True)
+    assert Progress(path.with_name("third.sqlite3")).import_json(other.export_json()) == 5
     progress = Progress(path)
     before = progress.export_json()
     with pytest.raises(CourseError, match=f"Nothing was imported: .*{message}"):

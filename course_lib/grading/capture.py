@@ -7,11 +7,12 @@ import cloudpickle
 from ..widgets import exercise
 
 
-def capture(name: str, file: str) -> None:
-    """Pack the latest solution of an exercise.
+def capture(name: str, file: str, *, earlier: bool) -> None:
+    """Pack the latest solution of an exercise; but a stub as it came is none where there is an earlier one.
 
     Raises:
         CourseError: there is no such exercise, or nothing was handed in.
     """
-    packed = cloudpickle.dumps(exercise(name).attempt.solution)
-    Path(file).write_bytes(packed)
+    attempt = exercise(name).attempt
+    if not (earlier and attempt.exercise.is_stub(attempt.solution)):
+        Path(file).write_bytes(cloudpickle.dumps(attempt.solution))

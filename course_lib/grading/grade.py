@@ -3,13 +3,15 @@
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import CourseError
-from ..lessons import Lesson, lessons, named, read_notebook
+from ..lessons import Lesson, lessons, parse_notebook
 from .judge import judge
-from .kernel import Ran, claimed, run
+from .kernel import Ran, claimed, handed_in, run
 from .limits import Limits
 from .report import Grade, Graded
 
@@ -32,9 +34,9 @@ def grade(paths: Sequence[Path], limits: Limits | None = None) -> Iterator[Grade
 
 
 def _text(path: Path) -> bytes | None:
-    """What is in the file; None where it cannot be read."""
+    """What is in the file; None where it cannot be read, or is a pipe or a device, which may never end."""
     try:
-        return path.read_bytes()
+        return path.read_bytes() if path.is_file() else None
     except OSError:
         return None
 
@@ -48,7 +50,8 @@ def _graded(path: Path, text: bytes | None, course: Iterable[Lesson], limits: Li
         (scratch / "work").mkdir()
         copy = scratch / "work" / path.name
         copy.write_bytes(text)
-        cells = [cell for cell in read_notebook(copy)["cells"] if cell["cell_type"] == "code"]
+        notebook = parse_notebook(text, path)
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         sources = ["".join(cell["source"]) for cell in cells]
         ran = run(sources, scratch, limits)
         remarks = [
@@ -56,9 +59,10 @@ def _graded(path: Path, text: bytes | None, course: Iterable[Lesson], limits: Li
             for number, error in ran.raised.items()
             if "raises-exception" not in str(cells[number - 1].get("metadata"))
         ]
+        remarks += _another_language(notebook.get("metadata"))
         if not copy.exists() or copy.read_bytes() != text:
             remarks.append("it changed or deleted its own file while it ran")
-        own = list(dict.fromkeys(name for source in sources for name in named(source, "exercise")))
+        own = list(dict.fromkeys(name for source in sources for name in handed_in(source)))
         judged = {grade.exercise: grade for grade in judge(ran.solutions, scratch, limits)}
     grades = [judged.get(name) or _not_judged(name, name in own, ran) for name in _expected(path, own, course)]
     claims = ran.claims | claimed(json.dumps([cell.get("outputs") for cell in cells]), own)
@@ -68,6 +72,15 @@ def _graded(path: Path, text: bytes | None, course: Iterable[Lesson], limits: Li
         ended=ran.ended or ("" if grades else "there is no exercise in it, and it is no lesson of the course"),
         remarks=tuple(remarks),
     )
+
+
+def _another_language(metadata: Any) -> list[str]:
+    """A remark on a notebook that says that it is not Python."""
+    with suppress(AttributeError):  # nothing says that metadata are what they should be
+        language = metadata.get("kernelspec", {}).get("language", "python")
+        if language != "python":
+            return [f"it is a notebook of {language}, and was run as one of Python"]
+    return []
 
 
 def _expected(path: Path, own: Sequence[str], course: Iterable[Lesson]) -> list[str]:

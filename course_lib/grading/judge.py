@@ -13,6 +13,7 @@ from .limits import POLL_SECONDS, Limits, Watch
 from .report import Grade
 
 CRASHED = "the function ended the process that checked it: os._exit, a crash, or no memory left"
+NO_TIME = "it was not checked: those before it took all of the time"
 
 
 def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Iterator[Grade]:
@@ -24,7 +25,7 @@ def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Itera
         limits: `limits.seconds` are for all of them together.
     """
     waiting, seconds = dict(solutions), limits.seconds
-    while waiting:
+    while waiting and seconds > 0:
         answers, ended, seconds = _checked(waiting, scratch, limits, seconds)
         for answer in answers:
             del waiting[answer["exercise"]]
@@ -33,6 +34,8 @@ def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Itera
             name = next(iter(waiting))  # the one that was being checked
             del waiting[name]
             yield Grade(exercise=name, status="error", observed=ended or CRASHED)
+    for name in waiting:
+        yield Grade(exercise=name, status="error", observed=NO_TIME)
 
 
 def _checked(
@@ -40,21 +43,41 @@ def _checked(
 ) -> tuple[list[dict[str, Any]], str, float]:
     """The answers of one process, which limit ended it if one did, and the seconds that are left."""
     jobs = "".join(json.dumps([name, str(file)]) + "\n" for name, file in solutions.items())
-    environment = os.environ | {"COURSE_HOME": str(scratch / "home")}
+    home = scratch / "home"
     ended = ""
     with tempfile.TemporaryFile() as questions, tempfile.TemporaryFile() as answers:
         questions.write(jobs.encode())
         questions.seek(0)
-        command = [sys.executable, "-m", f"{__package__}.checker"]
         with subprocess.Popen(
-            command, stdin=questions, stdout=answers, stderr=subprocess.DEVNULL, cwd=scratch / "work", env=environment
+            # -P: a folder in which the notebook could write is no place to import the checker from.
+            [sys.executable, "-P", "-m", f"{__package__}.checker"],
+            stdin=questions,
+            stdout=answers,
+            stderr=subprocess.DEVNULL,
+            cwd=scratch / "work",
+            env=os.environ | {"COURSE_HOME": str(home), "TMPDIR": str(scratch)},
         ) as process:
-            watch = Watch(process.pid, limits, seconds)
-            while not ended and process.poll() is None:
-                ended = watch.exceeded()
-                _wait(process)
-            watch.kill()
+            watch = Watch(process.pid, limits, home, seconds)
+            try:
+                ended = _watched(process, watch, limits, answers)
+            finally:
+                watch.kill()
         return list(_read(answers)), ended, watch.seconds_left
+
+
+def _watched(process: subprocess.Popen[bytes], watch: Watch, limits: Limits, answers: IO[bytes]) -> str:
+    """Wait for the end of a process; which limit it passed, if it did. Until it is ready, no exercise has its turn."""
+    answered_bytes = 0
+    while process.poll() is None:
+        ended = watch.exceeded()
+        if ended:
+            return ended
+        if answered_bytes != (answered_bytes := os.fstat(answers.fileno()).st_size):
+            watch.begin_turn()
+        elif answered_bytes and watch.turn_exceeded():
+            return f"it did not end within {limits.turn_seconds:g} s"
+        _wait(process)
+    return ""
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:
@@ -67,5 +90,5 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 def _read(answers: IO[bytes]) -> Iterator[dict[str, Any]]:
     answers.seek(0)
     for line in answers:
-        if line.endswith(b"\n"):  # the last may have been cut off
+        if line.strip() and line.endswith(b"\n"):  # the last may have been cut off
             yield json.loads(line)

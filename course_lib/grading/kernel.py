@@ -1,8 +1,10 @@
 """Runs the cells of a notebook in a fresh kernel, and takes the functions that it hands in."""
 
+import ast
 import json
 import os
 import queue
+import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import start_new_kernel
+from jupyter_client.manager import KernelManager, start_new_kernel
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 from ..lessons import named
 from .limits import POLL_SECONDS, Limits, Watch
 
-TAKE = "__import__('course_lib.grading.capture', fromlist=['capture']).capture({name!r}, {file!r})"
+TAKE = "__import__('course_lib.grading.capture', fromlist=['capture']).capture({name!r}, {file!r}, earlier={earlier})"
 STARTUP_SECONDS = 120
+HANDED_IN = re.compile(r"""^@[\w.]*\bexercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
 
 
 @dataclass(kw_only=True)
@@ -52,7 +55,9 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
         limits: for the kernel and all that it starts.
     """
     ran = Ran()
-    environment = os.environ | {"COURSE_HOME": str(scratch / "home"), "IPYTHONDIR": str(scratch / "ipython")}
+    home = scratch / "home"
+    own = {"COURSE_HOME": home, "IPYTHONDIR": scratch / "ipython", "TMPDIR": scratch}
+    environment = os.environ | {name: str(folder) for name, folder in own.items()}
     try:
         manager, client = start_new_kernel(
             startup_timeout=STARTUP_SECONDS,
@@ -62,13 +67,13 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         ran.ended = f"its kernel did not start ({error})"
         return ran
     assert isinstance(manager.provisioner, LocalProvisioner) and manager.provisioner.pid is not None
-    watch = Watch(manager.provisioner.pid, limits)
+    watch = Watch(manager.provisioner.pid, limits, home)
     try:
-        _Run(client, watch, limits, ran).cells(sources, scratch)
+        _Run(manager, client, watch, limits, ran).cells(sources, scratch)
     except _Ended as reason:
         ran.ended = str(reason)
     finally:
@@ -81,38 +86,51 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
 class _Run:
     """One kernel, from its first cell to its last."""
 
-    def __init__(self, client: BlockingKernelClient, watch: Watch, limits: Limits, ran: Ran) -> None:
-        self._client, self._watch, self._limits, self._ran = client, watch, limits, ran
+    def __init__(
+        self, manager: KernelManager, client: BlockingKernelClient, watch: Watch, limits: Limits, ran: Ran
+    ) -> None:
+        self._manager, self._client, self._watch, self._limits, self._ran = manager, client, watch, limits, ran
         self._names: set[str] = set()
         self._shown_bytes = 0
 
     def cells(self, sources: Sequence[str], scratch: Path) -> None:
-        self._names = {name for source in sources for name in named(source, "exercise")}
+        self._names = {name for source in sources for name in handed_in(source)}
         for number, source in enumerate(sources, 1):
-            error = self._execute(source)
+            try:
+                error = self._execute(source)
+            except _Ended as reason:
+                self._ran.problems |= dict.fromkeys(handed_in(source), f"its cell did not end: {reason}")
+                raise
             if error:
                 self._ran.raised[number] = error
-            for name in named(source, "exercise"):
+            for name in handed_in(source):
                 self._take(name, scratch / f"{number}-{len(self._ran.solutions)}.pickle", error)
 
     def _take(self, name: str, file: Path, error: str) -> None:
-        problem = self._execute(TAKE.format(name=name, file=str(file)), silent=True)
+        source = TAKE.format(name=name, file=str(file), earlier=name in self._ran.solutions)
+        problem = self._execute(source, silent=True)
         if file.exists() and not problem:
             self._ran.solutions[name] = file
         elif name not in self._ran.solutions:
             self._ran.problems[name] = error or problem
 
     def _execute(self, source: str, *, silent: bool = False) -> str:
-        """Run one text; the error that it raised, or nothing."""
+        """Run one text; the error that it raised, or nothing. One that takes too long is interrupted."""
         request = self._client.execute(source, silent=silent, allow_stdin=False, stop_on_error=False)
         error = ""
+        interrupted = False
+        self._watch.begin_turn()
         while True:
             message = self._message()
+            if self._watch.turn_exceeded() and not interrupted:
+                interrupted = True
+                self._manager.interrupt_kernel()
             if message is None or message["parent_header"].get("msg_id") != request:
                 continue
             kind, content = message["msg_type"], message["content"]
             if kind == "status" and content["execution_state"] == "idle":
-                return error
+                stopped = f"KeyboardInterrupt: it was stopped after {self._limits.turn_seconds:g} s"
+                return stopped if interrupted else error
             if kind == "error":
                 error = f"{content['ename']}: {content['evalue']}".partition("\n")[0]
             self._look_at(content)
@@ -141,6 +159,15 @@ class _Run:
         if self._shown_bytes > self._limits.output_bytes:
             raise _Ended(f"it printed or showed more than {self._limits.output_bytes / 1e6:g} MB")
         self._ran.claims |= claimed(shown, self._names)
+
+
+def handed_in(source: str) -> list[str]:
+    """The exercises that a cell hands in, also where it is no Python: with a magic, or a slip."""
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return HANDED_IN.findall(source)
+    return named(source, "exercise")
 
 
 def claimed(text: str, names: Iterable[str]) -> set[str]:

@@ -1,19 +1,35 @@
-"""Limits for a process and all that it has started."""
+"""Limits for a process and all that it has started.
+
+[Note: what a process leaves behind]
+A process that has detached itself is nobody's child, and a fork bomb has new ones while it is being killed. So each is
+known by its environment, in which `COURSE_HOME` is the scratch folder of its notebook; all are stopped before the first
+is killed; and this goes on until none is left.
+"""
 
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 POLL_SECONDS = 0.2
+KILL_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one notebook may use: seconds to run, and again to be checked; resident memory; text and pictures shown."""
+    """What one notebook may use.
+
+    Attributes:
+        seconds: to run, and again to be checked.
+        turn_seconds: of these, for one cell, or the check of one exercise: an endless one leaves time for the others.
+        memory_bytes: resident.
+        output_bytes: of text and pictures shown.
+    """
 
     seconds: float = 300.0
+    turn_seconds: float = 100.0
     memory_bytes: int = 8 * 2**30
     output_bytes: int = 20 * 10**6
 
@@ -21,15 +37,24 @@ class Limits:
 class Watch:
     """A process under limits. Its clock starts now.
 
+    home: what `COURSE_HOME` is for the process.
     seconds: what is left of the time, if less than the limit.
     """
 
-    def __init__(self, pid: int, limits: Limits, seconds: float | None = None) -> None:
-        self._limits = limits
+    def __init__(self, pid: int, limits: Limits, home: Path, seconds: float | None = None) -> None:
+        self._limits, self._home = limits, home
         self._process = psutil.Process(pid)
-        self.seconds = limits.seconds if seconds is None else seconds
-        self._deadline = time.monotonic() + self.seconds
+        self._deadline = time.monotonic() + (limits.seconds if seconds is None else seconds)
         self._next_look = 0.0
+        self.begin_turn()
+
+    def begin_turn(self) -> None:
+        """The next cell, or exercise, begins."""
+        self._turn_began = time.monotonic()
+
+    def turn_exceeded(self) -> bool:
+        """Whether this cell, or exercise, has had its share of the time."""
+        return time.monotonic() - self._turn_began > self._limits.turn_seconds
 
     def exceeded(self) -> str:
         """Which limit has been passed, in words; empty while none has. It looks every POLL_SECONDS at most."""
@@ -45,10 +70,7 @@ class Watch:
 
     def gone(self) -> bool:
         """Whether the process has ended."""
-        try:
-            return bool(self._process.status() == psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return True
+        return not _runs(self._process)
 
     @property
     def seconds_left(self) -> float:
@@ -56,8 +78,15 @@ class Watch:
 
     def kill(self) -> None:
         """End the process and all that it has started."""
-        for process in reversed(self._family()):
-            with suppress(psutil.NoSuchProcess):
+        deadline = time.monotonic() + KILL_SECONDS
+        stopped: set[psutil.Process] = set()
+        while (running := self._everybody() - stopped) and time.monotonic() < deadline:
+            for process in running:
+                with suppress(psutil.Error):
+                    process.suspend()
+            stopped |= running
+        for process in stopped:
+            with suppress(psutil.Error):
                 process.kill()
 
     def _used_bytes(self) -> int:
@@ -67,7 +96,26 @@ class Watch:
                 used += process.memory_info().rss
         return used
 
-    def _family(self) -> list[psutil.Process]:
+    def _family(self) -> set[psutil.Process]:
         with suppress(psutil.Error):
-            return [self._process, *self._process.children(recursive=True)]
-        return []
+            return {self._process, *self._process.children(recursive=True)}
+        return set()
+
+    def _everybody(self) -> set[psutil.Process]:
+        """The family, and those that have left it."""
+        detached = (process for process in psutil.process_iter() if _home(process) == str(self._home))
+        return {process for process in {*self._family(), *detached} if _runs(process)}
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it has not ended; one that has stays a while, as a zombie."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _home(process: psutil.Process) -> str:
+    with suppress(psutil.Error, OSError):  # it is somebody else's, or gone
+        return str(process.environ().get("COURSE_HOME", ""))
+    return ""

@@ -1,4 +1,8 @@
-"""What came of grading, as a table, as JSON and as CSV."""
+"""What came of grading, as a table, as JSON and as CSV.
+
+Names and errors are a learner's own words. In the table their control characters are shown as escapes, so that they can
+forge no line of it; in CSV, what a spreadsheet would compute begins with an apostrophe, which makes it text.
+"""
 
 import csv
 import io
@@ -54,13 +58,21 @@ class Graded:
 
     def __str__(self) -> str:
         lines = [f"{self.notebook}: {self.score}"]
-        lines += [f"  ! {text}" for text in (self.ended, *self.remarks) if text]
-        width = max((len(grade.exercise) for grade in self.exercises), default=0)
+        lines += [f"  ! {_shortened(text, 200)}" for text in (self.ended, *self.remarks) if text]
+        width = max((len(_printable(grade.exercise)) for grade in self.exercises), default=0)
         for grade in self.exercises:
-            seen = textwrap.shorten(grade.observed, 100, placeholder=" ...")
-            lines.append(f"  {grade.exercise:<{width}}  {grade.status:<11}  {seen}".rstrip())
+            name, seen = _printable(grade.exercise), _shortened(grade.observed, 100)
+            lines.append(f"  {name:<{width}}  {grade.status:<11}  {seen}".rstrip())
             lines += [f"  {'':<{width}}  ! {grade.remark}"] if grade.remark else []
-        return "\n".join(lines)
+        return "\n".join(map(_printable, lines))
+
+
+def _shortened(text: str, width: int) -> str:
+    return textwrap.shorten(text, width, placeholder=" ...")
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def as_json(graded: Sequence[Graded]) -> str:
@@ -71,10 +83,15 @@ def as_csv(graded: Sequence[Graded]) -> str:
     """A row for each exercise; for a notebook that has none, a row that says why."""
     columns = [field.name for field in fields(Grade)]
     text = io.StringIO()
-    writer = csv.DictWriter(text, ["notebook", *columns, "ended", "remarks"])
+    writer = csv.DictWriter(text, ["notebook", "passed", *columns, "ended", "remarks"])
     writer.writeheader()
     for one in graded:
-        whole = {"notebook": one.notebook, "ended": one.ended, "remarks": "; ".join(one.remarks)}
-        rows = [asdict(grade) for grade in one.exercises] or [dict.fromkeys(columns, "")]
-        writer.writerows(whole | row for row in rows)
+        passed = "yes" if one.passed else "no"
+        whole = {"notebook": one.notebook, "passed": passed, "ended": one.ended, "remarks": "; ".join(one.remarks)}
+        for row in [asdict(grade) for grade in one.exercises] or [dict.fromkeys(columns, "")]:
+            writer.writerow({column: _as_text(value) for column, value in (whole | row).items()})
     return text.getvalue()
+
+
+def _as_text(value: str) -> str:
+    return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

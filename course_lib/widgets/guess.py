@@ -9,7 +9,7 @@ from typing import SupportsFloat
 from ..errors import CourseError
 from ..progress import Progress
 from ..quizzes import Numeric
-from ..quizzes.quantities import read, write
+from ..quizzes.quantities import Unreadable, read, write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Guess:
     @property
     def notice(self) -> str:
         """What is wrong with the record of the learner's progress; empty while all is well."""
-        return self._progress.notice or ""
+        return self._progress.notice
 
     def text(self) -> str:
         """Everything as plain text."""
@@ -103,7 +103,10 @@ class Guess:
 
     @property
     def _reading(self) -> str:
-        return read(self.given or "", self.unit).text
+        try:
+            return read(self.given or "", self.unit).text
+        except Unreadable:  # it was stored for a question that has another unit today, or imported
+            return self.given or ""
 
     def _outcome(self, measured: Fraction) -> Outcome:
         found = f"Measured: {write(measured, self.unit)}."
