@@ -95,13 +95,22 @@ SHEET = """
 .jp-OutputArea:has(.course-widget) .course-text { display: none; }
 """
 
+# JupyterLab takes a letter that is typed outside of text, with a list or a button in focus, say, for a command to the
+# notebook: "m" makes the cell Markdown, and the widget is gone. Its handler is the page's, so that what stops here does
+# not reach it. The `style` runs this when the browser has it, for ipywidgets has no other way to listen to keys.
+_KEEP_KEYS = """
+this.closest('.course-widget').onkeydown = event => {
+  const runs = event.shiftKey && event.key === 'Enter';
+  if (!(runs || event.ctrlKey || event.altKey || event.metaKey)) event.stopPropagation();
+}
+"""
 _WRAP = "white-space: pre-wrap; word-break: normal"  # JupyterLab would break lines inside words
 _CODE = re.compile(r"`([^`]+)`")
 
 
 def sheet() -> HTML:
-    """The style sheet as a widget: the first child of every widget of the course."""
-    return HTML(f"<style>{SHEET}</style>")
+    """The style sheet as a widget: the first child of every widget of the course, which keeps the keys typed in it."""
+    return HTML(f'<style onload="{_KEEP_KEYS}">{SHEET}</style>')
 
 
 def markup(text: str) -> str:

@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.jupyterlab import READY_MS, JupyterLab, choose_theme, open_notebook, run_all
+from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, choose_theme, open_notebook, run_all
 from tests.browser.test_learning import contrast
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -14,9 +14,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 @pytest.fixture
 def planner(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Locator:
-    """The planner, shown by a notebook of one cell."""
+    """The planner, shown by a notebook's first cell, which is the active one; there is another below."""
     notebook = nbformat.v4.new_notebook()
-    notebook.cells = [nbformat.v4.new_code_cell("from course_lib import show_planner\n\nshow_planner()")]
+    sources = ("from course_lib import show_planner\n\nshow_planner()", "")
+    notebook.cells = [nbformat.v4.new_code_cell(source) for source in sources]
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, notebooks / "planner.ipynb")
     open_notebook(page, jupyterlab, "planner.ipynb")
@@ -34,6 +35,27 @@ def test_the_keyboard_is_enough(planner: Locator, page: Page) -> None:
     planner.get_by_label("GPUs").focus()
     page.keyboard.press("ArrowUp")
     expect(planner.get_by_text("9 ranks on 8x H100 80GB, NVLink")).to_be_visible(timeout=READY_MS)
+
+
+def test_keys_typed_in_a_list_are_no_commands_to_the_notebook(planner: Locator, page: Page) -> None:
+    """Letters insert cells, cut them, and make them Markdown where nothing keeps them; arrows go to other cells."""
+    stage = planner.get_by_label("ZeRO stage")
+    expect(stage).to_be_visible(timeout=READY_MS)
+    before = cells(page)
+    for key in ("a", "b", "m", "x", "Shift+M", "d", "d"):
+        stage.press(key)
+    assert cells(page) == before
+
+    stage.press("ArrowUp")
+    assert stage.input_value() == "2: gradients sharded, too"
+    expect(stage).to_be_focused()
+    stage.press("Shift+Enter")  # runs the cell, as it does everywhere
+    page.wait_for_function(f"{NOTEBOOK}.content.activeCellIndex === 1", timeout=READY_MS)
+
+
+def cells(page: Page) -> list[str]:
+    """The type of every cell."""
+    return list(page.evaluate(f"{NOTEBOOK}.content.model.sharedModel.toJSON().cells.map(cell => cell.cell_type)"))
 
 
 @pytest.mark.parametrize("theme", ["Light", "Dark"])
