@@ -184,8 +184,9 @@ RECOMPUTE = Exercise(
     title="Run it again",
     task="In forward the block ran without autograd: all that is left are its input `x` and the state that random "
     "numbers had. Backward has come to its output, with the gradient `grad_output`, and autograd is off. Run the block "
-    "again, with autograd and with the same random numbers, and go back through it. Return the gradient of `x`, also where `x` asks for none. Those "
-    "of the parameters add up in their `.grad`, as usual. Leave the state of random numbers as you found it.",
+    "again, with autograd and with the same random numbers, and go back through it. Return the gradient of `x`, also "
+    "where `x` asks for none. Those of the parameters add up in their `.grad`, as usual. Leave the state of random "
+    "numbers as you found it.",
     stub=stubs.recompute,
     reference=recompute,
     draw=draw,
