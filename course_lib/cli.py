@@ -1,8 +1,10 @@
 """The `course` command. A subcommand is one function that adds itself to the parser, listed in `COMMANDS`."""
 
 import argparse
+import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -134,16 +136,25 @@ def add_check(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser("check", help="grade notebooks, each in a fresh kernel; none can stop the others")
     parser.add_argument("notebooks", type=Path, nargs="+", metavar="NOTEBOOK")
     seconds = "to run one notebook, and again to check it; a third of them for one cell, or one exercise (300)"
-    parser.add_argument("--seconds", type=float, default=300, help=seconds)
-    parser.add_argument("--memory", type=float, default=8, metavar="GIB", help="GiB that one notebook may use (8)")
+    parser.add_argument("--seconds", type=positive, default=300, help=seconds)
+    parser.add_argument("--memory", type=positive, default=8, metavar="GIB", help="GiB that one notebook may use (8)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the results as CSV, a row for each exercise")
     parser.set_defaults(run=run_check)
 
 
+def positive(text: str) -> float:
+    """A number above 0."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no limit: say a number above 0")
+    return number
+
+
 def run_check(options: argparse.Namespace) -> int:
     from course_lib import grading  # Jupyter's client, which the other subcommands need not load
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C does, it ends what the notebooks have started
     seconds, memory_bytes = options.seconds, int(options.memory * 2**30)
     limits = grading.Limits(seconds=seconds, turn_seconds=seconds / 3, memory_bytes=memory_bytes)
     graded = []

@@ -142,6 +142,13 @@ def test_an_option_that_a_subcommand_does_not_know_is_named(capsys: pytest.Captu
     assert "course doctor does not know --fast" in error and "usage: course doctor" in error
 
 
+@pytest.mark.parametrize("seconds", ["nan", "0", "-1", "inf"])
+def test_what_is_no_limit_is_refused(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["check", "a.ipynb", "--seconds", seconds])
+    assert f"{seconds} is no limit: say a number above 0" in capsys.readouterr().err
+
+
 def test_without_a_subcommand_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,6 +14,7 @@ from .limits import POLL_SECONDS, Limits, Watch
 from .report import Grade
 
 CRASHED = "the function ended the process that checked it: os._exit, a crash, or no memory left"
+OWN_VERDICT = "the function wrote a verdict of its own where the checker writes its answers"
 NO_TIME = "it was not checked: those before it took all of the time"
 
 
@@ -27,9 +29,9 @@ def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Itera
     waiting, seconds = dict(solutions), limits.seconds
     while waiting and seconds > 0:
         answers, ended, seconds = _checked(waiting, scratch, limits, seconds)
-        for answer in answers:
-            del waiting[answer["exercise"]]
-            yield Grade(**answer)
+        for name, found in answers.items():
+            if waiting.pop(name, None) is not None:
+                yield Grade(**found[0]) if len(found) == 1 else Grade(exercise=name, status="error", observed=OWN_VERDICT)
         if waiting:
             name = next(iter(waiting))  # the one that was being checked
             del waiting[name]
@@ -40,8 +42,8 @@ def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Itera
 
 def _checked(
     solutions: Mapping[str, Path], scratch: Path, limits: Limits, seconds: float
-) -> tuple[list[dict[str, Any]], str, float]:
-    """The answers of one process, which limit ended it if one did, and the seconds that are left."""
+) -> tuple[dict[str, list[dict[str, Any]]], str, float]:
+    """The answers of one process, by exercise, which limit ended it if one did, and the seconds that are left."""
     jobs = "".join(json.dumps([name, str(file)]) + "\n" for name, file in solutions.items())
     home = scratch / "home"
     ended = ""
@@ -62,7 +64,7 @@ def _checked(
                 ended = _watched(process, watch, limits, answers)
             finally:
                 watch.kill()
-        return list(_read(answers)), ended, watch.seconds_left
+        return _read(answers), ended, watch.seconds_left
 
 
 def _watched(process: subprocess.Popen[bytes], watch: Watch, limits: Limits, answers: IO[bytes]) -> str:
@@ -87,8 +89,12 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def _read(answers: IO[bytes]) -> Iterator[dict[str, Any]]:
+def _read(answers: IO[bytes]) -> dict[str, list[dict[str, Any]]]:
+    """The answers by exercise: one for each, unless the function that was checked has written there too."""
+    found: dict[str, list[dict[str, Any]]] = {}
     answers.seek(0)
     for line in answers:
-        if line.strip() and line.endswith(b"\n"):  # the last may have been cut off
-            yield json.loads(line)
+        with suppress(ValueError, TypeError, KeyError):  # cut off, or none of the checker's
+            answer = json.loads(line)
+            found.setdefault(answer["exercise"], []).append(answer)
+    return found

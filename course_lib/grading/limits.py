@@ -2,11 +2,12 @@
 
 [Note: what a process leaves behind]
 A process that has detached itself is nobody's child, and a fork bomb has new ones while it is being killed. So each is
-known by its environment, in which `COURSE_HOME` is the scratch folder of its notebook; all are stopped before the first
-is killed; and this goes on until none is left.
+known by its environment, in which `COURSE_HOME` is in the scratch folder of its notebook; all are stopped before the
+first is killed; and this goes on until no other comes.
 """
 
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import psutil
 
 POLL_SECONDS = 0.2
 KILL_SECONDS = 10.0
+QUIET_LOOKS = 3  # so many looks in a row must find nobody new: one that starts the next and ends may slip through one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +82,15 @@ class Watch:
         """End the process and all that it has started."""
         deadline = time.monotonic() + KILL_SECONDS
         stopped: set[psutil.Process] = set()
-        while (running := self._everybody() - stopped) and time.monotonic() < deadline:
-            for process in running:
-                with suppress(psutil.Error):
-                    process.suspend()
-            stopped |= running
+        quiet_looks = 0
+        while quiet_looks < QUIET_LOOKS and time.monotonic() < deadline:
+            before = len(stopped)
+            for process in self._everybody():
+                if process not in stopped:
+                    with suppress(psutil.Error):
+                        process.suspend()  # at once: it may be about to start another, and end
+                        stopped.add(process)
+            quiet_looks = 0 if len(stopped) > before else quiet_looks + 1
         for process in stopped:
             with suppress(psutil.Error):
                 process.kill()
@@ -101,10 +107,14 @@ class Watch:
             return {self._process, *self._process.children(recursive=True)}
         return set()
 
-    def _everybody(self) -> set[psutil.Process]:
-        """The family, and those that have left it."""
-        detached = (process for process in psutil.process_iter() if _home(process) == str(self._home))
-        return {process for process in {*self._family(), *detached} if _runs(process)}
+    def _everybody(self) -> Iterator[psutil.Process]:
+        """The family, and those that have left it; the youngest of these first, as they are the first to be gone."""
+        yield from filter(_runs, self._family())
+        for pid in reversed(psutil.pids()):
+            with suppress(psutil.Error, OSError):  # it is gone, or somebody else's
+                process = psutil.Process(pid)
+                if process.environ().get("COURSE_HOME") == str(self._home) and _runs(process):
+                    yield process
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -113,9 +123,3 @@ def _runs(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
-
-
-def _home(process: psutil.Process) -> str:
-    with suppress(psutil.Error, OSError):  # it is somebody else's, or gone
-        return str(process.environ().get("COURSE_HOME", ""))
-    return ""

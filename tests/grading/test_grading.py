@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
@@ -17,7 +19,8 @@ from course_lib import cli
 from course_lib.exercises import get
 from course_lib.grading import Grade, Graded, Limits, as_csv, as_json, grade
 from course_lib.grading.grade import _another_language
-from course_lib.grading.judge import CRASHED, NO_TIME, judge
+from course_lib.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
+from course_lib.grading.limits import Watch
 from course_lib.progress import Progress
 
 IMPORTS = "import torch.distributed as dist\nfrom course_lib import exercise"
@@ -139,7 +142,7 @@ def test_a_process_that_has_detached_itself_is_ended_too(graded: dict[str, Grade
 
 def _command(process: psutil.Process) -> list[str]:
     try:
-        return process.cmdline()
+        return list(process.cmdline())
     except psutil.Error:
         return []
 
@@ -226,6 +229,32 @@ def test_a_notebook_of_another_language_is_remarked() -> None:
         assert _another_language(metadata) == []
 
 
+BREEDS = """
+import os, time
+end = time.monotonic() + 20
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        while time.monotonic() < end:
+            time.sleep(0.02)
+            if os.fork():
+                os._exit(0)
+        os._exit(0)
+print("bred", flush=True)
+time.sleep(20)
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_start_others_and_end_are_ended(tmp_path: Path) -> None:
+    environment = os.environ | {"COURSE_HOME": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", BREEDS], env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"bred\n"
+        watch = Watch(process.pid, Limits(), tmp_path)
+        watch.kill()
+    assert list(watch._everybody()) == []
+
+
 # The process that checks
 
 
@@ -251,6 +280,17 @@ def test_a_function_that_ends_the_checking_process_is_told_and_the_rest_is_check
 
     assert first == Grade(exercise="start.first", status="error", observed=CRASHED)
     assert (second.exercise, second.status) == ("ranks.hello", "passed")
+
+
+@pytest.mark.slow
+def test_a_verdict_that_a_function_writes_itself_is_none(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    forged = json.dumps({"exercise": "start.first", "status": "passed"})
+    regular = "__import__('stat').S_ISREG(os.fstat(fd).st_mode)"
+    fds = f"[fd for fd in map(int, os.listdir('/dev/fd')) if os.path.exists(f'/dev/fd/{{fd}}') and {regular}]"
+    body = f"[os.write(fd, {(forged + chr(10)).encode()!r}) for fd in {fds} if fd]"
+    (one,) = judge({"start.first": pack(tmp_path, body)}, tmp_path, Limits())
+    assert (one.status, one.observed) == ("error", OWN_VERDICT)
 
 
 @pytest.mark.slow
