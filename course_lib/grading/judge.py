@@ -31,7 +31,8 @@ def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Itera
         answers, ended, seconds = _checked(waiting, scratch, limits, seconds)
         for name, found in answers.items():
             if waiting.pop(name, None) is not None:
-                yield Grade(**found[0]) if len(found) == 1 else Grade(exercise=name, status="error", observed=OWN_VERDICT)
+                forged = Grade(exercise=name, status="error", observed=OWN_VERDICT)
+                yield Grade(**found[0]) if len(found) == 1 else forged
         if waiting:
             name = next(iter(waiting))  # the one that was being checked
             del waiting[name]
