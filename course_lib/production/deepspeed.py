@@ -1,18 +1,23 @@
 """DeepSpeed, where it is installed: a training loop of its kind, to be run on ranks that are processes.
 
-Its state is the process's: groups, and a communicator that it makes once. A rank's process lives on from run to run and
-gets a new group each time, so what DeepSpeed remembers is put back at the end.
+Its state is the process's: groups, a communicator that it makes once, counters, and a `linear` of its own that stage 3
+leaves in torch. A rank's process lives on from run to run and gets a new group each time, so all that is put back.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from ..errors import CourseError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -32,6 +37,9 @@ def train(
     loss_of: Callable[[Tensor, Tensor], Tensor],
     config: Mapping[str, Any],
     steps: int,
+    *,
+    resume: str | None = None,
+    save: str | None = None,
 ) -> list[float]:
     """This rank's losses, trained by DeepSpeed as `config` says. For `World(n, backend="processes").run`.
 
@@ -41,43 +49,97 @@ def train(
         loss_of: the mean loss of outputs and targets.
         config: with an optimizer.
         steps: how many.
+        resume: the folder of a checkpoint, from whose step training goes on. Where another number of ranks saved it, it
+            has to be `universal`, and the config to say `"checkpoint": {"load_universal": True}`.
+        save: the folder to which all ranks save a checkpoint at the end.
+
+    Raises:
+        CourseError: there is no checkpoint to resume.
     """
     with _deepspeed() as deepspeed:
         model = make_model()
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=dict(config))
+        if resume and engine.load_checkpoint(resume)[0] is None:
+            raise _no_checkpoint(resume)
+        begin = engine.global_steps * engine.gradient_accumulation_steps()
         losses = []
-        for step in range(steps):
+        for step in range(begin, begin + steps):
             inputs, targets = batch(step)
             loss = loss_of(engine(inputs), targets)
             engine.backward(loss)
             engine.step()
             losses.append(loss.item())
+        if save:
+            engine.save_checkpoint(save)
         engine.destroy()
     return losses
+
+
+def universal(folder: str) -> None:
+    """Convert the checkpoint that was last saved to `folder`, so that any number of ranks can resume it from there.
+
+    Runs DeepSpeed's own program, which writes each parameter whole beside the shards. For stages 1, 2 and 3; without
+    ZeRO there are no shards.
+
+    Raises:
+        CourseError: there is no checkpoint, or DeepSpeed cannot convert it.
+    """
+    latest = Path(folder, "latest")
+    if not latest.is_file():
+        raise _no_checkpoint(folder)
+    saved = latest.with_name(latest.read_text("utf-8"))
+    converted = subprocess.run(
+        [
+            *(sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal"),
+            *("--input_folder", saved, "--output_folder", f"{saved}_universal"),
+            "--inject_missing_state",  # stages 1 and 2 are refused without what Megatron writes; empty will do
+        ],
+        env=os.environ | _accelerator(),
+        capture_output=True,
+        text=True,
+    )
+    if converted.returncode != 0:
+        why = (converted.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise CourseError(f"DeepSpeed could not convert {saved}: {why}. Only stages 1, 2 and 3 have what it needs.")
+
+
+def _no_checkpoint(folder: str) -> CourseError:
+    return CourseError(f"{folder} has no checkpoint of DeepSpeed's. Name the folder that one was saved to.")
 
 
 @contextmanager
 def _deepspeed() -> Iterator[Any]:
     """DeepSpeed on this rank's group; afterwards it remembers nothing of it."""
-    import torch
     import torch.distributed as dist
+    from torch.nn import functional
 
-    if not torch.cuda.is_available():
-        os.environ["DS_ACCELERATOR"] = "cpu"
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    os.environ |= _accelerator() | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # it calls collectives by names that torch has replaced
         import deepspeed
         from deepspeed.comm import comm
         from deepspeed.ops import __compatible_ops__
+        from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
+        from deepspeed.runtime.zero.partition_parameters import Init
         from deepspeed.utils import groups, logger
 
         logger.setLevel("ERROR")
         __compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled, for most of a minute
-        with _put_back(comm), _put_back(groups):
+        # Stage 3 numbers parameters and modules on from model to model, and compares the numbers over ranks. They would
+        # differ where some of these ranks have run more models before.
+        Init.param_id = 0
+        DeepSpeedZeRoOffload._register_deepspeed_module.__defaults__[0][0] = 0
+        with _put_back(comm), _put_back(groups), _put_back(functional):
             deepspeed.init_distributed(dist_backend=dist.get_backend())
             yield deepspeed
+
+
+def _accelerator() -> dict[str, str]:
+    """What keeps DeepSpeed from searching for a GPU, where there is none."""
+    import torch
+
+    return {} if torch.cuda.is_available() else {"DS_ACCELERATOR": "cpu"}
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """DeepSpeed trains as one process does, whatever its configuration says of sharding. Skipped where it is missing."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib import World, production
+from course_lib import RankError, World, production
+from course_lib.errors import CourseError
 
 needs_deepspeed = pytest.mark.skipif(
     production.deepspeed_version() is None, reason="DeepSpeed, the extra `deepspeed`, is not installed"
@@ -19,6 +21,7 @@ GATHER_ALL = {
     "stage3_max_live_parameters": 0,
     "stage3_max_reuse_distance": 0,
 }
+LOAD_UNIVERSAL = {"checkpoint": {"load_universal": True}}
 
 
 def make_model() -> nn.Module:
@@ -55,11 +58,17 @@ def alone() -> list[float]:
     return losses
 
 
+def trained(ranks: int, settings: dict[str, Any], steps: int, **folders: str) -> Tensor:
+    """The mean losses of `ranks` ranks, [steps]."""
+    world = World(ranks, backend="processes", timeout=200)
+    run = world.run(production.train, make_model, batch, F.mse_loss, settings, steps, **folders)
+    return torch.tensor(list(run)).mean(dim=0)
+
+
 @needs_deepspeed
 @pytest.mark.slow
 def test_every_stage_has_the_losses_of_one_process() -> None:
     expected = torch.tensor(World(1).run(alone)[0])
-    world = World(2, backend="processes", timeout=200)
     for settings in (
         config(0),
         config(1),
@@ -71,9 +80,7 @@ def test_every_stage_has_the_losses_of_one_process() -> None:
         config(3, **GATHER_ALL, stage3_prefetch_bucket_size=0),
         config(3, **GATHER_ALL, offload_optimizer=CPU, offload_param=CPU),
     ):
-        run = world.run(production.train, make_model, batch, F.mse_loss, settings, 4)
-        losses = torch.tensor(list(run)).mean(dim=0)
-        assert torch.allclose(losses, expected, rtol=1e-5), settings
+        assert torch.allclose(trained(2, settings, 4), expected, rtol=1e-5), settings
         assert production.explain(settings, 2).faults == ()
 
 
@@ -82,9 +89,63 @@ def test_every_stage_has_the_losses_of_one_process() -> None:
 def test_it_clips_unless_it_is_told_not_to() -> None:
     settings = config(2)
     del settings["gradient_clipping"]
-    run = World(2, backend="processes", timeout=200).run(production.train, make_model, batch, F.mse_loss, settings, 4)
 
-    assert not torch.allclose(torch.tensor(list(run)).mean(dim=0), torch.tensor(World(1).run(alone)[0]), rtol=1e-5)
+    assert not torch.allclose(trained(2, settings, 4), torch.tensor(World(1).run(alone)[0]), rtol=1e-5)
+
+
+@needs_deepspeed
+@pytest.mark.slow
+def test_what_some_ranks_ran_before_does_not_matter() -> None:
+    expected = torch.tensor(World(1).run(alone)[0])
+    trained(2, config(3, **GATHER_ALL), 1)
+
+    for settings in config(2), config(3, **GATHER_ALL):
+        assert torch.allclose(trained(4, settings, 4), expected, rtol=1e-5), settings
+
+
+@needs_deepspeed
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_other_ranks_go_on_from_a_checkpoint(stage: int, tmp_path: Path) -> None:
+    settings = config(stage, **GATHER_ALL) if stage == 3 else config(stage)
+    before = trained(4, settings, 2, save=str(tmp_path))
+    production.universal(str(tmp_path))
+    after = trained(2, settings | LOAD_UNIVERSAL, 2, resume=str(tmp_path))
+
+    assert torch.allclose(torch.cat([before, after]), torch.tensor(World(1).run(alone)[0]), rtol=1e-5)
+
+
+@needs_deepspeed
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [2, 3])
+def test_other_ranks_are_refused_without_conversion(stage: int, tmp_path: Path) -> None:
+    trained(4, config(stage), 2, save=str(tmp_path))
+
+    with pytest.raises(RankError, match=r"used a DP world size of 4 but the current world size is 2"):
+        trained(2, config(stage), 2, resume=str(tmp_path))
+
+
+@needs_deepspeed
+@pytest.mark.slow
+def test_without_zero_there_is_nothing_to_convert(tmp_path: Path) -> None:
+    before = trained(4, config(0), 2, save=str(tmp_path))
+    with pytest.raises(CourseError, match=r"could not convert .*_optim_states.pt .* Only stages 1, 2 and 3"):
+        production.universal(str(tmp_path))
+    after = trained(2, config(0), 2, resume=str(tmp_path))
+
+    assert torch.allclose(torch.cat([before, after]), torch.tensor(World(1).run(alone)[0]), rtol=1e-5)
+
+
+@needs_deepspeed
+@pytest.mark.slow
+def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RankError, match=f"{tmp_path} has no checkpoint of DeepSpeed's"):
+        trained(2, config(2), 2, resume=str(tmp_path))
+
+
+def test_nothing_is_converted_where_there_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CourseError, match=f"{tmp_path} has no checkpoint of DeepSpeed's"):
+        production.universal(str(tmp_path))
 
 
 def test_the_version_is_none_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
