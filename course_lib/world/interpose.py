@@ -23,7 +23,9 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
+from torch.utils.hooks import RemovableHandle
 
 from . import kernels, torch_internals
 from .gloo import LoopbackGloo
@@ -60,7 +62,7 @@ class ThreadInterposer(Interposer, Protocol):
 
 
 _thread = threading.local()
-_process = SimpleNamespace(interposer=None)
+_process = SimpleNamespace(interposer=None, hooks=None)
 
 
 def current() -> Interposer | None:
@@ -76,12 +78,13 @@ _libraries = kernels.register(current)
 def interposed(interposer: ThreadInterposer) -> Iterator[None]:
     """Route the calling thread's groups, collectives and random numbers through `interposer`."""
     before, included = dict(vars(_thread)), torch._C._dispatch_tls_is_dispatch_key_included(kernels.KEY)
-    _thread.interposer, _thread.world = interposer, interposer.groups
+    _thread.interposer, _thread.world, _thread.hooks = interposer, interposer.groups, []
     torch._C._dispatch_tls_set_dispatch_key_included(kernels.KEY, True)
     try:
         yield
     finally:
         torch._C._dispatch_tls_set_dispatch_key_included(kernels.KEY, included)
+        _remove(_thread.hooks)
         vars(_thread).clear()
         vars(_thread).update(before)
 
@@ -90,14 +93,37 @@ def interposed(interposer: ThreadInterposer) -> Iterator[None]:
 def interposed_process(interposer: Interposer) -> Iterator[None]:
     """Route the collectives of this process through `interposer`: of the calling thread, and of autograd's threads,
     which inherit its dispatch key."""
-    with replaced(_stand_ins_of_groups()):
-        _process.interposer = interposer
+    with replaced(_stand_ins_of_ranks()):
+        _process.interposer, _process.hooks = interposer, []
         torch._C._dispatch_tls_set_dispatch_key_included(kernels.KEY, True)
         try:
             yield
         finally:
             torch._C._dispatch_tls_set_dispatch_key_included(kernels.KEY, False)
-            _process.interposer = None
+            _remove(_process.hooks)
+            _process.interposer = _process.hooks = None
+
+
+# -- hooks ---------------------------------------------------------------------------------------------------------
+
+
+def _noted(register: Callable[..., RemovableHandle]) -> Callable[..., RemovableHandle]:
+    """Hooks of this kind end with the rank that registered them. Python's collector cannot see them: what they hold,
+    which often is the model and so the parameter that holds them, would be there for ever."""
+
+    def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
+        handle = register(tensor, hook)
+        hooks: list[RemovableHandle] | None = getattr(_thread, "hooks", _process.hooks)
+        if hooks is not None:
+            hooks.append(handle)
+        return handle
+
+    return register_post_accumulate_grad_hook
+
+
+def _remove(hooks: list[RemovableHandle]) -> None:
+    for handle in hooks:
+        handle.remove()
 
 
 # -- process groups ----------------------------------------------------------------------------------------------
@@ -174,16 +200,17 @@ def _announced_wait(wait: Callable[..., Any]) -> Callable[..., Any]:
     return announce
 
 
-def _stand_ins_of_groups() -> Iterator[Replacement]:
+def _stand_ins_of_ranks() -> Iterator[Replacement]:
     yield c10d, "ProcessGroupGloo", LoopbackGloo
     yield c10d, "_new_process_group_helper", _gated_group_helper(c10d._new_process_group_helper)
     yield c10d, "_warn_not_in_group", _told_not_in_group(c10d._warn_not_in_group)
     yield dist.Work, "wait", _announced_wait(dist.Work.wait)
+    yield Tensor, "register_post_accumulate_grad_hook", _noted(Tensor.register_post_accumulate_grad_hook)
 
 
 def _stand_ins() -> Iterator[Replacement]:
     yield c10d, "_world", _WorldOfThread(c10d._world)
-    yield from _stand_ins_of_groups()
+    yield from _stand_ins_of_ranks()
     yield torch.random, "default_generator", _GeneratorOfThread()
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from .backward import after_backward
+from .backward import after_backward, after_gradient
 from .engine import BUCKET_BYTES, Engine, ParamGroups
 from .flat import ReplicatedBucket, in_buckets
 
@@ -57,9 +56,9 @@ class DataParallel(Engine):
         buckets = in_buckets(reversed(self.trainable), bucket_bytes)
         self.buckets = [ReplicatedBucket(params) for params in buckets]
         self.optimizer = self._make_optimizer(optimizer_class, defaults)
-        for bucket in self.buckets:
+        for number, bucket in enumerate(self.buckets):
             for index, param in enumerate(bucket.params):
-                param.register_post_accumulate_grad_hook(partial(self._on_gradient, bucket, index))
+                after_gradient(param, self._on_gradient, number, index)
         self._synchronize = True
         self._in_backward = False
         self._next = 0  # the bucket that is to be reduced next: every rank takes them in this order
@@ -79,13 +78,13 @@ class DataParallel(Engine):
             self._in_backward, self._next = True, 0
             after_backward(self._end_backward)
 
-    def _on_gradient(self, bucket: ReplicatedBucket, index: int, param: Parameter) -> None:
+    def _on_gradient(self, number: int, index: int, param: Parameter) -> None:
         """Autograd has just put a gradient into `param.grad`, or added it to what was there."""
         self._begin_backward()
         if not self._synchronize:
             return
         assert param.grad is not None
-        bucket.add_grad(index, param.grad, self.scale)
+        self.buckets[number].add_grad(index, param.grad, self.scale)
         param.grad = None  # it is in flat_grad now
         while self._next < len(self.buckets) and self.buckets[self._next].complete:
             self._all_reduce(self.buckets[self._next])

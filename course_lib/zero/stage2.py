@@ -16,14 +16,13 @@ Elements sent per rank and step: 2Ψ·(N-1)/N as in stage 1; each further micro-
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .backward import after_backward
+from .backward import after_backward, after_gradient
 from .engine import BUCKET_BYTES, Engine, ParamGroups
 from .flat import ShardedBucket, in_buckets
 
@@ -61,9 +60,9 @@ class Stage2(Engine):
         buckets = in_buckets(reversed(self.trainable), bucket_bytes)
         self.buckets = [ShardedBucket(params, self.rank, self.world_size) for params in buckets]
         self.optimizer = self._make_optimizer(optimizer_class, defaults)
-        for bucket in self.buckets:
+        for number, bucket in enumerate(self.buckets):
             for index, param in enumerate(bucket.params):
-                param.register_post_accumulate_grad_hook(partial(self._on_gradient, bucket, index))
+                after_gradient(param, self._on_gradient, number, index)
         self._in_backward = False
         self._next = 0  # the bucket that is to be reduced next: every rank takes them in this order
         self._reduction: tuple[ShardedBucket, Tensor, Tensor, Any] | None = None
@@ -73,11 +72,11 @@ class Stage2(Engine):
             self._in_backward, self._next = True, 0
             after_backward(self._end_backward)
 
-    def _on_gradient(self, bucket: ShardedBucket, index: int, param: nn.Parameter) -> None:
+    def _on_gradient(self, number: int, index: int, param: nn.Parameter) -> None:
         """Autograd has just put a gradient into `param.grad`."""
         self._begin_backward()
         assert param.grad is not None
-        bucket.add_grad(index, param.grad, self.scale)
+        self.buckets[number].add_grad(index, param.grad, self.scale)
         param.grad = None  # it is in flat_grad now: the whole gradient is freed here
         while self._next < len(self.buckets) and self.buckets[self._next].complete:
             self._reduce_scatter(self.buckets[self._next])

@@ -6,12 +6,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+import weakref
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import RankError, World
+from course_lib import RankError, World, zero
 from course_lib.world.gloo import loopback
 
 
@@ -65,6 +67,37 @@ def run(world: World, program) -> None:
         world.run(program)
 
 
+@pytest.mark.parametrize("backend", ["simulated", "processes"])
+def test_a_model_whose_hooks_hold_it_is_gone_after_the_run(backend: str):
+    def hook_a_model():
+        net = torch.nn.Bilinear(2, 2, 2)
+        for param in net.parameters():
+            param.register_post_accumulate_grad_hook(lambda param: net.zero_grad())
+
+    def still_there() -> int:
+        gc.collect()
+        return sum(type(thing) is torch.nn.Bilinear for thing in gc.get_objects())
+
+    world = World(2, backend=backend)
+    world.run(hook_a_model)
+    assert still_there() == 0
+    assert list(world.run(still_there)) == [0, 0]
+
+
+def test_an_engine_that_is_dropped_is_gone():
+    def train(name: str) -> bool:
+        engine = getattr(zero, name)(torch.nn.Linear(2, 2), torch.optim.SGD, lr=0.1)
+        engine(torch.ones(1, 2)).sum().backward()
+        there, deadline = weakref.ref(engine), time.monotonic() + 10
+        del engine
+        while there() is not None and time.monotonic() < deadline:  # the thread that delivers a result may be late
+            gc.collect()
+        return there() is None
+
+    for name in ("DataParallel", "Stage1", "Stage2", "Stage3"):
+        assert list(World(2).run(train, name)) == [True, True], name
+
+
 @pytest.mark.slow
 def test_a_callback_that_outlives_its_rank_does_not_end_the_process():
     """It holds the last reference to a group, on a thread of gloo's, which the group joins when it ends."""
@@ -105,7 +138,7 @@ def test_profilers_see_runs_and_ranks_also_after_one_was_stopped():
 
         import torch
         import torch.distributed as dist
-        from course_lib import RankError, World
+        from course_lib import RankError, World, zero
 
         def train():
             with cProfile.Profile() as profile:
