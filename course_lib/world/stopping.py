@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 
+from . import interrupts
 from .fault import Stopped
 
 
@@ -25,12 +26,13 @@ def settle() -> None:
     call and each turn of a loop, until one arrives: all code runs slower, and with a profiler never gets on. What was
     taken back, or came too late, does not arrive. So the calling thread sends itself one.
     """
-    try:
-        send_stopped(threading.current_thread())
-        while True:
+    with interrupts.put_off():  # one that came first would leave the other to come in the learner's own code
+        try:
+            send_stopped(threading.current_thread())
+            while True:
+                pass
+        except Stopped:
             pass
-    except Stopped:
-        pass
 
 
 def _send(thread: threading.Thread, exception: ctypes.py_object[type[BaseException]] | None) -> None:
