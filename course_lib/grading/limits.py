@@ -3,7 +3,8 @@
 [Note: what a process leaves behind]
 A process that has detached itself is nobody's child, and a fork bomb has new ones while it is being killed. So each is
 known by its environment, in which `COURSE_HOME` is in the scratch folder of its notebook; all are stopped before the
-first is killed; and this goes on until no other comes.
+first is killed; and this goes on until no other comes. A look must be shorter than such a process lives: it reads of
+those alone that the last one did not see.
 """
 
 import time
@@ -16,7 +17,7 @@ import psutil
 
 POLL_SECONDS = 0.2
 KILL_SECONDS = 10.0
-QUIET_LOOKS = 3  # so many looks in a row must find nobody new: one that starts the next and ends may slip through one
+QUIET_SECONDS = 0.1  # for so long nobody new must be found: one that starts the next and ends may slip through a look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,17 +81,11 @@ class Watch:
 
     def kill(self) -> None:
         """End the process and all that it has started."""
-        deadline = time.monotonic() + KILL_SECONDS
-        stopped: set[psutil.Process] = set()
-        quiet_looks = 0
-        while quiet_looks < QUIET_LOOKS and time.monotonic() < deadline:
-            before = len(stopped)
-            for process in self._everybody():
-                if process not in stopped:
-                    with suppress(psutil.Error):
-                        process.suspend()  # at once: it may be about to start another, and end
-                        stopped.add(process)
-            quiet_looks = 0 if len(stopped) > before else quiet_looks + 1
+        stopped = []
+        for process in self._everybody():
+            with suppress(psutil.Error):
+                process.suspend()  # at once: it may be about to start another, and end
+                stopped.append(process)
         for process in stopped:
             with suppress(psutil.Error):
                 process.kill()
@@ -108,13 +103,26 @@ class Watch:
         return set()
 
     def _everybody(self) -> Iterator[psutil.Process]:
-        """The family, and those that have left it; the youngest of these first, as they are the first to be gone."""
-        yield from filter(_runs, self._family())
-        for pid in reversed(psutil.pids()):
-            with suppress(psutil.Error, OSError):  # it is gone, or somebody else's
-                process = psutil.Process(pid)
-                if process.environ().get("COURSE_HOME") == str(self._home) and _runs(process):
+        """The family, and those that have left it as they come, until none has come for QUIET_SECONDS."""
+        yield from self._family()
+        last_came = time.monotonic()
+        deadline = last_came + KILL_SECONDS
+        known: set[int] = set()
+        while time.monotonic() < min(last_came + QUIET_SECONDS, deadline):
+            pids = psutil.pids()
+            for pid in reversed(pids):  # the youngest first, as they are the first to be gone
+                if pid not in known and (process := self._stray(pid)):
+                    last_came = time.monotonic()
                     yield process
+            known = set(pids)
+
+    def _stray(self, pid: int) -> psutil.Process | None:
+        """The process of that number, if it was started under this watch, whosever child it is now."""
+        with suppress(psutil.Error, OSError):  # it is gone, or somebody else's
+            process = psutil.Process(pid)
+            if process.environ().get("COURSE_HOME") == str(self._home) and _runs(process):
+                return process
+        return None
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from torch.distributed import distributed_c10d as c10d
 
 from ..errors import CourseError
-from . import interpose, metered, simulated, stopping, streams, torch_internals
+from . import interpose, interrupts, metered, simulated, stopping, streams, torch_internals
 from .dryrun_rank import DryRank, NotInGroup
 from .dryrun_run import DryOutcome
 from .dryrun_standins import stand_ins
@@ -93,8 +93,9 @@ def _supervised(rank: DryRank, timeout: float) -> RankError | Interrupted | None
     """Let `rank` run until it has left, or its time is over: what went wrong."""
     deadline = time.monotonic() + timeout
     kind, site, interrupt = "", None, False
-    rank.start()
     try:
+        with interrupts.put_off():  # a rank that has no thread yet cannot be stopped, nor joined
+            rank.start()
         while rank.is_alive() and time.monotonic() < deadline:
             rank.join(0.1)  # short: not every interrupt ends a wait
         if rank.is_alive():

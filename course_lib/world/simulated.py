@@ -108,8 +108,9 @@ def _conduct(
         if measured:
             stack.enter_context(owners_told.in_use())
         try:
-            for rank in ranks:
-                rank.start()
+            with interrupts.put_off():  # a rank that has no thread yet cannot be stopped, nor joined
+                for rank in ranks:
+                    rank.start()
             _supervise(rendezvous, timeout)
         except KeyboardInterrupt:
             interrupted = True

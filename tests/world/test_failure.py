@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World
+from course_lib.world.rank import Rank
 
 
 def rank() -> int:
@@ -436,6 +437,22 @@ def test_interrupting_stops_every_rank():
     assert time.monotonic() - started < world.timeout / 2
     assert "ranks 1, 2 waited in barrier #1" in str(caught.value)
     assert "\n".join(caught.value._render_traceback_()).startswith("KeyboardInterrupt: the run was interrupted")
+    assert works(world)
+
+
+def test_an_interrupt_while_the_ranks_are_being_started_stops_those_that_are(monkeypatch):
+    start = Rank.start
+
+    def interrupted(rank):
+        if rank.rank == 1:
+            _thread.interrupt_main()
+        start(rank)
+
+    world = World(3, timeout=20)
+    with monkeypatch.context() as patch:
+        patch.setattr(Rank, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt, match="the run was interrupted"):
+            world.run(lambda: time.sleep(0.5))
     assert works(world)
 
 
