@@ -39,9 +39,9 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     """Every tensor in `value`, and in lists, tuples and mappings in it."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        for item in list(value.values()):
-            yield from tensors_in(item)
     elif isinstance(value, list | tuple):
         for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        for item in list(value.values()):
             yield from tensors_in(item)

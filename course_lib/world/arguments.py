@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ..meter.storages import tensors_in
+
 _LISTS = {  # op: (the list with one tensor for each rank, the single tensor, where the list is needed)
     "all_gather": ("output_tensors", "input_tensors", "everywhere"),
     "reduce_scatter": ("input_tensors", "output_tensors", "everywhere"),
@@ -34,7 +36,7 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
     Raises:
         ValueError: a size, a number of tensors, a dtype or a device does not fit.
     """
-    for tensor in tensors_in(arguments.values()):
+    for tensor in tensors_in(arguments):
         if tensor.device.type not in devices:
             raise ValueError(
                 f"{op}: the tensor is on device {tensor.device}, and gloo, the backend of this world, sends from the "
@@ -53,15 +55,6 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
     elif op == "all_to_all_single":
         for name in ("input", "output"):
             _check_splits(op, group_size, name, arguments[name], arguments[f"{name}_split_sizes"])
-
-
-def tensors_in(value: Any) -> Any:
-    """Every tensor in nested lists, tuples and views of them, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif not isinstance(value, str | bytes) and hasattr(value, "__iter__"):
-        for item in value:
-            yield from tensors_in(item)
 
 
 def _check_count(op: str, group_size: int, count: int) -> None:

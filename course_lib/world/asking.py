@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 from . import torch_internals
@@ -34,11 +33,10 @@ class Asking:
         group = torch_internals.group_of(arguments["process_group"])
         reduce_op = torch_internals.reduce_op_name(arguments["reduce_op"]) if "reduce_op" in arguments else None
         op, ranks = OPS.get(name, name), torch_internals.group_ranks(group)
-        call = describe(op, group.group_name, ranks, arguments, reduce_op)
+        number = self._numbers[group.group_name, op] + 1
+        call = describe(op, number, group.group_name, ranks, arguments, reduce_op)
         check(op, len(ranks), call.root == self._rank, arguments, devices)
-        key = (call.group_name, op)
-        self._numbers[key] += 1
-        call = replace(call, number=self._numbers[key])
+        self._numbers[group.group_name, op] = number
         self.calls.append(call)
         return call
 

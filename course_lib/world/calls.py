@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..meter.storages import tensors_in
 from .sites import Site, learner_site
 
 # The op that a learner knows, for each c10d operator.
@@ -165,10 +166,10 @@ class Call:
 
 
 def describe(
-    op: str, group_name: str, ranks: tuple[int, ...], arguments: dict[str, Any], reduce_op: str | None
+    op: str, number: int, group_name: str, ranks: tuple[int, ...], arguments: dict[str, Any], reduce_op: str | None
 ) -> Call:
     """The `Call` behind the arguments of a `c10d` operator, by their names in its schema."""
-    tensors = list(_flatten(arguments.get(_AGREED.get(op, ""), ())))
+    tensors = list(tensors_in(arguments.get(_AGREED.get(op, ""), ())))
     root = next((arguments[name] for name in ("root_rank", "src", "dst") if name in arguments), None)
     if root is not None and not 0 <= root < len(ranks):
         raise ValueError(
@@ -176,10 +177,11 @@ def describe(
             f"src and dst are global ranks, here one of {list(ranks)}."
         )
     agreed = op not in ("all_to_all", "all_to_all_single")
-    whole = list(_flatten(arguments.get(_WHOLE.get(op, ""), ())))
+    whole = list(tensors_in(arguments.get(_WHOLE.get(op, ""), ())))
     parts = len(ranks) if op in ("gather", "scatter") else 1  # of these, only the root sees the whole
     return Call(
         op=op,
+        number=number,
         group_name=group_name,
         ranks=ranks,
         site=learner_site(),
@@ -197,7 +199,7 @@ def describe(
 def _splits(op: str, arguments: dict[str, Any], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if op == "all_to_all":
         sent, received = (
-            tuple(tensor.numel() for tensor in _flatten(arguments[name]))
+            tuple(tensor.numel() for tensor in tensors_in(arguments[name]))
             for name in ("input_tensors", "output_tensors")
         )
         return sent, received
@@ -212,11 +214,3 @@ def _splits(op: str, arguments: dict[str, Any], members: int) -> tuple[tuple[int
         sizes(arguments["input"], arguments["input_split_sizes"]),
         sizes(arguments["output"], arguments["output_split_sizes"]),
     )
-
-
-def _flatten(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        yield value
-    else:
-        for item in value:
-            yield from _flatten(item)

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from ..meter import MemoryMeter
+from ..meter.storages import tensors_in
 from . import interpose, torch_internals
-from .arguments import tensors_in
 from .asking import Asking
 from .calls import Call
 from .dryrun_tensors import FakeCopies, NoNumbers, WithoutNumbers
@@ -64,7 +64,7 @@ class DryRank(threading.Thread):
         call.times.matched = call.times.done = call.times.issued
         if self.meter is not None:
             self.meter.lend(arguments.values())  # which says what these are for; nobody borrows them
-        tensors = list(tensors_in(arguments.values()))
+        tensors = list(tensors_in(arguments))
         if not any(isinstance(tensor, torch_internals.FakeTensor) for tensor in tensors):
             return execute(*arguments.values())  # integers of DDP's C++ part: as if its peers had the same
         self._mode.forget(tensors)

@@ -21,8 +21,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from ..errors import CourseError
 from ..meter.operators import current, watched_again
+from ..meter.storages import tensors_in
 from . import interpose
-from .arguments import tensors_in
 from .copies import Copies
 from .torch_internals import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
 

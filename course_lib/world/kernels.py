@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import torch_internals  # first: it says clearly when this torch lacks a name
-from .arguments import tensors_in
+from ..meter.storages import tensors_in
+from . import torch_internals
 
 if TYPE_CHECKING:
     from .interpose import Interposer

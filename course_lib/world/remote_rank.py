@@ -22,8 +22,8 @@ import torch
 
 from ..meter import MemoryMeter
 from ..meter.operators import unwatched
+from ..meter.storages import tensors_in
 from . import torch_internals
-from .arguments import tensors_in
 from .asking import Asking, is_later
 from .calls import Call
 from .fault import Stopped
@@ -172,7 +172,7 @@ class RemoteRank:
             return result
 
     def _collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
-        on_gpu = next(tensors_in(arguments.values())).is_cuda
+        on_gpu = next(tensors_in(arguments)).is_cuda
         call = self._asking.call(operator, arguments, ("cpu",) if self.job.device is None else ("cpu", "cuda"))
         tag = arguments.get("tag", 0)
         if self.job.nccl and on_gpu:

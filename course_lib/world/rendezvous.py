@@ -36,7 +36,8 @@ class Rendezvous:
         self.waits: dict[int, Meeting] = {}
         self.diverged: Meeting | None = None
         self.started = time.perf_counter()
-        self.changed = threading.Condition()
+        self._lock = threading.RLock()
+        self.changed = threading.Condition(self._lock)
         self._matching = Matching()
 
     # -- what ranks do -------------------------------------------------------------------------------------------
@@ -54,7 +55,7 @@ class Rendezvous:
             if meeting.open:
                 self.states[rank], self.waits[rank] = State.WAITING, meeting
                 self._check_deadlock()
-                self.changed.notify_all()
+                self._tell_if_over()
 
     def outside(self, rank: int, call: Call) -> None:
         """Fail the run: `rank` made a call of a group that it does not belong to."""
@@ -83,7 +84,7 @@ class Rendezvous:
             for meeting in self._matching.open:
                 self._check_absent(meeting)
             self._check_deadlock()
-            self.changed.notify_all()
+            self._tell_if_over()
 
     # -- what the supervisor calls -------------------------------------------------------------------------------
 
@@ -98,7 +99,6 @@ class Rendezvous:
             self.stopping = True
             for meeting in self._matching.open:
                 meeting.call_off()
-            self.changed.notify_all()
 
     def busy(self, *states: State) -> bool:
         """Whether any rank is in one of `states`."""
@@ -135,7 +135,10 @@ class Rendezvous:
         for rank in [rank for rank, waited in self.waits.items() if waited is meeting]:
             self.states[rank] = State.RUNNING  # from now on, though its thread may wake later
             del self.waits[rank]
-        self.changed.notify_all()
+
+    def _tell_if_over(self) -> None:
+        if self.over:
+            self.changed.notify_all()
 
     def _break(self, meeting: Meeting, fault: Fault) -> None:
         self._matching.never(meeting)

@@ -28,6 +28,7 @@ class ThreadRendezvous(Rendezvous):
         self.spans = [(inf, inf)] * world_size  # when each rank entered the learner's function, and when it left
         self._asking = [Asking(rank) for rank in range(world_size)]
         self._threads: dict[int, int] = {}
+        self._gates: dict[Meeting, threading.Condition] = {}  # where ranks wait for others, each meeting's its own
         self._works: dict[int, dict[int, tuple[Any, Meeting]]] = defaultdict(dict)  # by rank, by id of the Work
 
     @property
@@ -90,10 +91,9 @@ class ThreadRendezvous(Rendezvous):
     def stop(self) -> None:
         """From now on, a rank that waits, or comes to a call, is stopped."""
         with self.changed:
-            self.stopping = True
-            for meeting in self._matching.open:
-                meeting.call_off()
-            self.changed.notify_all()
+            super().stop()
+            for gate in self._gates.values():
+                gate.notify_all()
 
     @property
     def delivering(self) -> bool:
@@ -127,9 +127,14 @@ class ThreadRendezvous(Rendezvous):
         if self._threads[rank] == threading.get_ident():  # a callback's wait does not keep its rank from going on
             super().wait(rank, meeting)
         while meeting.open and not self.stopping:
-            self.changed.wait()
+            self._gates.setdefault(meeting, threading.Condition(self._lock)).wait()
         if self.stopping:
             raise Stopped
+
+    def _hold(self, meeting: Meeting) -> None:
+        super()._hold(meeting)
+        if not meeting.open and (gate := self._gates.pop(meeting, None)):
+            gate.notify_all()
 
     def _forget(self, rank: int, work_id: int, _: Any) -> None:
         self._works[rank].pop(work_id, None)

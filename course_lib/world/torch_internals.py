@@ -109,7 +109,10 @@ def group_ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
 
 def reduce_op_name(boxed: Any) -> str:
     """`"sum"`, `"max"`, ... of the boxed argument of a `c10d` operator."""
-    return dist.ReduceOp.RedOpType(boxed.op()).name.lower()
+    return _REDUCE_OPS[boxed.op()]
+
+
+_REDUCE_OPS = {op.value: name.lower() for name, op in dist.ReduceOp.RedOpType.__members__.items()}
 
 
 def work_of(result: Any) -> Any:
