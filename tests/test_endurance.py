@@ -103,5 +103,5 @@ def test_nothing_piles_up() -> None:
     memory_late, threads_late, files_late, of_ranks_late = (max(column) for column in zip(*late, strict=True))
     assert (threads_late, files_late) == (threads, files)
     assert of_ranks_late <= of_ranks + 10  # connections come and go with the groups that ranks were in
-    # Before that, not every exercise has met a wrong answer, and remembers what its known mistakes do.
-    assert SECONDS < 3600 or memory_late - memory <= GROWTH
+    # Before that, torch, gloo and the allocator still meet what is new to them.
+    assert SECONDS < 600 or memory_late - memory <= GROWTH

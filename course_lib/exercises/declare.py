@@ -71,7 +71,7 @@ class Remembered:
     Attributes:
         latest: the solution that was checked last, so that it can be checked again.
         observed: what the reference and the known mistakes did, by solution and by what the case was drawn from: they
-            do the same each time, so once is enough.
+            do the same each time, so once is enough. It is forgotten when others have been checked: see `recall`.
     """
 
     latest: Solution | None = None

@@ -60,13 +60,19 @@ class DryRun:
         size_of: Callable[[int], int] | None,
     ) -> DryOutcome:
         """Call `fn(*args, **kwargs)` as the one rank."""
+        with interrupts.put_off() as late:
+            return self._run(FakeCopies(fn, args, kwargs), timeout, size_of, late)
+
+    def _run(
+        self, copies: FakeCopies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
+    ) -> DryOutcome:
         started = time.perf_counter()
         meter = None if size_of is None else metered.memory_meter(self._rank, started, size_of, WeakSet())
-        rank = DryRank(self._rank, self._world_size, FakeCopies(fn, args, kwargs), meter)
+        rank = DryRank(self._rank, self._world_size, copies, meter)
         with ExitStack() as stack:
             for context in _contexts(measured=meter is not None):
                 stack.enter_context(context.in_use())
-            failure = _supervised(rank, timeout)
+            failure = _supervised(rank, timeout, late)
         for line in rank.streams.output.splitlines():
             print(f"[rank {self._rank}] {line}")
         if failure is not None:
@@ -89,20 +95,15 @@ def _contexts(measured: bool) -> Iterator[Shared]:
         yield simulated.owners_told
 
 
-def _supervised(rank: DryRank, timeout: float) -> RankError | Interrupted | None:
-    """Let `rank` run until it has left, or its time is over: what went wrong."""
+def _supervised(rank: DryRank, timeout: float, late: list[Any]) -> RankError | Interrupted | None:
+    """Let `rank` run until it has left, its time is over or an interrupt is in `late`: what went wrong."""
     deadline = time.monotonic() + timeout
-    kind, site, interrupt = "", None, False
-    try:
-        with interrupts.put_off():  # a rank that has no thread yet cannot be stopped, nor joined
-            rank.start()
-        while rank.is_alive() and time.monotonic() < deadline:
-            rank.join(0.1)  # short: not every interrupt ends a wait
-        if rank.is_alive():
-            kind = "timeout"
-    except KeyboardInterrupt:
-        kind, interrupt = "interrupted", True
-    if kind:
+    site = None
+    rank.start()
+    while rank.is_alive() and not late and time.monotonic() < deadline:
+        rank.join(0.1)  # short, for the sake of `late`
+    if rank.is_alive():
+        kind = "interrupted" if late else "timeout"
         site = rank.where()
         _stop(rank)
     elif rank.error is None:
@@ -117,7 +118,8 @@ def _supervised(rank: DryRank, timeout: float) -> RankError | Interrupted | None
         stopped=not rank.is_alive(),
     )
     message = _told(kind, report, rank.world_size, timeout)
-    if interrupt:
+    if kind == "interrupted":
+        late.clear()
         return Interrupted(message)
     return RankError(message, kind=kind, rank=rank.rank, ranks=[report], output=[rank.streams.output])
 

@@ -85,5 +85,5 @@ atexit.register(loopback.close)
 class LoopbackGloo(_Gloo):
     """`ProcessGroupGloo` on the shared device; made by `init_process_group` and `new_group` while ranks run."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, **since_torch_2_15: bool) -> None:
         super().__init__(store, rank, size, loopback.options(timeout))

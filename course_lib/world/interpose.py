@@ -141,6 +141,7 @@ def no_groups() -> SimpleNamespace:
         tags_to_pg={},
         pg_to_tag={},
         pg_coalesce_state={},
+        pg_flight_recorder_hooks={},  # since torch 2.15
         comms=[],
         pg_config_info=[],
     )

@@ -65,14 +65,19 @@ class Simulated:
         timeout: float,
         size_of: Callable[[int], int] | None,
     ) -> Outcome:
+        with interrupts.put_off() as late:
+            return self._run(Copies(fn, args, kwargs), timeout, size_of, late)
+
+    def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Outcome:
         rendezvous = ThreadRendezvous(self._world_size)
-        ranks = _ranks(rendezvous, Copies(fn, args, kwargs), size_of)
-        reports, interrupted = _conduct(rendezvous, ranks, timeout, measured=size_of is not None)
+        ranks = _ranks(rendezvous, copies, size_of)
+        reports = _conduct(rendezvous, ranks, timeout, late, measured=size_of is not None)
         outputs = [rank.streams.output for rank in ranks]
         if (fault := rendezvous.fault) is not None:
             reports = [_completed(report, ranks[report.rank]) for report in reports]
             message = tell(fault, reports, rendezvous.diverged, timeout)
-            if interrupted:
+            if fault.kind == "interrupted":
+                late.clear()
                 raise Interrupted(message)
             raise RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=outputs)
         return Outcome(
@@ -96,32 +101,24 @@ def _ranks(rendezvous: ThreadRendezvous, copies: Copies, size_of: Callable[[int]
 
 
 def _conduct(
-    rendezvous: ThreadRendezvous, ranks: list[Rank], timeout: float, *, measured: bool
-) -> tuple[list[RankReport], bool]:
-    """Let the ranks run until they have left, or are stopped: what each was doing at a fault, and whether that was an
-    interrupt."""
+    rendezvous: ThreadRendezvous, ranks: list[Rank], timeout: float, late: list[Any], *, measured: bool
+) -> list[RankReport]:
+    """Let the ranks run until they have left, or are stopped: what each was doing at a fault."""
     reports: list[RankReport] = []
-    interrupted = False
     with ExitStack() as stack:
         for context in (process_settings, streams.streams_by_thread, interpose.rank_threads):
             stack.enter_context(context.in_use())
         if measured:
             stack.enter_context(owners_told.in_use())
-        try:
-            with interrupts.put_off():  # a rank that has no thread yet cannot be stopped, nor joined
-                for rank in ranks:
-                    rank.start()
-            _supervise(rendezvous, timeout)
-        except KeyboardInterrupt:
-            interrupted = True
-            rendezvous.fail("interrupted")
-        with interrupts.put_off():
-            if rendezvous.fault is not None:
-                _settle(rendezvous)
-                reports = _reports(rendezvous, ranks)
-                _stop(rendezvous, ranks)
-            _close(rendezvous, ranks)
-    return reports, interrupted
+        for rank in ranks:
+            rank.start()
+        _supervise(rendezvous, timeout, late)
+        if rendezvous.fault is not None:
+            _settle(rendezvous)
+            reports = _reports(rendezvous, ranks)
+            _stop(rendezvous, ranks)
+        _close(rendezvous, ranks)
+    return reports
 
 
 owners_told = Shared(metered.owners_told)
@@ -145,16 +142,18 @@ def _process_settings_kept() -> Iterator[None]:
 process_settings = Shared(_process_settings_kept)
 
 
-def _supervise(rendezvous: Rendezvous, timeout: float) -> None:
-    """Wait until the run is over; after `timeout` seconds it is over in any case."""
+def _supervise(rendezvous: Rendezvous, timeout: float, late: list[Any]) -> None:
+    """Wait until the run is over; after `timeout` seconds, or when an interrupt is in `late`, it is in any case."""
     deadline = time.monotonic() + timeout
     with rendezvous.changed:
         while not rendezvous.over:
             left = deadline - time.monotonic()
-            if left <= 0:
+            if late:
+                rendezvous.fail("interrupted")
+            elif left <= 0:
                 rendezvous.fail("timeout")
             else:
-                rendezvous.changed.wait(min(left, 0.1))  # short: not every interrupt ends a wait
+                rendezvous.changed.wait(min(left, 0.1))  # short, for the sake of `late`
 
 
 def _reports(rendezvous: Rendezvous, ranks: list[Rank]) -> list[RankReport]:
