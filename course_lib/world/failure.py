@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -131,7 +132,7 @@ class RankError(CourseError):
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of the frames of this library."""
-        lines = [f"{type(self).__name__}: {self}"]
+        lines = [_wrapped(f"{type(self).__name__}: {self}")]
         if self.traceback:
             lines.append("\nLibrary frames are left out; they are in the error's .traceback.")
         return lines
@@ -142,7 +143,15 @@ class Interrupted(KeyboardInterrupt):
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of the frames of this library."""
-        return [f"KeyboardInterrupt: {self}"]
+        return [_wrapped(f"KeyboardInterrupt: {self}")]
+
+
+def _wrapped(text: str) -> str:
+    """`text` in lines that fit a notebook: JupyterLab breaks longer ones inside words."""
+    return "\n".join(
+        textwrap.fill(line, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        for line in text.split("\n")
+    )
 
 
 def _rebuild(message: str, kind: str, rank: int, ranks: Sequence[RankReport], output: Sequence[str]) -> RankError:

@@ -479,6 +479,14 @@ def test_ipython_shows_the_message_and_no_frames_of_ours():
     assert "simulated.py" not in rendered and ".traceback" in rendered
 
 
+def test_ipython_shows_no_line_that_a_notebook_would_break():
+    def program():
+        raise ValueError(" ".join(["word"] * 60))
+
+    rendered = "\n".join(failure(program, world_size=2)._render_traceback_())
+    assert rendered.count("word") >= 60 and max(map(len, rendered.split("\n"))) <= 88
+
+
 def test_a_stop_that_comes_in_a_finalizer_is_not_told():
     class Slow:
         def __del__(self):
