@@ -194,7 +194,8 @@ def test_measured_operators_with_numbers_give_what_unmeasured_ones_give():
         made = []
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.complex64, torch.bool):
             x = torch.tensor([1, 0, 3]).to(dtype)
-            made += [x * 2.5, x * 2, x * True, x + 1j, 2 - x if dtype != torch.bool else ~x, x == 1]
+            i = 1 if dtype == torch.bfloat16 else 1j  # torch 2.15 gives their sum a dtype that it cannot add
+            made += [x * 2.5, x * 2, x * True, x + i, 2 - x if dtype != torch.bool else ~x, x == 1]
             made += [torch.where(x == 1, x, 0.1), torch.tensor(0.1).to(dtype)]
             if dtype.is_floating_point or dtype.is_complex:
                 x *= 0.1
