@@ -106,6 +106,15 @@ def test_a_torch_without_a_private_name_is_told(monkeypatch: pytest.MonkeyPatch)
     assert "_set_thread_isolation_mode" in finding.value
 
 
+def test_a_torch_that_ranks_do_not_run_on_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.simulated_worlds().status == "ok"
+
+    monkeypatch.setattr("course_lib.world.gloo.LoopbackGloo.__init__", lambda self: None)
+    finding = doctor.simulated_worlds()
+    assert finding.status == "missing"
+    assert finding.value.startswith("both ranks raised TypeError: ")
+
+
 def test_a_machine_without_a_loopback_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.net_if_addrs", dict)
 
