@@ -1,7 +1,8 @@
 """What training would cost: bytes held, bytes sent and seconds, by plain arithmetic. Imports nothing of ours.
 
 what is asked   checks <- shapes <- models;  precision, optimizers <- settings
-bytes held      parts, partition <- layout <- zero (of replay) <- engines;  activations, allocator, engines <- memory
+bytes held      parts, partition <- layout <- zero (of replay), fully_shard (of fully_shard_replay) <- engines;
+                activations, allocator, engines <- memory
 bytes sent      engines <- volume
 seconds         volume <- cost <- hardware;  work, schedule, hardware <- step
 the whole       memory, volume, step, explain <- plan <- choose;  deepspeed: others' estimates, to compare with

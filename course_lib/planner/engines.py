@@ -8,8 +8,9 @@ states follow, as in the paper's formulas.
 from dataclasses import replace
 from functools import partial
 
+from .fully_shard import fully_shard
 from .layout import BUCKET_BYTES, Held, Layout, everything, gradients, parameters, uncut, unit_buffers
-from .partition import flat, greedy, rows
+from .partition import flat, greedy
 from .parts import END, START
 from .settings import Settings
 from .shapes import Model, numel
@@ -18,7 +19,9 @@ from .zero import zero
 
 def layout(model: Model, settings: Settings) -> Layout:
     """The layout of the engine that the settings name."""
-    return {"paper": _paper, "zero": zero, "torch": _torch}[settings.engine](model, settings)
+    if settings.engine == "torch":
+        return fully_shard(model, settings) if settings.stage == 3 else _torch(model, settings)
+    return (_paper if settings.engine == "paper" else zero)(model, settings)
 
 
 def _paper(model: Model, settings: Settings) -> Layout:
@@ -41,31 +44,22 @@ def _paper(model: Model, settings: Settings) -> Layout:
 
 
 def _torch(model: Model, settings: Settings) -> Layout:
-    """DistributedDataParallel, with ZeroRedundancyOptimizer in stage 1; fully_shard in stage 3.
+    """DistributedDataParallel, with ZeroRedundancyOptimizer in stage 1.
 
-    fully_shard cuts each tensor by rows, and its shards, fp32 in mixed precision, are the masters themselves.
     ZeroRedundancyOptimizer cuts no tensor: the rank with the largest states is planned. Another one's step may need
     more for a moment, if its largest tensor is larger.
     """
-    stage, ranks = settings.stage, settings.shards
-    policy = replace(settings.policy, accumulated=0)
-    if policy.master:
-        policy = replace(policy, kept=4, gradient=4, master=0)
-    whole = everything(model)
-    if stage == 1:
-        fullest = max(greedy(model.shapes, ranks), key=numel)
-        shard = _or_bare(uncut([tuple(fullest)]), model, ranks)
-    else:
-        shard = _or_bare(rows(model.units, ranks), model, ranks) if stage == 3 else whole
+    policy, whole = replace(settings.policy, accumulated=0), everything(model)
+    fullest = max(greedy(model.shapes, settings.shards), key=numel)
+    shard = _or_bare(uncut([tuple(fullest)]), model, settings.shards) if settings.stage else whole
     copies = Held(name="gradient buckets", numels=[model.params], width=policy.gradient,
                   why="DistributedDataParallel's copy of all gradients")  # fmt: skip
-    twice = Held(name="gradients of tied tensors", numels=2 * model.tied if stage < 3 else [], width=policy.gradient,
+    twice = Held(name="gradients of tied tensors", numels=2 * model.tied, width=policy.gradient,
                  why="two, while they are added up", moments=(END,))  # fmt: skip
-    buffers = [copies] if stage < 3 else unit_buffers(model, settings, policy) if model.units else []
     return Layout(
         policy=policy, shard=shard, updated=shard, parameters=parameters(whole, shard, settings, policy),
-        gradients=[*gradients(model, policy.gradient, partial(rows, ranks=ranks), shard, settings), twice],
-        bucket_bytes=settings.bucket_bytes or BUCKET_BYTES, buffers=buffers if model.units else [],
+        gradients=[*gradients(model, policy.gradient, uncut, shard, settings), twice],
+        bucket_bytes=settings.bucket_bytes or BUCKET_BYTES, buffers=[copies] if model.units else [],
     )  # fmt: skip
 
 

@@ -59,8 +59,6 @@ def header(model: Model, settings: Settings) -> Iterator[str]:
         yield "Activations are as measured; their gradients are left out, so that the peak may be higher."
     elif model.transformer is None:
         yield "Only the shapes are known: activations are left out."
-    if (settings.engine, settings.stage) == ("torch", 3):
-        yield "Each of fully_shard's buffers is planned at its worst: states are exact, the peak is an estimate."
     if model.units and not model.gradient_order and (settings.engine, settings.stage) == ("zero", 2):
         yield (
             "Gradients are taken to come from the last tensor to the first, each once. In another order more than two "

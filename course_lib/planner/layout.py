@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .parts import AVERAGING, END, FORWARD, MOMENTS, START, STEP
 from .precision import Precision
@@ -115,3 +116,30 @@ def unit_buffers(model: Model, settings: Settings, policy: Precision) -> list[He
 def largest_run(sizes: Sequence[int], length: int) -> int:
     """The largest sum of `length` neighbours, or of all if there are fewer."""
     return max((sum(sizes[at : at + length]) for at in range(max(1, len(sizes) - length + 1))), default=0)
+
+
+class OuterGradients(NamedTuple):
+    """When the gradients of the outer unit's tensors come, told by their numbers of elements.
+
+    Attributes:
+        early: of those that come before the layers'.
+        again: of those of them that get another one behind the layers', as the weight of a tied embedding does.
+        late: some come behind the layers', so that backward goes on behind the first one.
+    """
+
+    early: list[int]
+    again: list[int]
+    late: bool
+
+
+def outer_gradients(model: Model) -> OuterGradients:
+    """The outer unit's gradients. Where the order is not known, all are taken to come early, and backward to go on."""
+    sizes, places = everything(model), [place for group in model.gradient_order for place in group]
+    if not places:
+        return OuterGradients(uncut(model.units[:1]), [], any(model.units[:1]))
+    before_layers = len(model.units[0]) - model.behind
+    layers = range(before_layers, len(sizes) - model.behind)
+    at_layers = [at for at, place in enumerate(places) if place in layers] or [len(places)]
+    early, late = dict.fromkeys(places[: at_layers[0]]), {*places[at_layers[0] :]}.difference(layers)
+    again = [sizes[place] for place in early if place in late]
+    return OuterGradients([sizes[place] for place in early], again, not late.isdisjoint(places[at_layers[-1] :]))

@@ -13,7 +13,7 @@ from .hardware import Hardware
 from .hardware import hardware as named
 from .memory import parts
 from .models import MODELS
-from .parts import CATEGORIES, MOMENTS, Part
+from .parts import BEGIN, CATEGORIES, MOMENTS, Part
 from .schedule import Timeline
 from .settings import Settings, settings
 from .shapes import Model, Transformer, of_params, of_transformer
@@ -44,7 +44,11 @@ class Plan:
 
     @cached_property
     def moments(self) -> dict[str, dict[str, int]]:
-        """Bytes on the device by category, at each moment of a step that memory.py tells apart."""
+        """Bytes on the device by category, at each moment of a step that parts.py tells apart.
+
+        The start of forward is left out where it has nothing that is not there between steps.
+        """
+        told = {moment for part in self.parts for moment in part.moments if part.moments != MOMENTS}
         return {
             moment: {
                 category: sum(
@@ -55,6 +59,7 @@ class Plan:
                 for category in CATEGORIES
             }
             for moment in MOMENTS
+            if moment != BEGIN or moment in told
         }
 
     @property
@@ -68,7 +73,7 @@ class Plan:
     @property
     def peak_moment(self) -> str:
         """The moment of the step when the device holds most."""
-        return max(MOMENTS, key=lambda moment: sum(self.moments[moment].values()))
+        return max(self.moments, key=lambda moment: sum(self.moments[moment].values()))
 
     @property
     def peak_bytes(self) -> int:
@@ -123,10 +128,9 @@ def plan(
     1406250000
 
     How exact it is: states and bytes sent are exact, to the byte, wherever the shapes are known. The peak is within 2 %
-    of what this course's engines, DistributedDataParallel and ZeroRedundancyOptimizer are measured to hold, for a
-    `model`, and for shapes where activations are small beside the states: of those, shapes tell nothing. Given
-    `activation_bytes`, their gradients are still missing, which can be much in a convolutional model.
-    For `fully_shard` it is an estimate: its buffers are planned at their worst, each for itself.
+    of what this course's engines, DistributedDataParallel, ZeroRedundancyOptimizer and `fully_shard` are measured to
+    hold, for a `model`, and for shapes where activations are small beside the states: of those, shapes tell nothing.
+    Given `activation_bytes`, their gradients are still missing, which can be much in a convolutional model.
 
     Args:
         params: how many parameters, such as 7.5e9; or the shapes of all tensors, in the order of `model.parameters()`,

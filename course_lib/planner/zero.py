@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from . import replay
-from .layout import BUCKET_BYTES, Held, Layout, everything, parameters, uncut
+from .layout import BUCKET_BYTES, Held, Layout, everything, outer_gradients, parameters, uncut
 from .parts import AVERAGING, END, FORWARD, START, STEP
 from .replay import Moment, Sizes
 from .settings import Settings
@@ -108,7 +108,8 @@ def _moments(model: Model, settings: Settings, buckets: Sequence[Sizes]) -> list
     order = [[last - place for place in group] for group in model.order]
     if stage == 3:
         units = [uncut([unit]) for unit in model.units]
-        found = replay.stage3(units, ranks, settings.prefetch, *_outer_gradients(model))
+        outer = outer_gradients(model)
+        found = replay.stage3(units, ranks, settings.prefetch, outer.early, outer.again)
     elif stage == 2:
         found = replay.stage2(buckets, ranks, order)
     else:
@@ -117,21 +118,6 @@ def _moments(model: Model, settings: Settings, buckets: Sequence[Sizes]) -> list
     if settings.policy.master:
         unmade = {} if settings.allocator == "exact" else {"copied": ()}
     return [replace(moment, **unmade) for moment in found]
-
-
-def _outer_gradients(model: Model) -> tuple[list[int], list[int]]:
-    """Elements of the outer unit's tensors whose gradients come before the layers', and of those that get one again.
-
-    Where the order is not known, all are taken to come before.
-    """
-    sizes, places = everything(model), [place for group in model.gradient_order for place in group]
-    if not places:
-        return uncut(model.units[:1]), []
-    before_layers = len(model.units[0]) - model.behind
-    layers = range(before_layers, len(sizes) - model.behind)
-    first = next((at for at, place in enumerate(places) if place in layers), len(places))
-    early, late = dict.fromkeys(places[:first]), set(places[first:])
-    return [sizes[place] for place in early], [sizes[place] for place in early if place in late]
 
 
 def _of(settings: Settings, width: int) -> str:

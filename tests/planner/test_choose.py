@@ -147,4 +147,3 @@ def test_an_explanation_says_what_the_peak_leaves_out() -> None:
     assert in_what_order in plan(**given).explain()
     assert in_what_order not in plan(**given, gradient_order=[[2], [1], [0]]).explain()
     assert of_activations in plan(**given, activation_bytes=10**6).explain()
-    assert "the peak is an estimate" in plan(**given | {"stage": 3, "engine": "torch"}).explain()
