@@ -7,28 +7,23 @@ the time limit, an interrupt.
 from __future__ import annotations
 
 import selectors
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any
 
-from .calls import Call
 from .failure import RankReport
 from .fault import Fault, State
 from .meeting import Meeting
 from .output import Output
 from .process import Process, RankDied
-from .rendezvous import Rendezvous
+from .rendezvous import SETTLE, Rendezvous
 from .sites import Site, site_in_dump
-from .wire import Came, Entered, FromRank, Go, Job, Left, Outside, Refused, Stop, Waits
+from .wire import TELL_STACK, Came, Entered, FromRank, Go, Job, Left, Outside, Refused, Stop, Waits
 
 STARTING = 60.0
 """Seconds that ranks have to find each other, and to import what the function needs; its own time counts from then."""
-
-SETTLE = 0.15
-"""Seconds that the other ranks have, after a fault, to come to where they would wait."""
 
 LOCATE = 0.3
 """Seconds that ranks have to tell where they are."""
@@ -50,12 +45,16 @@ class Conduct:
         rendezvous: where the calls of ranks meet.
         left: what each rank told when it was done.
         output: what ranks print.
+        reports: what each rank was doing at a fault; empty where there was none.
+        replaced: of `spent`, the ranks that get a new process on the same machine; known when it is closed.
     """
 
     def __init__(self, processes: Sequence[Process], number: int, interrupts: list[Any]) -> None:
         self.rendezvous = Rendezvous(len(processes))
         self.left: dict[int, Left] = {}
         self.output = Output(len(processes))
+        self.reports: list[RankReport] = []
+        self.replaced: list[int] = []
         self._processes = processes
         self._number = number
         self._interrupts = interrupts
@@ -89,19 +88,19 @@ class Conduct:
             else:
                 self._hear(POLL)
 
-    def end(self) -> list[RankReport]:
+    def end(self) -> None:
         """After a fault: find out where ranks are, and stop them. Who does not stop is killed."""
         fault = self.rendezvous.fault
         assert fault is not None
         for rank in self._there:
             self._died(rank)  # has it? Then what others said of a broken connection is not the cause
-        if fault.kind not in ("timeout", "interrupted"):
+        if not fault.from_outside:
             self._hear_while(lambda: self.rendezvous.busy(State.RUNNING), SETTLE)
         lost = [rank for rank, state in enumerate(self.rendezvous.states) if state is State.RUNNING]
         for rank in lost:
-            self._processes[rank].signal(signal.SIGUSR2)
+            self._processes[rank].signal(TELL_STACK)
         self._hear_while(lambda: any(rank not in self._located for rank in lost), LOCATE)
-        reports = self._reports()
+        reports = self.rendezvous.reports(self._located.get)
         self.rendezvous.stopping = True
         for rank in self._there:
             self._tell(rank, Stop())
@@ -109,7 +108,9 @@ class Conduct:
         for rank in self._there:
             self._processes[rank].kill()
         self._hear_while(lambda: bool(self._there), DEATH)
-        return [self._completed(report) for report in reports]
+        self.reports = [
+            report.ended(self.left[report.rank].raised if report.rank in self.left else None) for report in reports
+        ]
 
     def close(self) -> None:
         """Hear the last that ranks have printed. All have left or are dead."""
@@ -117,6 +118,7 @@ class Conduct:
             self._printed(rank)
         self.output.close()
         self._selector.close()
+        self.replaced = [rank for rank in self.spent if not self._processes[rank].machine_lost]
 
     @property
     def spent(self) -> list[int]:
@@ -229,23 +231,3 @@ class Conduct:
     def _tell(self, rank: int, message: Job | Go | Stop) -> None:
         with suppress(RankDied):  # its status says so, soon
             self._processes[rank].send(message)
-
-    # -- telling ---------------------------------------------------------------------------------------------------
-
-    def _reports(self) -> list[RankReport]:
-        waits: dict[int, Call] = {rank: meeting.calls[rank] for rank, meeting in self.rendezvous.waits.items()}
-        return [
-            RankReport(rank=rank, state=state.value, site=self._located.get(rank), call=waits.get(rank))
-            for rank, state in enumerate(self.rendezvous.states)
-        ]
-
-    def _completed(self, report: RankReport) -> RankReport:
-        left = self.left.get(report.rank)
-        raised = None if left is None else left.raised
-        return RankReport(
-            rank=report.rank,
-            state="raised" if raised is not None else report.state,
-            site=report.site,
-            call=report.call,
-            raised=raised,
-        )

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
 
 from torch.distributed import distributed_c10d as c10d
 
 from ..errors import CourseError
-from . import interpose, interrupts, metered, simulated, stopping, streams, torch_internals
+from . import interpose, interrupts, metered, stopping, surroundings, torch_internals
 from .dryrun_rank import DryRank, NotInGroup
 from .dryrun_run import DryOutcome
 from .dryrun_standins import stand_ins
 from .dryrun_tensors import FakeCopies, NoNumbers
 from .failure import Interrupted, RankError, RankReport, advice_for, quoted
 from .standins import Replacement, Shared, replaced
+from .telling import MORE_TIME, RUN_AGAIN, still_busy
 
 GRACE = 1.0
 """Seconds in which a rank must stop when it is told to, before it is left behind."""
@@ -69,9 +69,7 @@ class DryRun:
         started = time.perf_counter()
         meter = None if size_of is None else metered.memory_meter(self._rank, started, size_of, WeakSet())
         rank = DryRank(self._rank, self._world_size, copies, meter)
-        with ExitStack() as stack:
-            for context in _contexts(measured=meter is not None):
-                stack.enter_context(context.in_use())
+        with surroundings.of_threads(measured=meter is not None), _dry_threads.in_use():
             failure = _supervised(rank, timeout, late)
         for line in rank.streams.output.splitlines():
             print(f"[rank {self._rank}] {line}")
@@ -87,12 +85,6 @@ class DryRun:
             rank=self._rank,
             world_size=self._world_size,
         )
-
-
-def _contexts(measured: bool) -> Iterator[Shared]:
-    yield from (simulated.process_settings, streams.streams_by_thread, interpose.rank_threads, _dry_threads)
-    if measured:
-        yield simulated.owners_told
 
 
 def _supervised(rank: DryRank, timeout: float, late: list[Any]) -> RankError | Interrupted | None:
@@ -129,13 +121,13 @@ def _stop(rank: DryRank) -> None:
     while rank.is_alive() and time.monotonic() < deadline:
         rank.stop()
         rank.join(0.02)
-    stopping.settle()
+    stopping.stop_looking()
 
 
 def _told(kind: str, report: RankReport, world_size: int, timeout: float) -> str:
     """The whole message of a `RankError`."""
     who = f"the dry run of rank {report.rank} of {world_size}"
-    site, advice = report.site, "run the cell again; the world is ready for it."
+    site, advice = report.site, RUN_AGAIN
     if report.raised is not None:
         site, advice = report.raised.site, advice_for(report.raised.message) or "mend that line, then run it again."
         headline = f"{who} raised {report.raised}"
@@ -147,17 +139,12 @@ def _told(kind: str, report: RankReport, world_size: int, timeout: float) -> str
             )
     elif kind == "timeout":
         headline = f"{who} was stopped after its time limit of {timeout:g} s"
-        advice = (
-            "look for a loop that never ends; if the work is only long, give the world more time: World(…, timeout=…)."
-        )
+        advice = f"look for a loop that never ends; {MORE_TIME}"
     else:
         headline = f"{who} was interrupted"
     lines = [headline, *([f"  at {quoted(site)}"] if site is not None else []), f"Next: {advice}"]
     if not report.stopped:
-        lines.append(
-            f"Note: rank {report.rank} could not be interrupted (a long call outside Python) and will stop when that "
-            "call returns. What it does until then is ignored."
-        )
+        lines.append(still_busy([report.rank]))
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from ..errors import CourseError
@@ -103,6 +103,11 @@ class RankReport:
     call: Call | None = None
     raised: Raised | None = None
     stopped: bool = True
+
+    def ended(self, raised: Raised | None, *, stopped: bool = True) -> RankReport:
+        """The same, when the rank has been told to stop: with what it `raised`, and whether it did stop."""
+        state = self.state if raised is None else "raised"
+        return replace(self, state=state, raised=raised, stopped=stopped)
 
 
 class RankError(CourseError):

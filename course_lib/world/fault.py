@@ -38,3 +38,8 @@ class Fault:
     ranks: tuple[int, ...]
     calls: dict[int, Call] = field(default_factory=dict)
     detail: str = ""
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether no rank led to it: the time was over, or the run was interrupted."""
+        return self.kind in ("timeout", "interrupted")

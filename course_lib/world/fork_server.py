@@ -23,6 +23,7 @@ import warnings
 from contextlib import suppress
 
 from . import rank_process
+from .wire import STOP, TELL_STACK
 
 PID = struct.Struct("i")
 """How a process's number travels, and how it ended: what `os.waitstatus_to_exitcode` says."""
@@ -41,7 +42,7 @@ def serve(control_fd: int) -> None:
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(wakeup_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    for number in (rank_process.STOP, rank_process.TELL_STACK):
+    for number in (STOP, TELL_STACK):
         signal.signal(number, signal.SIG_IGN)  # for a newborn, until it listens to them
     gc.freeze()  # so that the collector of a newborn does not write to, and so copy, what all share
     statuses: dict[int, int] = {}

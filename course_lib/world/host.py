@@ -98,7 +98,7 @@ class Host:
                 raise TimeoutError(f"it had heard nothing from the kernel for {self._silence:g} s, and ended its ranks")
             for request, pid, value in requests:
                 if pid in self._processes:
-                    getattr(self, f"_{request}")(self._processes[pid], value)
+                    self._do(request, self._processes[pid], value)
             news = self._hear(full, wait)
             self._heard = time.monotonic()
             late.clear()  # an interrupt is for the kernel, which passes it on
@@ -120,23 +120,24 @@ class Host:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
+    def _do(self, request: str, process: Process, value: Any) -> None:
+        if request == "write":
+            self._write(process, value)
+        elif request == "signal":
+            process.signal(value)
+        elif request == "kill":
+            process.kill()
+        elif request == "close":
+            for fd in _streams(process).values():
+                self._deaf_to(fd)
+            self._processes.pop(process.pid).close()
+
     def _write(self, process: Process, data: bytes) -> None:
         while data:
             try:
                 data = data[os.write(process.wire.fileno(), data) :]
             except OSError:  # it is dead: its status says so
                 return
-
-    def _signal(self, process: Process, number: int) -> None:
-        process.signal(number)
-
-    def _kill(self, process: Process, _: None) -> None:
-        process.kill()
-
-    def _close(self, process: Process, _: None) -> None:
-        for fd in _streams(process).values():
-            self._deaf_to(fd)
-        self._processes.pop(process.pid).close()
 
     # -- news ------------------------------------------------------------------------------------------------------
 

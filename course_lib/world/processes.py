@@ -11,11 +11,10 @@ from typing import Any
 from ..errors import CourseError
 from . import copies, interrupts, results
 from .conduct import Conduct
-from .failure import Interrupted, RankError
 from .machines import Machine, Place, evenly
 from .outcome import Outcome
 from .pool import Pool, pool
-from .telling import tell
+from .telling import error_of
 from .wire import Job
 
 MAX_RANKS = 64
@@ -82,39 +81,42 @@ class Processes:
                 "that inside the function, or load it there from a file.",
                 stacklevel=3,
             )
-        pool = self._pool
-        with pool.lock, interrupts.put_off() as late:
-            pool.start()
-            places = self.places
-            processes = pool.take(places)
-            number = next(pool.numbers)
-            conduct = Conduct(processes, number, late)
-            conduct.run(self._jobs(places, number, packed, size_of, conduct.rendezvous.started), timeout)
-            reports = []
-            if conduct.rendezvous.fault is not None:
-                if conduct.rendezvous.fault.kind == "raised":
-                    pool.source.confirm()  # a broken connection may come before the news of who broke it
-                reports = conduct.end()
-            conduct.close()
-            renewed = [rank for rank in conduct.spent if not processes[rank].machine_lost]
-            pool.drop([places[rank] for rank in conduct.spent])
-            if reports or not all(one.has_group for one in conduct.left.values()):
-                pool.spoil_group()
-        fault, outputs = conduct.rendezvous.fault, conduct.output.texts
-        if fault is not None:
-            message = tell(fault, reports, conduct.rendezvous.diverged, timeout, renewed)
-            if fault.kind == "interrupted":
-                raise Interrupted(message)
-            raise RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=outputs)
+        with self._pool.lock, interrupts.put_off() as late:
+            conduct = self._conducted(packed, timeout, size_of, late)
+        rendezvous, outputs = conduct.rendezvous, conduct.output.texts
+        if rendezvous.fault is not None:
+            raise error_of(
+                rendezvous.fault, conduct.reports, rendezvous.diverged, timeout, outputs, replaced=conduct.replaced
+            )
         left = [conduct.left[rank] for rank in range(self._world_size)]
         return Outcome(
             results=[results.unpack(rank, one.result) for rank, one in enumerate(left)],
             output=outputs,
             calls=[one.calls for one in left],
-            started=conduct.rendezvous.started,
+            started=rendezvous.started,
             spans=[one.span for one in left],
             memory=[one.memory for one in left if one.memory is not None],
         )
+
+    def _conducted(
+        self, packed: bytes, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
+    ) -> Conduct:
+        """One run, which is over; the pool is ready for the next."""
+        pool = self._pool
+        pool.start()
+        places = self.places
+        number = next(pool.numbers)
+        conduct = Conduct(pool.take(places), number, late)
+        conduct.run(self._jobs(places, number, packed, size_of, conduct.rendezvous.started), timeout)
+        if conduct.rendezvous.fault is not None:
+            if conduct.rendezvous.fault.kind == "raised":
+                pool.source.confirm()  # a broken connection may come before the news of who broke it
+            conduct.end()
+        conduct.close()
+        pool.drop([places[rank] for rank in conduct.spent])
+        if conduct.reports or not all(left.has_group for left in conduct.left.values()):
+            pool.spoil_group()
+        return conduct
 
     def _jobs(
         self,

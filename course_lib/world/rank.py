@@ -37,7 +37,6 @@ class Rank(threading.Thread):
         self.meter: MemoryMeter | None = None  # set where memory is measured
         self.result: Any = None
         self.raised: Raised | None = None
-        self.last_site: Site | None = None
         self.finish = threading.Event()
         self.groups = interpose.no_groups()
         self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
@@ -85,7 +84,7 @@ class Rank(threading.Thread):
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        torch.set_num_threads(self._threads)  # each rank its part of the cores, as torchrun does; see simulated.py
+        torch.set_num_threads(self._threads)  # each rank its part of the cores, as torchrun does; see surroundings.py
         with self.identity():
             try:
                 self._work()

@@ -35,9 +35,7 @@ from .fresh_imports import FreshImports
 from .gloo import loopback
 from .remote_rank import RemoteRank
 from .streams import rank_variables, seed_process
-from .wire import Entered, FromRank, Group, Job, Left
-
-STOP, TELL_STACK = signal.SIGUSR1, signal.SIGUSR2
+from .wire import STOP, TELL_STACK, Entered, FromRank, Group, Job, Left
 
 
 def main(wire_fd: int, output_fd: int, stack_fd: int) -> None:

@@ -30,7 +30,7 @@ from .fault import Stopped
 from .later import promised
 from .meeting import Meeting
 from .sites import learner_site
-from .wire import Came, FromRank, Go, Job, Outside, Refused, Stop, ToRank, Waits
+from .wire import STOP, Came, FromRank, Go, Job, Outside, Refused, Stop, ToRank, Waits
 
 STOP_EVERY = 0.02
 """Seconds between two signals to a rank that must stop."""
@@ -119,7 +119,7 @@ class RemoteRank:
         main = threading.main_thread().ident
         assert main is not None
         while not self.done.wait(STOP_EVERY):
-            signal.pthread_kill(main, signal.SIGUSR1)
+            signal.pthread_kill(main, STOP)
 
     # -- stopping --------------------------------------------------------------------------------------------------
 

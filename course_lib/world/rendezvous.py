@@ -19,9 +19,14 @@ from collections.abc import Callable
 from typing import Any
 
 from .calls import Call
+from .failure import RankReport
 from .fault import Fault, State
 from .matching import Matching
 from .meeting import Meeting, uneven_splits
+from .sites import Site
+
+SETTLE = 0.15
+"""Seconds that the other ranks have, after a fault, to come to where they would wait, or to fail likewise."""
 
 
 class Rendezvous:
@@ -99,6 +104,15 @@ class Rendezvous:
             self.stopping = True
             for meeting in self._matching.open:
                 meeting.call_off()
+
+    def reports(self, where: Callable[[int], Site | None]) -> list[RankReport]:
+        """What each rank is doing; `where` gives the line of the learner's that a rank is at."""
+        with self.changed:
+            calls = {rank: meeting.calls[rank] for rank, meeting in self.waits.items()}
+            return [
+                RankReport(rank=rank, state=state.value, site=where(rank), call=calls.get(rank))
+                for rank, state in enumerate(self.states)
+            ]
 
     def busy(self, *states: State) -> bool:
         """Whether any rank is in one of `states`."""

@@ -10,32 +10,26 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
-import torch
 import torch.distributed as dist
 
 from ..errors import CourseError
 from ..meter import MemoryMeter
-from . import gloo, interpose, interrupts, metered, stopping, streams
+from . import gloo, interrupts, metered, stopping, surroundings
 from .copies import Copies
-from .failure import Interrupted, RankError, RankReport
-from .fault import State, Stopped
+from .failure import RankReport
+from .fault import State
 from .outcome import Outcome
 from .rank import Rank
-from .rendezvous import Rendezvous
-from .standins import Shared
-from .telling import tell
+from .rendezvous import SETTLE, Rendezvous
+from .telling import error_of
 from .threads import ThreadRendezvous
 
 MAX_RANKS = 64
 """The most ranks that a simulated world has."""
-
-SETTLE = 0.15
-"""Seconds that the other ranks have, after a fault, to come to where they would wait."""
 
 GRACE = 0.4
 """Seconds in which ranks must stop after that, before they are left behind."""
@@ -74,12 +68,10 @@ class Simulated:
         reports = _conduct(rendezvous, ranks, timeout, late, measured=size_of is not None)
         outputs = [rank.streams.output for rank in ranks]
         if (fault := rendezvous.fault) is not None:
-            reports = [_completed(report, ranks[report.rank]) for report in reports]
-            message = tell(fault, reports, rendezvous.diverged, timeout)
             if fault.kind == "interrupted":
                 late.clear()
-                raise Interrupted(message)
-            raise RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=outputs)
+            ended = [r.ended(ranks[r.rank].raised, stopped=not ranks[r.rank].is_alive()) for r in reports]
+            raise error_of(fault, ended, rendezvous.diverged, timeout, outputs)
         return Outcome(
             results=[rank.result for rank in ranks],
             output=outputs,
@@ -105,41 +97,16 @@ def _conduct(
 ) -> list[RankReport]:
     """Let the ranks run until they have left, or are stopped: what each was doing at a fault."""
     reports: list[RankReport] = []
-    with ExitStack() as stack:
-        for context in (process_settings, streams.streams_by_thread, interpose.rank_threads):
-            stack.enter_context(context.in_use())
-        if measured:
-            stack.enter_context(owners_told.in_use())
+    with surroundings.of_threads(measured=measured):
         for rank in ranks:
             rank.start()
         _supervise(rendezvous, timeout, late)
         if rendezvous.fault is not None:
             _settle(rendezvous)
-            reports = _reports(rendezvous, ranks)
+            reports = rendezvous.reports(lambda rank: ranks[rank].where())
             _stop(rendezvous, ranks)
         _close(rendezvous, ranks)
     return reports
-
-
-owners_told = Shared(metered.owners_told)
-
-
-@contextmanager
-def _process_settings_kept() -> Iterator[None]:
-    """Undo what ranks set for the whole process, and what `init_process_group` does to `sys.excepthook`."""
-    dtype, excepthook, unraisablehook = torch.get_default_dtype(), sys.excepthook, sys.unraisablehook
-    threads = torch.get_num_threads()
-    # In a `__del__`, Python drops a `Stopped` and says so; but another follows.
-    sys.unraisablehook = lambda dropped: None if dropped.exc_type is Stopped else unraisablehook(dropped)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(dtype)
-        torch.set_num_threads(threads)
-        sys.excepthook, sys.unraisablehook = excepthook, unraisablehook
-
-
-process_settings = Shared(_process_settings_kept)
 
 
 def _supervise(rendezvous: Rendezvous, timeout: float, late: list[Any]) -> None:
@@ -156,30 +123,10 @@ def _supervise(rendezvous: Rendezvous, timeout: float, late: list[Any]) -> None:
                 rendezvous.changed.wait(min(left, 0.1))  # short, for the sake of `late`
 
 
-def _reports(rendezvous: Rendezvous, ranks: list[Rank]) -> list[RankReport]:
-    """What each rank was doing when the fault was found, before it is told to stop."""
-    waits = {rank: meeting.calls[rank] for rank, meeting in rendezvous.waits.items()}
-    return [
-        RankReport(rank=rank.rank, state=state.value, site=rank.where(), call=waits.get(rank.rank))
-        for rank, state in zip(ranks, rendezvous.states, strict=True)
-    ]
-
-
-def _completed(report: RankReport, rank: Rank) -> RankReport:
-    return RankReport(
-        rank=report.rank,
-        state="raised" if rank.raised is not None else report.state,
-        site=report.site,
-        call=report.call,
-        raised=rank.raised,
-        stopped=not rank.is_alive(),
-    )
-
-
 def _settle(rendezvous: Rendezvous) -> None:
     """Give ranks a moment to come to where they would wait for the one that failed, or to fail likewise."""
     assert rendezvous.fault is not None
-    deadline = time.monotonic() + (0 if rendezvous.fault.kind in ("timeout", "interrupted") else SETTLE)
+    deadline = time.monotonic() + (0 if rendezvous.fault.from_outside else SETTLE)
     with rendezvous.changed:
         while rendezvous.busy(State.RUNNING) and (left := deadline - time.monotonic()) > 0:
             rendezvous.changed.wait(left)
@@ -195,7 +142,7 @@ def _stop(rendezvous: ThreadRendezvous, ranks: list[Rank]) -> None:
     sys.setswitchinterval(1e-5)
     _send_stopped(rendezvous, ranks, every=1e-4, seconds=GRACE / 2)
     sys.setswitchinterval(interval)
-    stopping.settle()
+    stopping.stop_looking()
 
 
 def _send_stopped(rendezvous: ThreadRendezvous, ranks: list[Rank], *, every: float, seconds: float) -> None:

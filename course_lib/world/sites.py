@@ -58,14 +58,14 @@ def is_learners_file(filename: str) -> bool:
     return not filename.startswith(_LIBRARY) and not filename.startswith("<frozen")
 
 
-def learner_site(frame: FrameType | None = None) -> Site:
-    """The innermost line of the learner's on the stack of `frame`, or of the caller."""
-    start = frame or sys._getframe(1)
-    return site_on(start) or _site(start)
+def learner_site() -> Site:
+    """The innermost line of the learner's on the stack of the caller."""
+    caller = sys._getframe(1)
+    return site_on(caller) or _site(caller)
 
 
 def site_on(frame: FrameType) -> Site | None:
-    """The same; None where only what runs ranks is on the stack, before the learner's function or after it.
+    """The same on the stack of `frame`; None where only what runs ranks is there, before the function or after it.
 
     Code of a library that calls itself (a reference solution, say) has no line of the learner's; then it is the
     outermost line.

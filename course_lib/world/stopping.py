@@ -15,12 +15,12 @@ def send_stopped(thread: threading.Thread) -> None:
 
 
 def take_back(thread: threading.Thread) -> None:
-    """Let none come that has not arrived. To be called where one was sent, and followed by `settle`."""
+    """Let none come that has not arrived. To be called where one was sent, and followed by `stop_looking`."""
     _send(thread, None)
 
 
-def settle() -> None:
-    """To be called once, after all that was sent has arrived or is of no use any more.
+def stop_looking() -> None:
+    """Let no thread look for what was sent. To be called once, when all of that has arrived or is of no use any more.
 
     Up to Python 3.12, when an exception has been sent to some thread, every thread of the process looks for one at each
     call and each turn of a loop, until one arrives: all code runs slower, and with a profiler never gets on. What was

@@ -6,19 +6,42 @@ import signal
 from collections.abc import Sequence
 
 from .disagreement import disagreement
-from .failure import RankReport, advice_for, grouped, quoted, who
+from .failure import Interrupted, RankError, RankReport, advice_for, grouped, quoted, who
 from .fault import Fault
 from .meeting import Meeting
 
+RUN_AGAIN = "run the cell again; the world is ready for it."
+MORE_TIME = "if the work is only long, give the world more time: World(…, timeout=…)."
+"""What to do next, whatever the ranks are."""
 
-def tell(
+
+def error_of(
     fault: Fault,
     reports: Sequence[RankReport],
     diverged: Meeting | None,
     timeout: float,
+    output: Sequence[str],
     replaced: Sequence[int] = (),
+) -> RankError | Interrupted:
+    """What is raised for a failed run.
+
+    Args:
+        fault: why it could not go on.
+        reports: what each rank was doing.
+        diverged: the first meeting of calls from different lines, if there was one.
+        timeout: the time limit, in seconds.
+        output: what each rank had printed.
+        replaced: the ranks that have a new process now.
+    """
+    message = _message(fault, reports, diverged, timeout, replaced)
+    if fault.kind == "interrupted":
+        return Interrupted(message)
+    return RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=output)
+
+
+def _message(
+    fault: Fault, reports: Sequence[RankReport], diverged: Meeting | None, timeout: float, replaced: Sequence[int]
 ) -> str:
-    """The whole message of a `RankError`; `replaced` are the ranks that have a new process now."""
     headline, advice = _TELLERS[fault.kind](fault, reports, timeout)
     lines = [headline, *_where(fault, reports)]
     if fault.kind in ("absent", "mismatch", "deadlock") and diverged is not None:
@@ -26,10 +49,7 @@ def tell(
     lines.append(f"Next: {advice}")
     busy = [report.rank for report in reports if not report.stopped]
     if busy:
-        lines.append(
-            f"Note: {who(busy)} could not be interrupted (a long call outside Python) and will stop when that call "
-            "returns. What it does until then is ignored."
-        )
+        lines.append(still_busy(busy))
     if replaced:
         others = "" if len(replaced) == len(reports) else "; the others kept theirs"
         lines.append(
@@ -37,6 +57,14 @@ def tell(
             f"variables of modules for example, is lost{others}."
         )
     return "\n".join(lines)
+
+
+def still_busy(ranks: Sequence[int]) -> str:
+    """A note on `ranks` that did not stop when they were told to."""
+    return (
+        f"Note: {who(ranks)} could not be interrupted (a long call outside Python) and will stop when that call "
+        "returns. What it does until then is ignored."
+    )
 
 
 def _raised(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
@@ -175,13 +203,12 @@ def _timeout(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tup
     busy = running or [report.rank for report in reports if report.state == "waiting"]
     return (
         f"the run was stopped after its time limit of {timeout:g} s: {who(busy, len(reports))} had not finished",
-        f"look for a loop that never ends on {who(busy, len(reports))}; "
-        "if the work is only long, give the world more time: World(…, timeout=…).",
+        f"look for a loop that never ends on {who(busy, len(reports))}; {MORE_TIME}",
     )
 
 
 def _interrupted(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
-    return "the run was interrupted", "run the cell again; the world is ready for it."
+    return "the run was interrupted", RUN_AGAIN
 
 
 _TELLERS = {

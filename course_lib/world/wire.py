@@ -1,10 +1,12 @@
 """What the kernel and a rank's process tell each other.
 
-Every message is one of these records, pickled; a rank's comes with the number of its run, for it may be late.
+Every message is one of these records, pickled; a rank's comes with the number of its run, for it may be late. Two
+signals reach a rank whatever it does.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +15,9 @@ from .calls import Call
 from .failure import Raised
 from .machines import Place
 from .results import Packed
+
+STOP, TELL_STACK = signal.SIGUSR1, signal.SIGUSR2
+"""To its main thread: end the learner's function, with `Stopped`; and: write where your Python code is."""
 
 # -- from the kernel ---------------------------------------------------------------------------------------------
 
