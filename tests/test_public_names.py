@@ -25,3 +25,9 @@ def test_another_name_is_told_as_python_tells_it() -> None:
 def test_torch_is_not_loaded_before_it_is_needed() -> None:
     program = "import course_lib.cli, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+@pytest.mark.slow
+def test_the_quizzes_are_there_whatever_was_asked_for_before() -> None:
+    program = "import course_lib; assert course_lib.quizzes.get('zero1').questions"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
