@@ -2,23 +2,18 @@
 
 import argparse
 import math
-import os
 import re
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from course_lib import doctor
+from course_lib import doctor, lab
 from course_lib.errors import CourseError
 from course_lib.lessons import NOTEBOOKS, lessons
 from course_lib.progress import Progress
 from course_lib.progress_map import CourseMap
-
-FIRST_LESSON = "00-start-here.ipynb"
 
 Subcommands = Any  # argparse does not name the type of what add_subparsers() returns
 
@@ -54,82 +49,8 @@ def add_lab(subcommands: Subcommands) -> None:
 
 
 def run_lab(options: argparse.Namespace) -> int:
-    from jupyterlab.labapp import LabApp  # a second to import, which the other subcommands need not pay
-
-    # Settings of the course: without them JupyterLab opens with a question about its newsletter.
-    others = filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])
-    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join([str(NOTEBOOKS / ".jupyter"), *others])
-    arguments = lab_arguments(options.notebooks, options.jupyterlab_arguments)
-    try_jupyters_folder()
-    trust(NOTEBOOKS)
-    LabApp.launch_instance(arguments)
+    lab.launch(options.notebooks, options.jupyterlab_arguments)
     return 0
-
-
-def lab_arguments(notebooks: Path, others: Sequence[str]) -> list[str]:
-    """What JupyterLab is told, so that it opens on the first lesson.
-
-    It listens on the loopback address only, which is its default, and asks for its token.
-    Raises CourseError where the lessons are not beside the package.
-    """
-    if not (notebooks / FIRST_LESSON).is_file():
-        raise CourseError(
-            f"{notebooks} has no {FIRST_LESSON}, so it is not the folder of the lessons, which stand beside "
-            "course_lib in the repository. Run `make lab` there, or name the folder: --notebooks FOLDER."
-        )
-    arguments = [
-        f"--ServerApp.root_dir={notebooks}",
-        f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}",
-    ]
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        print("You are root, so JupyterLab is told --allow-root: usual in a container, unwise elsewhere.")
-        arguments.append("--allow-root")
-    return [*arguments, *others]
-
-
-def try_jupyters_folder() -> None:
-    """Raises CourseError where JupyterLab could not keep what it has to, as in a home that is read-only."""
-    from jupyter_core.paths import jupyter_data_dir
-
-    folder = Path(jupyter_data_dir())
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return
-    except OSError as error:
-        raise CourseError(
-            f"{folder} cannot be written ({error.strerror}), and JupyterLab keeps there what it knows of its kernels. "
-            "Make it writable, or name a home that is: HOME=/a/folder/of/yours make lab"
-        ) from error
-
-
-def trust(notebooks: Path) -> None:
-    """Let JupyterLab show the saved figures of the lessons, which it strips from notebooks that it does not trust.
-
-    They come with this code, which runs anyway. A notebook that somebody else has put in their place, or beside them,
-    may hold scripts that run as soon as it is opened: so only those are trusted that are as git has them.
-    """
-    from nbformat import read
-    from nbformat.sign import NotebookNotary
-
-    notary = NotebookNotary()
-    for path in as_shipped(notebooks):
-        notary.sign(read(path, as_version=4))
-
-
-def as_shipped(notebooks: Path) -> list[Path]:
-    """The lessons that are unchanged since they came; none, and a word about it, where there is no git to tell."""
-    try:
-        unchanged = _listed(notebooks) - _listed(notebooks, "--modified")
-    except (OSError, subprocess.CalledProcessError):
-        print("Without git, JupyterLab cannot tell the course's notebooks from others: figures show once cells ran.")
-        return []
-    return [notebooks / name for name in sorted(unchanged)]
-
-
-def _listed(notebooks: Path, *which: str) -> set[str]:
-    command = ["git", "-C", str(notebooks), "ls-files", "-z", *which, "--", "[0-9][0-9]-*.ipynb"]
-    return {*subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")} - {""}
 
 
 def add_check(subcommands: Subcommands) -> None:
@@ -231,6 +152,15 @@ def add_doctor(subcommands: Subcommands) -> None:
     parser.set_defaults(run=run_doctor)
 
 
+def run_doctor(_: argparse.Namespace) -> int:
+    findings = []
+    for finding in doctor.examine():
+        print(doctor.entry(finding), flush=True)  # at once: some take seconds
+        findings.append(finding)
+    print(f"\n{doctor.verdict(findings)}")
+    return 0 if doctor.lessons_can_run(findings) else 1
+
+
 def add_progress(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser("progress", help="tell what is done, and what to do next")
     files = parser.add_mutually_exclusive_group()
@@ -256,15 +186,6 @@ def run_progress(options: argparse.Namespace) -> int:
     if progress.notice:
         print(progress.notice, file=sys.stderr)
     return 1 if progress.notice else 0
-
-
-def run_doctor(_: argparse.Namespace) -> int:
-    findings = []
-    for finding in doctor.examine():
-        print(doctor.entry(finding), flush=True)  # at once: some take seconds
-        findings.append(finding)
-    print(f"\n{doctor.verdict(findings)}")
-    return 0 if doctor.lessons_can_run(findings) else 1
 
 
 COMMANDS = (add_lab, add_check, add_rerun, add_progress, add_recipe, add_doctor)

@@ -11,7 +11,7 @@ import pytest
 from nbformat.sign import NotebookNotary
 from nbformat.v4 import new_markdown_cell, new_notebook
 
-from course_lib import cli, doctor
+from course_lib import cli, doctor, lab
 from course_lib.doctor import Finding
 from course_lib.errors import CourseError
 from tests.browser.jupyterlab import JupyterLab, served
@@ -52,7 +52,7 @@ def test_lab_passes_jupyterlab_its_own_options(tmp_path: Path, monkeypatch: pyte
     given: list[str] = []
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
     monkeypatch.setattr(LabApp, "launch_instance", given.extend)
-    monkeypatch.setattr(cli, "lab_arguments", lambda notebooks, others: others)
+    monkeypatch.setattr(lab, "lab_arguments", lambda notebooks, others: others)
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "mine")
 
     assert cli.main(["lab", "--no-browser", "--port", "9999"]) == 0
@@ -74,7 +74,7 @@ def test_lessons_are_trusted_as_they_came_and_nothing_else_is(tmp_path: Path, mo
     for path in (replaced, added):
         nbformat.write(new_notebook(cells=[new_markdown_cell("of a friend")]), path)
 
-    cli.trust(tmp_path)
+    lab.trust(tmp_path)
 
     assert [signed(path) for path in (lesson, replaced, added)] == [True, False, False]
 
@@ -83,13 +83,13 @@ def test_without_git_no_notebook_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    assert cli.as_shipped(tmp_path) == []
+    assert lab.as_shipped(tmp_path) == []
     assert "Without git, JupyterLab cannot tell" in capsys.readouterr().out
 
 
 def test_lab_says_where_it_looked_for_the_lessons(tmp_path: Path) -> None:
     with pytest.raises(CourseError, match=r"has no 00-start-here\.ipynb.* Run `make lab` there, or"):
-        cli.lab_arguments(tmp_path, [])
+        lab.lab_arguments(tmp_path, [])
 
 
 def test_lab_says_that_jupyters_folder_cannot_be_written(
@@ -110,7 +110,7 @@ def test_only_root_is_let_in_as_root(
     monkeypatch.setattr(os, "geteuid", lambda: user)
 
     is_root = user == 0
-    assert ("--allow-root" in cli.lab_arguments(tmp_path, [])) == is_root
+    assert ("--allow-root" in lab.lab_arguments(tmp_path, [])) == is_root
     assert ("usual in a container" in capsys.readouterr().out) == is_root
 
 

@@ -128,6 +128,7 @@ ALLOWED: dict[str, set[str]] = {
     "progress_export": {"errors", "progress_store"},
     "progress": {"progress_export", "progress_store"},
     "lessons": {"errors"},
+    "lab": {"errors", "lessons"},
     "progress_map": {"lessons", "progress"},
     "meter": {"errors"},
     "plots": {"errors", "planner"},
