@@ -32,11 +32,18 @@ def notebooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def jupyterlab(notebooks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
+def server(notebooks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
     """JupyterLab over that copy. Its kernels run the Python that runs the tests."""
     command = [sys.executable, "-m", "course_lib.cli", "lab", "--LabApp.expose_app_in_browser=True"]
     with served([*command, f"--notebooks={notebooks}"], tmp_path_factory.mktemp("home")) as server:
         yield server
+
+
+@pytest.fixture
+def jupyterlab(server: JupyterLab) -> JupyterLab:
+    """The same JupyterLab, and a learner who has done nothing yet: what one test does, no other finds."""
+    shutil.rmtree(server.progress, ignore_errors=True)
+    return server
 
 
 # The browser ends with each module: while it lives, Playwright keeps an event loop running in this thread,

@@ -32,6 +32,7 @@ class JupyterLab:
     url: str
     token: str
     process: subprocess.Popen[bytes]
+    progress: Path  # the folder in which its kernels keep what the learner has done
 
 
 @contextmanager
@@ -43,14 +44,16 @@ def served(command: Sequence[str], home: Path) -> Iterator[JupyterLab]:
     """
     port, token = free_port(), secrets.token_hex(16)
     options = ["--no-browser", f"--port={port}", f"--IdentityProvider.token={token}"]
-    environment = {**os.environ, **{name: str(home / name.lower()) for name in FOLDERS}}
+    folders = {name: home / name.lower() for name in FOLDERS}
+    environment = {**os.environ, **{name: str(folder) for name, folder in folders.items()}}
+    url, progress = f"http://127.0.0.1:{port}", folders["COURSE_HOME"]
     log = home / "log"
     with (
         log.open("wb") as output,
         subprocess.Popen([*command, *options], stdout=output, stderr=output, env=environment) as process,
     ):
         try:
-            server = JupyterLab(url=f"http://127.0.0.1:{port}", token=token, process=process)
+            server = JupyterLab(url=url, token=token, process=process, progress=progress)
             wait_until_it_answers(server, log)
             yield server
         finally:
