@@ -12,7 +12,7 @@ import pytest
 from course_lib import CourseError, World
 from course_lib.plots import plot_comm, plot_memory, plot_shards, plot_timeline
 from course_lib.plots.comm import LIGHT
-from course_lib.plots.memory import MOST_PLACES, stacked
+from course_lib.plots.memory import MOST_LINES, MOST_PLACES, lines_apart, stacked
 from course_lib.plots.picture import BLUE, GREY, INK, PALETTE, in_bytes, short_path
 
 SVG = "http://www.w3.org/2000/svg"
@@ -91,6 +91,12 @@ def picture(request):
 
 def texts(svg):
     return {"".join(element.itertext()).strip() for element in ET.fromstring(svg).iter(f"{{{SVG}}}text")}
+
+
+def height(svg, text):
+    """Points from the top of the figure to the foot of the text."""
+    (element,) = (element for element in ET.fromstring(svg).iter(f"{{{SVG}}}text") if element.text == text)
+    return float(element.attrib["y"])
 
 
 # Every figure
@@ -266,6 +272,26 @@ def test_a_peak_of_one_moment_is_drawn_in_the_longest_run():
     numbers, edges, highest = stacked(Memory(*held).timeline)
     assert len(numbers) == MOST_PLACES and (np.diff(numbers) > 0).all()
     assert highest.max() == edges[-1].max() == 180 and numbers[highest.argmax()] == 3333
+
+
+def test_labels_that_would_touch_go_into_lines_of_their_own():
+    assert lines_apart([(0, 50), (60, 90), (100, 120)]) == [0, 0, 0]
+    assert lines_apart([(0, 50), (20, 70), (40, 90), (60, 80)]) == [0, 1, 2, 0]
+    assert lines_apart([]) == []
+
+
+def test_marks_that_are_close_together_can_be_read_and_so_can_the_peak():
+    picture = plot_memory([Memory(*[(100, 50)] * 60, made=3, forward=5, backward=6, freed=55)])
+    made, forward, backward, freed, peak = (
+        height(picture.svg, label) for label in ("made", "forward", "backward", "freed", "peak 150 B")
+    )
+    assert made == freed < forward - 8 and forward < backward - 8 and backward < peak - 8
+
+
+def test_more_marks_than_there_is_room_for_are_told_in_the_text():
+    picture = plot_memory([Memory((100, 0), **{f"mark {number}": 0 for number in range(20)})])
+    assert sum(text.startswith("mark ") for text in texts(picture.svg)) == MOST_LINES
+    assert picture.text.count("  mark ") == 20
 
 
 def test_ranks_that_held_nothing_are_drawn_empty():

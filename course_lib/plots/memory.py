@@ -15,6 +15,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.text import Annotation
 
 from .picture import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, Picture, drawing, in_bytes, picture
 
@@ -29,8 +30,10 @@ CATEGORIES: dict[str, dict[str, Any]] = {  # from the bottom up: what stays, the
 MOST_RANKS = 8
 MOST_PLACES = 400
 """Places that a panel has room for; of the changes that share one, the highest is drawn."""
-HEADROOM = 1.35
-"""How much higher than its highest peak a panel is: above, three lines of labels find room."""
+STACK, LINE = 1.05, 0.125
+"""Inches: how high the highest peak is drawn, and a line of labels above it."""
+MOST_LINES = 8
+"""Lines of labels that a panel has; a mark that finds no room in them is a dotted line without its label."""
 
 Array = npt.NDArray[np.float64]
 
@@ -42,22 +45,27 @@ def plot_memory(memories: Sequence[Any]) -> Picture:
         memories: one for each rank, such as `run.memory`. Read are `peak_bytes`; `by_category`, bytes held at the end;
             `timeline`, changes with `seconds`, `deltas` (bytes that came or went, by the names in `CATEGORIES`) and
             `highest_bytes`, the most that was held since the change before; `marks`, moments with `seconds` and
-            `by_category` by their label; and `at_peak`, one such moment. The first eight ranks are drawn; the text
-            form has all.
+            `by_category` by their label; and `at_peak`, one such moment. The first eight ranks are drawn, and labels
+            as far as there is room; the text form has all.
     """
     shown = memories[:MOST_RANKS]
     highest = max(memory.peak_bytes for memory in memories)
     with drawing():
         figure = Figure(figsize=(9, 1 + 1.7 * len(shown)), layout="constrained")
         panels = figure.subplots(len(shown), sharex=True, sharey=True, squeeze=False)[:, 0]
+        labels = []
         for rank, (axes, memory) in enumerate(zip(panels, shown, strict=True)):
             _draw_held(axes, memory.timeline)
-            _draw_labels(axes, memory)
-            axes.set(ylabel=f"rank {rank}", ylim=(0, HEADROOM * max(highest, 1)))
+            _draw_peak(axes, memory.peak_bytes)
+            labels.append(_draw_marks(axes, memory))
+            axes.set_ylabel(f"rank {rank}")
         panels[0].yaxis.set_major_formatter(lambda count, _: in_bytes(count))
         panels[-1].set_xlabel("blocks that came or went, in their order")
         handles = [Patch(linewidth=0, hatchcolor=INK, label=name, **look) for name, look in CATEGORIES.items()]
         figure.legend(handles=handles[::-1], loc="outside right upper")
+        lines = _spread(figure, labels) + 1  # and one for the peak
+        figure.set_figheight(1 + (STACK + 0.15 + lines * LINE) * len(shown))
+        panels[0].set_ylim(0, max(highest, 1) * (1 + lines * LINE / STACK))
         return picture(figure, caption=_caption(memories), text=_text(memories))
 
 
@@ -84,15 +92,45 @@ def stacked(timeline: Sequence[Any]) -> tuple[Array, Array, Array]:
     return drawn.astype(float), edges[:, drawn], highest[drawn]
 
 
-def _draw_labels(axes: Axes, memory: Any) -> None:
-    small: dict[str, Any] = {"textcoords": "offset points", "size": 8}
-    peak = memory.peak_bytes
-    axes.axhline(peak, color=INK, linewidth=0.8, linestyle="--")
-    axes.annotate(f"peak {in_bytes(peak)}", (1, peak), (0, 2), xycoords=("axes fraction", "data"), ha="right", **small)
-    for order, (label, mark) in enumerate(memory.marks.items()):
-        number, line = bisect(memory.timeline, mark.seconds, key=attrgetter("seconds")), -9 * (order % 3)
+def _draw_peak(axes: Axes, peak_bytes: int) -> None:
+    axes.axhline(peak_bytes, color=INK, linewidth=0.8, linestyle="--")
+    place: dict[str, Any] = {"xy": (1, peak_bytes), "xycoords": ("axes fraction", "data"), "ha": "right"}
+    axes.annotate(f"peak {in_bytes(peak_bytes)}", xytext=(0, 2), textcoords="offset points", size=8, **place)
+
+
+def _draw_marks(axes: Axes, memory: Any) -> list[Annotation]:
+    """The marks' lines and, in the order of their moments, their labels; these are all in the first line still."""
+    labels = []
+    for label, mark in sorted(memory.marks.items(), key=lambda item: item[1].seconds):
+        number = bisect(memory.timeline, mark.seconds, key=attrgetter("seconds"))
         axes.axvline(number, color=INK, linewidth=0.8, linestyle=":")
-        axes.annotate(label, (number, 1), (2, line), xycoords=("data", "axes fraction"), va="top", **small)
+        place: dict[str, Any] = {"xy": (number, 1), "xycoords": ("data", "axes fraction"), "va": "top"}
+        labels.append(axes.annotate(label, xytext=(2, 0), textcoords="offset points", size=8, **place))
+    return labels
+
+
+def _spread(figure: Figure, labels: Sequence[Sequence[Annotation]]) -> int:
+    """Put each panel's labels into lines in which they do not touch; how many lines the fullest panel has."""
+    figure.draw_without_rendering()  # from here on it is known how wide they are
+    used = 0
+    for panel in labels:
+        lines = lines_apart([tuple(label.get_window_extent().intervalx) for label in panel])
+        for label, line in zip(panel, lines, strict=True):
+            label.set_visible(line < MOST_LINES)
+            label.xyann = (2, -72 * LINE * line)
+            used = max(used, min(line + 1, MOST_LINES))
+    return used
+
+
+def lines_apart(spans: Sequence[tuple[float, float]]) -> list[int]:
+    """A line for each span (left, right; in pixels, leftmost first): the first line in which nothing is in its way."""
+    ends: list[float] = []
+    lines = []
+    for left, right in spans:
+        line = next((line for line, end in enumerate(ends) if end + 4 <= left), len(ends))
+        ends[line : line + 1] = [right]
+        lines.append(line)
+    return lines
 
 
 def _caption(memories: Sequence[Any]) -> str:
