@@ -34,7 +34,7 @@ SHEET = """
   color: inherit;
 }
 .course-widget code { padding: 0.1em 0.3em; border-radius: 0.2em; }
-.course-widget pre { padding: 0.6em 0.8em; margin: 0 0 0.5em; overflow-x: auto; }
+.course-widget pre { padding: 0.6em 0.8em; margin: 0 0 0.5em; overflow-x: auto; white-space: pre; }
 
 /* ipywidgets gives an option one line of fixed height, which cuts off a long sentence. */
 .course-widget .widget-radio-box label,
@@ -57,7 +57,11 @@ SHEET = """
 }
 .course-widget .widget-radio-box input { align-self: flex-start; margin-top: 0.25em; }
 .course-widget .widget-radio-box { margin-bottom: 0 !important; }
-.course-widget .widget-text { flex-wrap: wrap; height: auto; max-width: 30em; }
+.course-widget .widget-text {
+  flex-wrap: wrap;
+  height: auto;
+  max-width: min(30em, calc(100% - 2 * var(--jp-widgets-margin, 2px)));
+}
 .course-widget .widget-text .widget-label { width: auto; text-align: left; white-space: normal; }
 .course-widget .widget-text input { min-width: 8em; }
 .course-widget input::placeholder { color: var(--jp-content-font-color2, inherit); opacity: 1; }
@@ -91,6 +95,9 @@ SHEET = """
 .course-wrong { border-color: var(--jp-warn-color1, #f57c00); }
 .course-note { border-color: var(--jp-border-color1, #bdbdbd); }
 
+/* JupyterLab breaks lines of output inside words. In a lesson none shall, whichever cell they are of. */
+.jp-Notebook:has(.course-widget) .jp-OutputArea-output pre { word-break: normal; }
+
 /* The plain-text form stands in for a widget that is not alive, and only for that. */
 .jp-OutputArea:has(.course-widget) .course-text { display: none; }
 """
@@ -105,7 +112,7 @@ this.closest('.course-widget').onkeydown = event => {
 }
 """
 _WRAP = "white-space: pre-wrap; word-break: normal"  # JupyterLab would break lines inside words
-_CODE = re.compile(r"`([^`]+)`")
+_MARKS = re.compile(r"`([^`]+)`|(?<!\w)\*(\w[^*`]*)\*(?!\w)")
 
 
 def sheet() -> HTML:
@@ -114,7 +121,7 @@ def sheet() -> HTML:
 
 
 def markup(text: str) -> str:
-    """`text` as safe HTML: blank lines part paragraphs, backticks hold code, three of them a block of it."""
+    """`text` as safe HTML: blank lines part paragraphs, three backticks hold a block of code; see `inline`."""
     pieces = []
     for i, piece in enumerate(text.split("```")):
         if i % 2:
@@ -127,13 +134,13 @@ def markup(text: str) -> str:
 
 
 def inline(text: str) -> str:
-    """`text` as safe HTML without paragraphs: what stands between backticks is code."""
-    return _CODE.sub(r"<code>\1</code>", escape(text))
+    """`text` as safe HTML without paragraphs: what stands between backticks is code, between asterisks stressed."""
+    return _MARKS.sub(lambda found: f"<code>{found[1]}</code>" if found[1] else f"<em>{found[2]}</em>", escape(text))
 
 
 def plain(text: str) -> str:
-    """`text` for labels, which hold no HTML: without its backticks."""
-    return text.replace("`", "")
+    """`text` for labels, which hold no HTML: without its backticks and asterisks."""
+    return _MARKS.sub(lambda found: found[1] or found[2], text)
 
 
 def alert(headline: str, message: str = "", *, tone: str = "note") -> str:

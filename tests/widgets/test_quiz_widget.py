@@ -158,6 +158,14 @@ def test_markup_knows_paragraphs_code_and_blocks() -> None:
     assert inline("`x` & y") == "<code>x</code> &amp; y"
 
 
+def test_what_stands_between_asterisks_is_stressed_and_arithmetic_is_not() -> None:
+    assert inline("every *other* rank, `2 * n * m` bytes") == (
+        "every <em>other</em> rank, <code>2 * n * m</code> bytes"
+    )
+    assert inline("2 * n * m, a*b*c") == "2 * n * m, a*b*c"
+    assert plain("before *this* `x * y`") == "before this x * y"
+
+
 def test_an_alert_is_read_out_and_says_in_words_what_its_colour_says() -> None:
     assert alert("Right.", "First.\nSecond.", tone="right") == (
         '<div role="alert"><div class="course-feedback course-right">'
