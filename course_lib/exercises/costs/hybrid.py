@@ -288,5 +288,6 @@ HYBRID = Exercise(
     ],
     explanation="With groups that fit the node, the rings of all its shards together carry 4Ψ bytes out of the node, "
     "the volume of plain data parallel, and only once a step; with one group of all ranks it is 6Ψ. A group of two "
-    "nodes has both bills to pay. So the shard group is one node, or everybody, and seldom anything between.",
+    "nodes has both bills to pay. Whether that hurts is a question of the network: the lesson goes on to weigh what "
+    "leaves a node against seconds and memory.",
 )

@@ -222,7 +222,7 @@ MAKE_ZERO3 = Exercise(
         "`fully_shard(module, mesh=mesh)`, for each block and for the model; `torch.optim.Adam(model.parameters(), "
         "lr=lr)`.",
         "```python\nfor block in ...:\n    fully_shard(..., mesh=mesh)\nfully_shard(..., mesh=mesh)\n"
-        "return Adam(...)\n```",
+        "return torch.optim.Adam(...)\n```",
     ],
     explanation="From the inside to the outside: each call takes the parameters that no call before it has taken. "
     "The outermost unit is special in two ways. It is not freed after forward, because backward begins with it. And "

@@ -253,10 +253,11 @@ RESUME = Exercise(
         "Who has the whole states, and what does each rank need of them?",
         "Loading is the reverse of saving, and a collective: rank 0 sends, each rank keeps its shard. Two options say "
         "that: the states are whole, and rank 0 has them.",
-        "`set_model_state_dict(model, states, options=...)`, `set_optimizer_state_dict(model, optimizer, states, "
-        "options=...)` and `StateDictOptions(full_state_dict=..., broadcast_from_rank0=...)`.",
-        '```python\noptions = StateDictOptions(...)\nset_model_state_dict(model, checkpoint.get("model", {}), ...)\n'
-        "set_optimizer_state_dict(...)\n```",
+        "In `dcp_states`: `set_model_state_dict(model, states, options=...)`, `set_optimizer_state_dict(model, "
+        "optimizer, states, options=...)` and `StateDictOptions(full_state_dict=..., broadcast_from_rank0=...)`.",
+        "```python\noptions = dcp_states.StateDictOptions(...)\n"
+        'dcp_states.set_model_state_dict(model, checkpoint.get("model", {}), ...)\n'
+        "dcp_states.set_optimizer_state_dict(...)\n```",
     ],
     explanation="Whole states know nothing of ranks, so they fit any number of them. They are named by parameter, "
     "which is why the model is an argument, too. With `broadcast_from_rank0`, parameter after parameter is sent and "

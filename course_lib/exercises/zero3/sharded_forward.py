@@ -337,10 +337,11 @@ SHARDED_FORWARD = Exercise(
         "    return ... if isinstance(saved, tuple) else saved\n\n...  # gather\n"
         "with saved_tensors_hooks(pack, unpack):\n    ...\n...  # free, and a hook on the output\n```",
     ],
-    explanation="In each gradient of a linear layer there is its weight, so autograd saves `weight.t()`, a view: that "
-    "alone would keep every unit from being freed. The note has three numbers in its place. `pack` and `unpack` refer "
-    "to `unit`, never to `flat`, which is another tensor by the time backward comes, with the same values in the same "
-    "places. And the hook on the output runs before any other part of the unit's backward. FSDP2 goes another way: "
-    "it keeps the tensor and takes its memory away (`untyped_storage().resize_(0)`), so that all views come back to "
-    "life with it; who reads one too early reads memory that is not there.",
+    explanation="The gradient of a linear layer's input is computed with its weight, so autograd saves `weight.t()`, a "
+    "view: that alone would keep every unit from being freed. The note keeps three facts in its place: size, strides "
+    "and offset. `pack` and `unpack` refer to `unit`, never to `flat`, which is another tensor by the time backward "
+    "comes, with the same values in the same places. And the hook on the output runs before any other part of the "
+    "unit's backward. FSDP2 goes another way: it keeps the tensor and takes its memory away "
+    "(`untyped_storage().resize_(0)`), so that all views come back to life with it; who reads one too early reads "
+    "memory that is not there.",
 )
