@@ -5,7 +5,7 @@ is registered on it for each operator that gives its result new memory; all othe
 views and in-place operators, two thirds of a training step, cost nothing, which a `TorchDispatchMode` cannot offer.
 While such an operator runs the key is left out: what it calls in turn is not looked at, only what it returns.
 
-Nothing else in the meter touches a private name of torch, but `graph`, which reads autograd's.
+Nothing else in the meter touches torch's dispatcher. `graph` reads private names of autograd's.
 """
 
 from __future__ import annotations

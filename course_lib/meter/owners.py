@@ -85,20 +85,37 @@ def gradient(tensor: Tensor) -> Tensor | None:
 
 def stand_ins() -> Iterator[tuple[Any, str, Any]]:
     """What tells the watcher of the calling thread, in place of parts of torch: owner, name and what stands in."""
-    for name in ("__init__", "__setstate__"):
-        yield nn.Module, name, _telling(nn.Module, name)
-        yield Optimizer, name, _telling(Optimizer, name)
-    make_parameter, make_subclass, resize = Parameter.__new__, Tensor._make_subclass, torch.UntypedStorage.resize_
-    make_hooks = saved_tensors_hooks.__init__
+    for owner in (nn.Module, Optimizer):
+        yield owner, "__init__", _telling_of_self(owner.__init__)
+        yield owner, "__setstate__", _telling_of_self(owner.__setstate__)
+    yield Parameter, "__new__", _telling_of_result(Parameter.__new__)
+    yield torch.UntypedStorage, "resize_", _telling_of_size(torch.UntypedStorage.resize_)
+    yield Tensor, "_make_subclass", _unwatched(Tensor._make_subclass)
+    yield saved_tensors_hooks, "__init__", _with_pack_hook_watched(saved_tensors_hooks.__init__)
 
-    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        parameter = make_parameter(cls, *args, **kwargs)
+
+def _telling_of_self(make: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = make(self, *args, **kwargs)
         if (watcher := current()) is not None:
-            watcher.found(parameter)
-        return parameter
+            watcher.found(self)
+        return result
 
-    def _make_subclass(*args: Any, **kwargs: Any) -> Any:
-        return unwatched(lambda: make_subclass(*args, **kwargs))()
+    return call
+
+
+def _telling_of_result(make: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = make(*args, **kwargs)
+        if (watcher := current()) is not None:
+            watcher.found(result)
+        return result
+
+    return call
+
+
+def _telling_of_size(resize: Callable[..., Any]) -> Callable[..., Any]:
+    """`resize_` of a storage is no operator, and how FSDP2 frees what it has gathered."""
 
     def resize_(storage: Any, nbytes: int) -> Any:
         result = resize(storage, nbytes)
@@ -106,25 +123,25 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
             watcher.resized(storage, "storage.resize_")
         return result
 
-    def hooks(self: Any, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
-        make_hooks(self, watched_again(pack_hook), unpack_hook)
-
-    yield Parameter, "__new__", new
-    yield saved_tensors_hooks, "__init__", hooks
-    yield Tensor, "_make_subclass", _make_subclass  # it detaches a tensor that must not have a Python object by then
-    yield torch.UntypedStorage, "resize_", resize_  # no operator, and how FSDP2 frees what it has gathered
+    return resize_
 
 
-def _telling(owner: Any, name: str) -> Callable[..., Any]:
-    original = getattr(owner, name)
+def _unwatched(make: Callable[..., Any]) -> Callable[..., Any]:
+    """`_make_subclass` detaches a tensor that must not have a Python object by then, as one that is told of has."""
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        if (watcher := current()) is not None:
-            watcher.found(self)
-        return result
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return unwatched(lambda: make(*args, **kwargs))()
 
     return call
+
+
+def _with_pack_hook_watched(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Hooks for what autograd saves are called from within an operator, and may make memory of their own."""
+
+    def init(self: Any, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
+        make(self, watched_again(pack_hook), unpack_hook)
+
+    return init
 
 
 @contextmanager
