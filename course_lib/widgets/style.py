@@ -24,6 +24,7 @@ SHEET = """
   font-size: var(--jp-content-font-size1, inherit);
   line-height: 1.5;
 }
+.course-widget .widget-html-content { min-width: 0; } /* so that a long line of code scrolls, and not all the card */
 .course-widget .widget-html-content p { margin: 0 0 0.5em; }
 .course-widget h3, .course-widget h4 { margin: 0 0 0.5em; font-weight: 600; line-height: 1.3; }
 .course-widget h3 { font-size: 1.15em; }
