@@ -27,6 +27,7 @@ from course_lib.world.remote_process import RemoteProcess
 from course_lib.world.sites import Site
 from course_lib.world.wire import Left
 from tests.world.engines import ROOT, Engines
+from tests.world.programs import failure, total, train
 
 
 def rank() -> int:
@@ -46,12 +47,6 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
 @pytest.fixture
 def world(engines: Engines):
     return lambda world_size, **options: World(world_size, backend="processes", cluster=engines.client, **options)
-
-
-def total() -> float:
-    x = torch.ones(2)
-    dist.all_reduce(x)
-    return x[0].item()
 
 
 def where() -> tuple[str, ...]:
@@ -76,21 +71,9 @@ def test_a_rank_keeps_its_machines_environment_but_takes_what_configures_torch(w
     assert list(run) == [[True, False, True]] * 2
 
 
-def step(stage):
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(30, 50), torch.nn.Tanh(), torch.nn.Linear(50, 3))
-    engine = stage(model, torch.optim.Adam, lr=0.01)
-    generator = torch.Generator().manual_seed(rank())
-    for _ in range(2):
-        engine(torch.randn(8, 30, generator=generator)).square().mean().backward()
-        engine.step()
-        engine.zero_grad()
-    return [value.tolist() for value in engine.state_dict().values()]
-
-
 @pytest.mark.slow
 def test_values_bytes_calls_and_times_are_those_of_processes(world):
-    one, other = World(3, backend="processes").run(step, zero.Stage3), world(3).run(step, zero.Stage3)
+    one, other = World(3, backend="processes").run(train, zero.Stage3), world(3).run(train, zero.Stage3)
     assert list(one) == list(other)
     for r in range(3):
         assert other.memory[r].by_category == one.memory[r].by_category
@@ -135,16 +118,6 @@ def test_what_is_larger_than_any_pipe_goes_through_both_ways(world):
     run = world(2).run(program)
     assert torch.equal(run[1], 2 * weight)
     assert [len(text) for text in run.output] == [500_000] * 2
-
-
-def failure(world: World, fn) -> RankError:
-    """The error of `fn`, which must leave the world usable."""
-    started = time.monotonic()
-    with pytest.raises(RankError) as caught:
-        world.run(fn)
-    assert time.monotonic() - started < world.timeout / 2
-    assert list(world.run(total)) == [world.world_size] * world.world_size
-    return caught.value
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ import torch.distributed as dist
 
 from course_lib import RankError, World
 from course_lib.world.rank import Rank
+from tests.world import programs
+from tests.world.programs import lines, total
 
 
 def rank() -> int:
@@ -20,30 +22,14 @@ def rank() -> int:
 
 
 def works(world: World) -> bool:
-    def total():
-        x = torch.ones(1)
-        dist.all_reduce(x)
-        return x.item()
-
     return list(world.run(total)) == [float(world.world_size)] * world.world_size
 
 
 def failure(fn, world_size: int = 4, timeout: float = 20.0) -> RankError:
-    """The error of a run that must fail soon, and leave the world usable. How soon is measured by `make bench`; here a
-    machine may be busy, and what waits for a watchdog would wait for `timeout`."""
-    world = World(world_size, timeout=timeout)
-    started = time.monotonic()
-    with pytest.raises(RankError) as caught:
-        world.run(fn)
-    took = time.monotonic() - started
-    assert caught.value.kind == "timeout" or took < timeout / 2, f"took {took:.1f} s"
-    assert works(world)
+    """As `programs.failure`, on simulated ranks, whose threads must be gone."""
+    error = programs.failure(World(world_size, timeout=timeout), fn)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
-    return caught.value
-
-
-def lines(error: RankError) -> list[str]:
-    return str(error).splitlines()
+    return error
 
 
 def test_a_rank_that_raises():

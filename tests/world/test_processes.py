@@ -15,8 +15,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib import CourseError, World, mark, zero
+from course_lib import CourseError, World, zero
 from course_lib.world.pool import pool
+from tests.world.programs import train
 
 
 def processes(world_size: int, **options) -> World:
@@ -73,22 +74,9 @@ def test_random_streams_and_variables_are_those_of_simulated_ranks_in_every_run(
     assert [list(processes(3).run(draws)) for _ in range(2)] == [simulated, simulated]
 
 
-def step(stage):
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(30, 50), torch.nn.Tanh(), torch.nn.Linear(50, 3))
-    engine = stage(model, torch.optim.Adam, lr=0.01)
-    generator = torch.Generator().manual_seed(rank())
-    for _ in range(2):
-        engine(torch.randn(8, 30, generator=generator)).square().mean().backward()
-        mark("after backward")
-        engine.step()
-        engine.zero_grad()
-    return [value.tolist() for value in engine.state_dict().values()]
-
-
 @pytest.mark.parametrize("stage", [zero.Stage2, zero.Stage3])
 def test_a_training_step_gives_the_same_numbers_bytes_and_calls_as_on_simulated_ranks(stage):
-    one, other = World(3, backend="simulated").run(step, stage), processes(3).run(step, stage)
+    one, other = World(3, backend="simulated").run(train, stage), processes(3).run(train, stage)
     assert list(one) == list(other)
     for of in ("memory", "comm", "calls", "timeline"):
         assert len(getattr(other, of)) == 3

@@ -15,16 +15,12 @@ import torch.distributed as dist
 
 from course_lib import RankError, World
 from course_lib.world.pool import pool
+from tests.world import programs
+from tests.world.programs import lines, total
 
 
 def rank() -> int:
     return dist.get_rank()
-
-
-def total() -> float:
-    x = torch.ones(1)
-    dist.all_reduce(x)
-    return x.item()
 
 
 def remember() -> None:
@@ -36,20 +32,10 @@ def remembered() -> int | None:
 
 
 def failure(fn, world_size: int = 3, timeout: float = 30.0) -> RankError:
-    """The error of a run that must fail soon, and leave the world usable."""
+    """As `programs.failure`, on processes that `remember` something."""
     world = World(world_size, backend="processes", timeout=timeout)
     world.run(remember)
-    started = time.monotonic()
-    with pytest.raises(RankError) as caught:
-        world.run(fn)
-    took = time.monotonic() - started
-    assert caught.value.kind == "timeout" or took < timeout / 2, f"took {took:.1f} s"
-    assert list(world.run(total)) == [float(world_size)] * world_size
-    return caught.value
-
-
-def lines(error: RankError) -> list[str]:
-    return str(error).splitlines()
+    return programs.failure(world, fn)
 
 
 def test_a_rank_that_raises():

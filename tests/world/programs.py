@@ -1,0 +1,47 @@
+"""What the tests of several kinds of worlds run on ranks, and how they look at a run that fails."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import RankError, World, mark
+
+
+def total() -> float:
+    """The number of ranks, if all of them come."""
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    return x.item()
+
+
+def train(stage) -> list[list[float]]:
+    """Two steps of an engine, with other data on each rank: the values of its model."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(30, 50), torch.nn.Tanh(), torch.nn.Linear(50, 3))
+    engine = stage(model, torch.optim.Adam, lr=0.01)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(2):
+        engine(torch.randn(8, 30, generator=generator)).square().mean().backward()
+        mark("after backward")
+        engine.step()
+        engine.zero_grad()
+    return [value.tolist() for value in engine.state_dict().values()]
+
+
+def failure(world: World, fn) -> RankError:
+    """The error of a run that must fail soon, and leave the world usable. How soon is measured by `make bench`; here a
+    machine may be busy, and what waits for a watchdog would wait for the time limit."""
+    started = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        world.run(fn)
+    took = time.monotonic() - started
+    assert caught.value.kind == "timeout" or took < world.timeout / 2, f"took {took:.1f} s"
+    assert list(world.run(total)) == [float(world.world_size)] * world.world_size
+    return caught.value
+
+
+def lines(error: RankError) -> list[str]:
+    """The message, line by line."""
+    return str(error).splitlines()
