@@ -90,6 +90,7 @@ class Times:
     delivering: bool = False
 
     def wait_begins(self) -> None:
+        """Its rank does nothing from now on but wait for it, unless it is done."""
         if self.done == inf:
             self.waited_from = time.perf_counter()
 

@@ -193,8 +193,8 @@ class Conduct:
         elif self.rendezvous.stopping:
             self.rendezvous.left(rank, State.RAISED)
         else:
-            kind = "exited" if left.exited else "raised"
-            self.rendezvous.left(rank, State.RAISED, Fault(kind=kind, ranks=(rank,)))
+            fault = Fault(kind="exited" if left.exited else "raised", ranks=(rank,))
+            self.rendezvous.left(rank, State.RAISED, fault)
 
     def _printed(self, rank: int) -> None:
         process = self._processes[rank]

@@ -32,6 +32,7 @@ class NoNumbers(CourseError):
 
 
 def no_numbers(asked: str) -> NoNumbers:
+    """What is raised where a line asks for a number; `asked` tells how."""
     return NoNumbers(f"a dry run has no numbers, and this line asks for one ({asked})")
 
 

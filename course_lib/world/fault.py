@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from .calls import Call
 
@@ -22,19 +23,34 @@ class State(Enum):
     DIED = "died"
 
 
+Kind = Literal[
+    "raised",
+    "exited",
+    "mismatch",
+    "refused",
+    "absent",
+    "deadlock",
+    "not_in_group",
+    "died",
+    "timeout",
+    "interrupted",
+]
+"""What can be wrong with a run; `telling` has a teller for each."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """Why a run cannot go on.
 
     Attributes:
-        kind: raised, exited, mismatch, refused, absent, deadlock, not_in_group, died, timeout or interrupted.
+        kind: what is wrong.
         ranks: the ranks to blame, or to look at first.
         calls: the calls that the fault is about, by rank; ranks that come late are added.
         detail: for a mismatch, the property that differs; for a refused call, what the backend said; for a process
             that died, how.
     """
 
-    kind: str
+    kind: Kind
     ranks: tuple[int, ...]
     calls: dict[int, Call] = field(default_factory=dict)
     detail: str = ""

@@ -36,6 +36,7 @@ class Loopback:
         self._pulse: list[Any] = []
 
     def options(self, timeout: timedelta, threads: int = 2) -> Any:
+        """Those of a group on this device, which has `threads` of its own for its collectives."""
         with self._lock:
             if self._device is None:
                 where = {"hostname": "127.0.0.1"} if self.interface is None else {"interface": self.interface}

@@ -51,10 +51,12 @@ class Meeting:
 
     @property
     def missing(self) -> frozenset[int]:
+        """Members who have not come."""
         return self.members - self.calls.keys()
 
     @property
     def open(self) -> bool:
+        """Whether the calls do not take place: not all have come, or they do not fit. Who waits goes on waiting."""
         return self.broken or bool(self.missing)
 
     def hopeless_without(self, ranks: set[int]) -> bool:

@@ -105,8 +105,8 @@ class Rank(threading.Thread):
             self.rendezvous.left(self.rank, State.RAISED)
         else:
             self.raised = Raised.of(error)
-            kind = "exited" if isinstance(error, SystemExit) else "raised"
-            self.rendezvous.left(self.rank, State.RAISED, Fault(kind=kind, ranks=(self.rank,)))
+            fault = Fault(kind="exited" if isinstance(error, SystemExit) else "raised", ranks=(self.rank,))
+            self.rendezvous.left(self.rank, State.RAISED, fault)
 
     def _call(self) -> BaseException | None:
         """Run the learner's function; what it raised."""

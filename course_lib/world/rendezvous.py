@@ -20,7 +20,7 @@ from typing import Any
 
 from .calls import Call
 from .failure import RankReport
-from .fault import Fault, State
+from .fault import Fault, Kind, State
 from .matching import Matching
 from .meeting import Meeting, uneven_splits
 from .sites import Site
@@ -93,7 +93,7 @@ class Rendezvous:
 
     # -- what the supervisor calls -------------------------------------------------------------------------------
 
-    def fail(self, kind: str) -> None:
+    def fail(self, kind: Kind) -> None:
         """End the run for a reason from outside: a timeout, an interrupt."""
         with self.changed:
             self._fail(Fault(kind=kind, ranks=tuple(r for r, s in enumerate(self.states) if s is State.RUNNING)))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .disagreement import disagreement
 from .failure import Interrupted, RankError, RankReport, advice_for, grouped, quoted, who
-from .fault import Fault
+from .fault import Fault, Kind
 from .meeting import Meeting
 
 RUN_AGAIN = "run the cell again; the world is ready for it."
@@ -211,7 +211,7 @@ def _interrupted(fault: Fault, reports: Sequence[RankReport], timeout: float) ->
     return "the run was interrupted", RUN_AGAIN
 
 
-_TELLERS = {
+_TELLERS: dict[Kind, Callable[[Fault, Sequence[RankReport], float], tuple[str, str]]] = {
     "raised": _raised,
     "exited": _exited,
     "absent": _absent,
