@@ -48,6 +48,7 @@ def examine() -> Iterator[Finding]:
 
 
 def lessons_can_run(findings: Iterable[Finding]) -> bool:
+    """Whether nothing is missing that they need."""
     return all(finding.status != "missing" for finding in findings)
 
 
@@ -58,6 +59,7 @@ def entry(finding: Finding) -> str:
 
 
 def verdict(findings: Iterable[Finding]) -> str:
+    """What all findings come to, as a sentence."""
     if lessons_can_run(findings):
         return "The lessons can run on this machine."
     return 'The lessons cannot run yet. Put right what is marked "missing", then run this again.'

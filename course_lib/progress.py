@@ -102,6 +102,7 @@ class Progress:
 
     @property
     def path(self) -> Path:
+        """The file that it is kept in, or would be if that could be written."""
         return self._store.path
 
     @property
@@ -126,6 +127,7 @@ class Progress:
         self._add(attempts=vars(attempt), verdicts=verdict)
 
     def last_attempt(self, exercise: str) -> Attempt | None:
+        """The latest, with how it ended; None before the first."""
         query = """SELECT id, exercise, source, started_ns, status, findings, imported.attempt NOT NULL AS imported
             FROM attempts LEFT JOIN verdicts ON verdicts.attempt = id LEFT JOIN imported ON imported.attempt = id
             WHERE exercise = ? ORDER BY started_ns DESC, attempts.rowid DESC LIMIT 1"""
@@ -136,6 +138,7 @@ class Progress:
         return Attempt(**rows[0] | {"findings": findings, "imported": imported})
 
     def hint_taken(self, exercise: str, level: int) -> None:
+        """Store that a hint was taken; the first is of level 1."""
         self._add(hints={"exercise": exercise, "level": level})
 
     def hints(self, exercise: str) -> list[int]:
@@ -183,9 +186,11 @@ class Progress:
         self._add(measurements={"id": uuid.uuid4().hex, "name": name, **found})
 
     def prediction(self, name: str) -> Prediction | None:
+        """The value that is locked, with the latest measurement; None before `predict`."""
         return self._store.use(lambda db: _prediction(db, name))
 
     def summary(self) -> Summary:
+        """How far the learner is."""
         return self._store.use(_summary)
 
     def export_json(self) -> str:
@@ -209,6 +214,7 @@ class Progress:
 
 
 def default_path() -> Path:
+    """In $COURSE_HOME, or else in the user's data folder."""
     home = os.environ.get("COURSE_HOME") or platformdirs.user_data_dir("sharded", appauthor=False)
     return Path(home).expanduser() / "progress.sqlite3"
 

@@ -54,6 +54,7 @@ class Graded:
 
     @property
     def score(self) -> str:
+        """`3 of 8 passed`."""
         return f"{sum(grade.status == 'passed' for grade in self.exercises)} of {len(self.exercises)} passed"
 
     def __str__(self) -> str:
@@ -76,6 +77,7 @@ def _printable(text: str) -> str:
 
 
 def as_json(graded: Sequence[Graded]) -> str:
+    """A list of notebooks, each with the fields of its `Graded`, and whether it `passed`."""
     return json.dumps([asdict(one) | {"passed": one.passed} for one in graded], indent=1, ensure_ascii=False)
 
 
