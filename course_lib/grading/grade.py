@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -44,34 +44,41 @@ def _text(path: Path) -> bytes | None:
 def _graded(path: Path, text: bytes | None, course: Iterable[Lesson], limits: Limits) -> Graded:
     if text is None:
         raise CourseError("the file cannot be read: name a notebook that is there")
+    notebook = parse_notebook(text, path)
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    sources = ["".join(cell["source"]) for cell in cells]
     # A learner's code may leave processes that still write: what they leave behind is none of ours.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         scratch = Path(folder)
-        (scratch / "work").mkdir()
         copy = scratch / "work" / path.name
+        copy.parent.mkdir()
         copy.write_bytes(text)
-        notebook = parse_notebook(text, path)
-        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-        sources = ["".join(cell["source"]) for cell in cells]
         ran = run(sources, scratch, limits)
-        remarks = [
-            f"code cell {number} raised {error}"
-            for number, error in ran.raised.items()
-            if "raises-exception" not in str(cells[number - 1].get("metadata"))
-        ]
-        remarks += _another_language(notebook.get("metadata"))
-        if not copy.exists() or copy.read_bytes() != text:
-            remarks.append("it changed or deleted its own file while it ran")
-        own = list(dict.fromkeys(name for source in sources for name in handed_in(source)))
+        touched = [] if _holds(copy, text) else ["it changed or deleted its own file while it ran"]
         judged = {grade.exercise: grade for grade in judge(ran.solutions, scratch, limits)}
+    own = list(dict.fromkeys(name for source in sources for name in handed_in(source)))
     grades = [judged.get(name) or _not_judged(name, name in own, ran) for name in _expected(path, own, course)]
     claims = ran.claims | claimed(json.dumps([cell.get("outputs") for cell in cells]), own)
     return Graded(
         notebook=str(path),
         exercises=tuple(_remarked(grade, claims) for grade in grades),
         ended=ran.ended or ("" if grades else "there is no exercise in it, and it is no lesson of the course"),
-        remarks=tuple(remarks),
+        remarks=(*_raised(ran, cells), *_another_language(notebook.get("metadata")), *touched),
     )
+
+
+def _holds(path: Path, text: bytes) -> bool:
+    """Whether `text` is what is in the file; also where a learner's code has put a pipe or a terabyte in its place."""
+    return path.is_file() and path.stat().st_size == len(text) and _text(path) == text
+
+
+def _raised(ran: Ran, cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A remark on each cell that raised, and was not marked as one that does."""
+    return [
+        f"code cell {number} raised {error}"
+        for number, error in ran.raised.items()
+        if "raises-exception" not in str(cells[number - 1].get("metadata"))
+    ]
 
 
 def _another_language(metadata: Any) -> list[str]:

@@ -40,8 +40,11 @@ class Limits:
 class Watch:
     """A process under limits. Its clock starts now.
 
-    home: what `COURSE_HOME` is for the process.
-    seconds: what is left of the time, if less than the limit.
+    Args:
+        pid: which one.
+        limits: for it and all that it starts.
+        home: what `COURSE_HOME` is for it.
+        seconds: what is left of the time, if less than the limit.
     """
 
     def __init__(self, pid: int, limits: Limits, home: Path, seconds: float | None = None) -> None:
@@ -77,6 +80,7 @@ class Watch:
 
     @property
     def seconds_left(self) -> float:
+        """Until the deadline."""
         return max(0.0, self._deadline - time.monotonic())
 
     def kill(self) -> None:

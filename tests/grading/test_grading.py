@@ -18,7 +18,7 @@ import pytest
 from course_lib import cli
 from course_lib.exercises import get
 from course_lib.grading import Grade, Graded, Limits, as_csv, as_json, grade
-from course_lib.grading.grade import _another_language
+from course_lib.grading.grade import _another_language, _holds
 from course_lib.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
 from course_lib.grading.limits import Watch
 from course_lib.progress import Progress
@@ -167,6 +167,16 @@ def test_a_notebook_that_deletes_its_file_and_ends_its_process_keeps_what_it_han
     assert graded["leaves"].remarks == ("it changed or deleted its own file while it ran",)
     assert Path(graded["leaves"].notebook).exists()
     assert not graded["leaves"].passed
+
+
+def test_what_a_notebook_puts_in_the_place_of_its_file_does_not_hold_up_the_grader(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 2**36)  # takes no room on the disk, and more memory than there is
+    (tmp_path / "same").write_bytes(b"{}")
+
+    held = [_holds(tmp_path / name, b"{}") for name in ("pipe", "large", "nowhere", "same")]
+    assert held == [False, False, False, True]
 
 
 @pytest.mark.slow
