@@ -2,7 +2,7 @@
 
 what is asked   checks <- shapes <- models;  precision, optimizers <- settings
 bytes held      parts, partition <- layout <- zero (of replay), fully_shard (of fully_shard_replay) <- engines;
-                activations, allocator, engines <- memory
+                activations <- fully_shard;  activations, allocator, engines <- memory
 bytes sent      engines <- volume
 seconds         volume <- cost <- hardware;  work, schedule, hardware <- step
 the whole       memory, volume, step, explain <- plan <- choose;  deepspeed: others' estimates, to compare with

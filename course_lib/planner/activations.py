@@ -8,7 +8,8 @@ feed-forward layer where GPT has two. What the paper leaves out is left out here
 rotary positions. All bytes are per token.
 """
 
-from .shapes import Transformer
+from .settings import Settings
+from .shapes import Model, Transformer
 
 _MASK = 1  # bytes of an element of a dropout mask, on GPUs; on CPUs torch keeps it as wide as the data
 
@@ -44,6 +45,18 @@ def kept(model: Transformer, sequence: int, width: int, attention: str, checkpoi
         return model.hidden * width
     items = layer(model, sequence, width, attention)
     return sum(items.values()) - (items["attention core"] if checkpointing == "selective" else 0)
+
+
+def of_a_layer(model: Model, settings: Settings) -> int:
+    """Bytes that a layer keeps for the batch of one rank; of what was measured, each layer is taken to keep as much."""
+    layers = len([unit for unit in model.units[1:] if unit])
+    if settings.activation_bytes is not None:
+        return settings.activation_bytes // layers if layers else 0
+    if model.transformer is None:
+        return 0
+    sequence, width = settings.sequence, settings.policy.activation
+    one = kept(model.transformer, sequence, width, settings.attention, settings.checkpointing)
+    return settings.batch * sequence * one
 
 
 def gradients_at_work(model: Transformer, sequence: int, width: int, attention: str) -> int:

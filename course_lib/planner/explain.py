@@ -56,7 +56,10 @@ def header(model: Model, settings: Settings) -> Iterator[str]:
     if not model.units:
         yield "Only the number of parameters is known: buffers and activations are left out."
     elif settings.activation_bytes is not None:
-        yield "Activations are as measured; their gradients are left out, so that the peak may be higher."
+        yield (
+            "Activations are as given. Where that is without their gradients, or gradients of parameters weigh as "
+            "much, the peak may be higher."
+        )
     elif model.transformer is None:
         yield "Only the shapes are known: activations are left out."
     if model.units and not model.gradient_order and (settings.engine, settings.stage) == ("zero", 2):

@@ -8,6 +8,7 @@ in fp32.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .activations import of_a_layer
 from .fully_shard_replay import Backward, Cut, Moment, forward
 from .layout import BUCKET_BYTES, Held, Layout, outer_gradients, parameters
 from .partition import rows
@@ -37,12 +38,16 @@ def fully_shard(model: Model, settings: Settings) -> Layout:
 def _with_step(states: Layout, model: Model, settings: Settings) -> Layout:
     """`states`, and what there is beside them when each part of a step takes most."""
     gradients, buffers, copies = list(states.gradients), list[Held](), list[Held]()
+    activations, left = of_a_layer(model, settings), 0  # of the last part that is looked at, the end of backward
     for when, moments in _moments(model, settings).items():
-        worst = max((_held(moment, when, states.policy, settings) for moment in moments), key=_nbytes)
-        gradients += worst["gradients"]
-        buffers += worst["buffers"]
-        copies += worst["copies"]
-    return replace(states, gradients=gradients, buffers=buffers, copies=copies)
+        held = [_held(moment, when, states.policy, settings) for moment in moments]
+        nbytes = [_nbytes(one) + activations * moment.layers for one, moment in zip(held, moments, strict=True)]
+        at = nbytes.index(max(nbytes))
+        gradients += held[at]["gradients"]
+        buffers += held[at]["buffers"]
+        copies += held[at]["copies"]
+        left = moments[at].layers
+    return replace(states, gradients=gradients, buffers=buffers, copies=copies, layers_left=left)
 
 
 def _moments(model: Model, settings: Settings) -> dict[str, list[Moment]]:
@@ -58,7 +63,7 @@ def _moments(model: Model, settings: Settings) -> dict[str, list[Moment]]:
         ).moments()
     ]  # fmt: skip
     start = [moment for moment in backward if moment.layers == len(layers)] if layers else [end]
-    return {BEGIN: begin, FORWARD: [end], START: start, END: backward}
+    return {BEGIN: begin, FORWARD: [end], START: start, END: [moment for moment in backward if moment not in start]}
 
 
 def _held(moment: Moment, when: str, policy: Precision, settings: Settings) -> dict[str, list[Held]]:

@@ -112,6 +112,8 @@ class Backward:
         copied_from = [*self._ahead(at + 1)[:-1], unit] if self._reshard else []
         yield self._now(at + 1, self._early, whole=whole, flat=_flat(copied_from))
         yield self._now(at + 1, self._early, whole=whole, flat=_flat(ahead), cast=[cut.shard for cut in ahead[:1]])
+        first = [*self._early, max(unit.gradients)]  # there while the layer's activations still are
+        yield self._now(at + 1, first, whole=whole, flat=_flat(ahead))
         yield self._now(at, [*self._early, *unit.gradients], whole=whole, flat=_flat(ahead))
 
     def _reduce(self, unit: Cut, now: Moment) -> Iterator[Moment]:

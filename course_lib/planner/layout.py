@@ -42,6 +42,7 @@ class Layout:
         bucket_bytes: how much of the gradients is reduced at a time, outside of stage 3.
         buffers: what communication needs beside that.
         copies: what is made for a moment on the way there.
+        layers_left: so many layers keep their activations when the end of backward takes most.
     """
 
     policy: Precision
@@ -52,6 +53,7 @@ class Layout:
     bucket_bytes: int
     buffers: Sequence[Held]
     copies: Sequence[Held] = ()
+    layers_left: int = 1
 
 
 def uncut(units: Sequence[Unit]) -> list[int]:

@@ -24,8 +24,10 @@ def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
         found += _temporaries(engine, settings)
     if settings.activation_bytes is not None:
         found += [_activation("activations", settings.activation_bytes, "as measured", FORWARD, START)]
+        left = engine.layers_left * activations.of_a_layer(model, settings)
+        found += [_activation("activations of the layers left", left, "all layers are taken to keep as much", END)]
     elif model.transformer:
-        found += _activations(model.transformer, settings)
+        found += _activations(model.transformer, settings, engine.layers_left)
     return tuple(part for part in found if part.nbytes)
 
 
@@ -67,7 +69,7 @@ def _temporaries(engine: Layout, settings: Settings) -> Iterator[Part]:
         yield Part(category="other", name=name, nbytes=size, why=why, moments=(STEP,), host=away)
 
 
-def _activations(transformer: Transformer, settings: Settings) -> Iterator[Part]:
+def _activations(transformer: Transformer, settings: Settings, left: int) -> Iterator[Part]:
     tokens, of = settings.batch * settings.sequence, (settings.sequence, settings.policy.activation, settings.attention)
     one = activations.kept(transformer, *of, settings.checkpointing)
     again = sum(activations.layer(transformer, *of).values()) - one
@@ -76,7 +78,8 @@ def _activations(transformer: Transformer, settings: Settings) -> Iterator[Part]
     yield _activation("activations of the layers", tokens * transformer.layers * one, kept, FORWARD, START)
     for name, nbytes in activations.ends(transformer, settings.policy.activation).items():
         yield _activation(name, tokens * nbytes, f"{tokens} tokens", FORWARD)
-    yield _activation("activations of the last layer left", tokens * one, kept, END)
+    last = "the last layer" if left == 1 else f"{left} layers"
+    yield _activation(f"activations of {last} left", tokens * left * one, kept, END)
     yield _activation("activations computed again", tokens * again, "one layer at a time", START, END)
     for name, nbytes, moments in (
         ("gradients of the logits", activations.loss_gradients(transformer), (FORWARD,)),

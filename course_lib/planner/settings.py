@@ -43,8 +43,8 @@ class Settings:
         engine: whose layout of memory and collectives: "paper", the ZeRO paper's; "zero", this course's; or "torch":
             DistributedDataParallel, ZeroRedundancyOptimizer on top of it (stage 1), fully_shard (stage 3).
         implementation: of the optimizer's step in torch: "for-loop", "foreach" (its default on GPUs), "fused".
-        activation_bytes: what forward keeps for backward, where that was measured; without the gradients of it, which
-            backward makes. Otherwise both are computed for a transformer, and left out for anything else.
+        activation_bytes: the most that activations and the gradients of them take at once, where that was measured:
+            `plan` says how. Otherwise both are computed for a transformer, and left out for anything else.
         allocator: "exact" bytes, or "cuda": each tensor as torch's caching allocator rounds it, and the counts that
             optimizers keep on the host left out.
 

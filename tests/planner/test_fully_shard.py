@@ -1,10 +1,11 @@
-"""fully_shard is planned as the meter measures it: states exactly, peaks within 2 %, for batches that are small."""
+"""fully_shard is planned as the meter measures it: states exactly, peaks within 2 %."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
@@ -13,6 +14,7 @@ from torch.distributed.fsdp import fully_shard as shard
 from course_lib import World, mark
 from course_lib.planner import Plan, plan
 from course_lib.zero.units import blocks
+from tests.planner.test_against_meter import GPT, TINY
 from tests.planner.test_other_models import MODELS, Known, described, of_ids
 
 STATES, BF16 = ("parameters", "gradients", "optimizer"), torch.bfloat16
@@ -147,3 +149,16 @@ def test_optimizers(optimizer: str, given: dict[str, Any]) -> None:
     implementation = "foreach" if given["options"].get("foreach") else "for-loop"
 
     check(KNOWN["odd"], planned("odd", optimizer=optimizer, implementation=implementation), Trained(**given))
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("precision", ["fp32", "mixed"])
+def test_activations_of_a_transformer(precision: str, batch: int) -> None:
+    tokens = torch.arange(batch * TINY.positions).view(batch, -1) % TINY.vocab
+    gpt = Known(GPT, lambda model: F.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten()))
+    planned = plan(
+        model=TINY, world_size=4, stage=3, precision=precision, engine="torch", batch=batch, sequence=TINY.positions,
+        attention="flash",
+    )  # fmt: skip
+
+    check(gpt, planned, Trained(sharding={"mp_policy": POLICIES[precision]}))
