@@ -174,6 +174,7 @@ class Engine(nn.Module):
     # -- between shards: `DataParallel`, where the one shard is the whole, needs none of it ------------------------
 
     def sum_over_shards(self, value: Tensor) -> Tensor:
+        """Sum `value` over the ranks, in place: each brings what its own shard comes to."""
         dist.all_reduce(value, group=self.process_group)
         return value
 
@@ -207,9 +208,7 @@ class Engine(nn.Module):
         """Take a whole model's state, the same on every rank, as `torch.nn.Module.load_state_dict` does."""
         result = self.module.load_state_dict(state_dict, strict)
         for bucket, fragment in self.fragments():
-            whole = bucket.params[fragment.index].detach().reshape(-1)
-            mine = whole[fragment.begin : fragment.begin + fragment.values.numel()]
-            fragment.values.data.copy_(mine.view(fragment.values.shape))
+            fragment.values.data.copy_(fragment.of(bucket.params[fragment.index].detach()))
         return result
 
     def optimizer_state_dict(self) -> dict[str, Any]:
@@ -217,18 +216,9 @@ class Engine(nn.Module):
 
         Where the model is in bf16 or fp16, each parameter's state also has its fp32 values, as `master_param`.
         """
-        states: dict[Parameter, dict[str, Any]] = {}
-        for bucket in self.buckets:
-            states |= optimizer_state.gather(self.optimizer, bucket, self._all_gather, self._all_gather_object)
-        whole: dict[str, Any] = {"state": {}, "param_groups": []}
-        number = 0
-        for plain, mine in zip(self.param_groups, self.optimizer.param_groups, strict=True):
-            numbers = range(number, number + len(plain["params"]))
-            options = {key: value for key, value in mine.items() if key != "params"}
-            whole["param_groups"].append(options | {"params": list(numbers)})
-            whole["state"] |= {n: states[p] for n, p in zip(numbers, plain["params"], strict=True) if p in states}
-            number = numbers.stop
-        return whole
+        return optimizer_state.gather(
+            self.optimizer, self.buckets, self.param_groups, self._all_gather, self._all_gather_object
+        )
 
     def load_optimizer_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take a whole optimizer's state: of `optimizer_state_dict`, or of an unsharded optimizer."""

@@ -62,6 +62,10 @@ class Fragment:
     place: slice
     values: Parameter
 
+    def of(self, whole: Tensor) -> Tensor:
+        """The fragment's elements of `whole`, which has as many as the parameter; a view, in the shape of `values`."""
+        return whole.reshape(-1)[self.begin : self.begin + self.values.numel()].view(self.values.shape)
+
 
 class Bucket:
     """Some parameters, and their gradients in one buffer.
@@ -86,7 +90,7 @@ class Bucket:
         self.frozen = frozen
         self.master_dtype = self.dtype if frozen else torch.promote_types(self.dtype, torch.float32)
         self.flat_grad: Tensor | None = None
-        self._places: Sequence[Tensor] = ()  # each parameter's part of flat_grad
+        self._parts: Sequence[Tensor] = ()  # each parameter's part of flat_grad
         self.arrived: set[int] = set()  # whose gradient is in flat_grad
         self.used: set[int] = set()  # who has had a gradient on this rank since zero_grad
         self._zero = torch.zeros(1, dtype=self.master_dtype, device=self.device)
@@ -107,13 +111,13 @@ class Bucket:
         return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def add_grad(self, index: int, grad: Tensor, scale: float) -> None:
-        """Add scale·grad to the place of parameter `index` in `flat_grad`."""
+        """Add scale·grad to the part of parameter `index` in `flat_grad`."""
         if self.flat_grad is None:
             self._make_flat_grad()
-        place = self._places[index]
+        part = self._parts[index]
         # Even the first is added, to 0: that makes a gradient of -0.0 into 0.0.
-        before = place if index in self.arrived else self._zero
-        torch.add(before, grad.reshape(-1), alpha=scale, out=place)
+        before = part if index in self.arrived else self._zero
+        torch.add(before, grad.reshape(-1), alpha=scale, out=part)
         self.arrived.add(index)
         self.used.add(index)
 
@@ -127,18 +131,18 @@ class Bucket:
         """Hand `flat_grad` over, ready to be summed: -0.0 for whoever has no gradient, 0 in the padding."""
         if self.flat_grad is None:
             self._make_flat_grad()
-        flat_grad, places = self.flat_grad, self._places
+        flat_grad, parts = self.flat_grad, self._parts
         assert flat_grad is not None
-        self.flat_grad, self._places = None, ()
-        for index in set(range(len(places))) - self.arrived:
-            places[index].fill_(-0.0)
+        self.flat_grad, self._parts = None, ()
+        for index in set(range(len(parts))) - self.arrived:
+            parts[index].fill_(-0.0)
         flat_grad[self.numel :] = 0
         self.arrived.clear()
         return flat_grad
 
     def _make_flat_grad(self) -> None:
         self.flat_grad = self.marked(torch.empty(self.padded_numel, dtype=self.master_dtype, device=self.device))
-        self._places = self.flat_grad[: self.numel].split(self.numels)
+        self._parts = self.flat_grad[: self.numel].split(self.numels)
 
     def zero_grad(self) -> None:
         """Free the gradients."""

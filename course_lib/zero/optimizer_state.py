@@ -51,7 +51,7 @@ def checked_groups(model: nn.Module, param_groups: Sequence[dict[str, Any]] | No
     return groups
 
 
-def state_of(optimizer: Optimizer, bucket: Bucket, fragment: Fragment) -> dict[str, Any]:
+def _state_of(optimizer: Optimizer, bucket: Bucket, fragment: Fragment) -> dict[str, Any]:
     """A fragment's state; with its values, if the model has them in another dtype."""
     master = {MASTER: fragment.values.detach()} if bucket.dtype != bucket.master_dtype else {}
     return dict(optimizer.state.get(fragment.values, {})) | master
@@ -63,21 +63,47 @@ def is_element_wise(key: str, value: Any, shape: torch.Size) -> bool:
     return isinstance(value, Tensor) and value.shape == shape and key != "step"
 
 
+AllGather = Callable[[Tensor], Tensor]
+"""Makes [padded_numel] of every rank's [shard_numel]."""
+
+AllGatherObject = Callable[[Any], Iterable[Any]]
+"""Makes a list of every rank's object."""
+
+
 def gather(
     optimizer: Optimizer,
-    bucket: Bucket,
-    all_gather: Callable[[Tensor], Tensor],
-    all_gather_object: Callable[[Any], Iterable[Any]],
-) -> dict[Parameter, dict[str, Any]]:
-    """The whole state of each parameter in `bucket` that has one. To be called on every rank.
+    buckets: Iterable[Bucket],
+    param_groups: Sequence[Mapping[str, Any]],
+    all_gather: AllGather,
+    all_gather_object: AllGatherObject,
+) -> dict[str, Any]:
+    """The whole state. To be called on every rank.
 
     Args:
         optimizer: this rank's.
-        bucket: of some of its parameters.
-        all_gather: makes [padded_numel] of every rank's [shard_numel].
-        all_gather_object: makes a list of every rank's object.
+        buckets: of its parameters.
+        param_groups: with the parameters themselves, as the unsharded optimizer would have them.
+        all_gather, all_gather_object: between the ranks that share the state.
     """
-    mine = {fragment: state_of(optimizer, bucket, fragment) for fragment in bucket.fragments}
+    states: dict[Parameter, dict[str, Any]] = {}
+    for bucket in buckets:
+        states |= _gather_bucket(optimizer, bucket, all_gather, all_gather_object)
+    whole: dict[str, Any] = {"state": {}, "param_groups": []}
+    number = 0
+    for group, mine in zip(param_groups, optimizer.param_groups, strict=True):
+        numbers = range(number, number + len(group["params"]))
+        options = {key: value for key, value in mine.items() if key != "params"}
+        whole["param_groups"].append(options | {"params": list(numbers)})
+        whole["state"] |= {n: states[p] for n, p in zip(numbers, group["params"], strict=True) if p in states}
+        number = numbers.stop
+    return whole
+
+
+def _gather_bucket(
+    optimizer: Optimizer, bucket: Bucket, all_gather: AllGather, all_gather_object: AllGatherObject
+) -> dict[Parameter, dict[str, Any]]:
+    """The whole state of each parameter in `bucket` that has one."""
+    mine = {fragment: _state_of(optimizer, bucket, fragment) for fragment in bucket.fragments}
     # First what there is, on any rank.
     outlines: dict[int, dict[str, Any]] = {}
     for outline in all_gather_object({f.index: _outline(f, state) for f, state in mine.items() if state}):
@@ -135,8 +161,7 @@ def load(
         state = dict(whole["state"].get(number_of[bucket.params[fragment.index]], {}))
         for key, value in state.items():
             if is_element_wise(key, value, bucket.shapes[fragment.index]):
-                elements = value.reshape(-1)[fragment.begin : fragment.begin + fragment.values.numel()]
-                value = elements.view(fragment.values.shape)
+                value = fragment.of(value)
             # The optimizer goes on to write to its tensors, and those of `whole` are the caller's.
             state[key] = value.clone() if isinstance(value, Tensor) else value
         master = state.pop(MASTER, None)
