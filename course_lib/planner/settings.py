@@ -39,7 +39,8 @@ class Settings:
         prefetch: stage 3: units gathered ahead of the one in use.
         overlap: communication runs beside computation.
         reshard: stage 3: frees a unit's parameters after forward and gathers them again in backward. (torch's
-            `fully_shard` keeps those of the outermost unit unless it is told `reshard_after_forward=True`.)
+            `fully_shard` keeps those of the outermost unit unless it is told `reshard_after_forward=True`. Its memory
+            is planned with them kept; what it sends, as if they were gathered again.)
         engine: whose layout of memory and collectives: "paper", the ZeRO paper's; "zero", this course's; or "torch":
             DistributedDataParallel, ZeroRedundancyOptimizer on top of it (stage 1), fully_shard (stage 3).
         implementation: of the optimizer's step in torch: "for-loop", "foreach" (its default on GPUs), "fused".
