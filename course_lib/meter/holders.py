@@ -38,6 +38,14 @@ def who_holds(tensor: Tensor) -> tuple[str, ...]:
 
 def holders(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], bool] = lambda _: True) -> tuple[str, ...]:
     """Everything that keeps `storage`; of running functions, those whose code `is_learners`."""
+    found = _found(storage, is_learners)
+    if not found and gc.get_freeze_count():  # older objects are out of sight while ranks run: look at these, too
+        gc.unfreeze()
+        found = _found(storage, is_learners)
+    return found or ("something that has no name",)
+
+
+def _found(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], bool]) -> tuple[str, ...]:
     objects = gc.get_objects()
     tensors, modules = _instances(objects, Tensor), _instances(objects, nn.Module)
     keeping = {id(one): one for one in tensors if any(storage_of(part) is storage for part in plain(one))}
@@ -46,7 +54,7 @@ def holders(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], boo
     del objects, tensors, modules  # or `_names` would find these lists, too, and look for who holds them
     found += _names(keeping, "", _DEEPEST)
     found += [f"autograd, which saved it for {node}" for node in nodes]
-    return tuple(dict.fromkeys(found)) or ("something that has no name",)
+    return tuple(dict.fromkeys(found))
 
 
 def _instances(objects: list[Any], of: type) -> list[Any]:

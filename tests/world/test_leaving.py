@@ -84,6 +84,13 @@ def test_a_model_whose_hooks_hold_it_is_gone_after_the_run(backend: str):
     assert list(world.run(still_there)) == [0, 0]
 
 
+def test_the_collector_leaves_older_objects_out_during_a_run_alone():
+    run(World(2), raise_on_one_rank)
+    assert gc.get_freeze_count() == 0
+    assert min(World(2).run(gc.get_freeze_count)) > 0
+    assert gc.get_freeze_count() == 0
+
+
 def test_an_engine_that_is_dropped_is_gone():
     def train(name: str) -> bool:
         engine = getattr(zero, name)(torch.nn.Linear(2, 2), torch.optim.SGD, lr=0.1)
