@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 from pickle import dumps, loads
 
 from ..errors import CourseError
+from .deaths import how_it_died
 from .fork_server import FDS, PID
-from .telling import how_it_died
 from .wire import FromRank, ToRank
 
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Protocol
 
+from .deaths import machine_lost
 from .process import Process
-from .telling import machine_lost
 from .wire import FromRank, Job, Left, ToRank
 
 CHUNK = 1 << 20

@@ -1,0 +1,46 @@
+"""How a rank's process died, and what to do about it, in words."""
+
+from __future__ import annotations
+
+import signal
+
+_MACHINE = "the machine "
+
+_SIGNALS = {
+    "SIGKILL": "its process was killed (SIGKILL)",
+    "SIGSEGV": "its process touched memory that is not its own (SIGSEGV, a segmentation fault)",
+    "SIGABRT": "its process gave up in native code (SIGABRT)",
+}
+
+
+def machine_lost(name: str, why: str) -> str:
+    """How a rank died whose machine is gone."""
+    return f"{_MACHINE}{name!r} is lost, and every rank on it: {why}"
+
+
+def how_it_died(exitcode: int) -> str:
+    """What an exit code says: minus the number of a signal that ended the process, or what it passed to `os._exit`."""
+    if exitcode >= 0:
+        return f"its process left through os._exit({exitcode})"
+    name = signal.Signals(-exitcode).name
+    return _SIGNALS.get(name, f"its process was ended by the signal {name}")
+
+
+def after_death(how: str) -> str:
+    """What to do next; `how` is of the functions above."""
+    if how.startswith(_MACHINE):
+        return (
+            "go on without that machine: a world of fewer ranks, from the last checkpoint. Or start an engine there "
+            "again, and make the world anew."
+        )
+    return _ADVICE.get(how, "look at what that rank did last; its output is above, and in the error's .output.")
+
+
+_ADVICE = {
+    _SIGNALS["SIGKILL"]: (
+        "if nobody killed it, the system did, because memory ran out: take a smaller model or batch, or fewer ranks "
+        "(`dmesg` tells)."
+    ),
+    how_it_died(0): "use `return` to end a rank's work, on every rank at the same point.",
+    _SIGNALS["SIGSEGV"]: "look at native code that this rank called: ctypes, an extension, a wrong index in a kernel.",
+}
