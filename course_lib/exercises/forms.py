@@ -64,7 +64,7 @@ def _length(gap: Gap) -> Cause | None:
         return Cause(likely=f"The keys are not those asked for: {'; '.join(found)}.", action="Mend the keys.")
     if isinstance(expected, tuple) and len(expected) != len(given):
         return Cause(
-            likely=f"The result has {len(given)} items, and {len(expected)} were asked for.",
+            likely=f"The result has {len(given)} item{'s' * (len(given) != 1)}, and {len(expected)} were asked for.",
             action=f"Count what goes into it: it should be {len(expected)}.",
         )
     return None
