@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 
@@ -17,7 +19,7 @@ from .standins import Shared
 @contextmanager
 def of_threads(*, measured: bool) -> Iterator[None]:
     """Inside it, threads may be ranks, whose memory is `measured` or not."""
-    contexts = [_process_settings, _older_objects_left_out, streams.streams_by_thread, interpose.rank_threads]
+    contexts = [_process_settings, _collector, streams.streams_by_thread, interpose.rank_threads]
     with ExitStack() as stack:
         for context in [*contexts, _owners_told] if measured else contexts:
             stack.enter_context(context.in_use())
@@ -39,22 +41,41 @@ def _process_settings_kept() -> Iterator[None]:
         sys.excepthook, sys.unraisablehook = excepthook, unraisablehook
 
 
-@contextmanager
-def _older_objects_left_to_themselves() -> Iterator[None]:
-    """Let Python's garbage collector look at what ranks make, and at nothing else.
+class _Collector:
+    """Python's garbage collector, which looks at what ranks make, and at nothing else until they are done.
 
-    All that a kernel with torch holds takes it 0.2 s, which every failed run would pay: see `simulated._close`.
+    All that a kernel with torch holds takes it 0.2 s, which every failed run would pay: see `simulated._close`. What
+    earlier runs have left in cycles is collected between runs, in at most `SHARE` of the time; and what C's allocator
+    keeps for threads that are gone is given back to the system.
     """
-    if gc.get_freeze_count():  # somebody else's doing
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+
+    SHARE = 0.1
+
+    def __init__(self) -> None:
+        self._due = time.monotonic() + 0.2 / self.SHARE
+
+    @contextmanager
+    def on_new_objects(self) -> Iterator[None]:
+        if gc.get_freeze_count():  # somebody else's doing
+            yield
+            return
+        gc.freeze()
+        try:
+            yield
+        finally:
+            gc.unfreeze()
+            if (began := time.monotonic()) >= self._due:
+                gc.collect()
+                _give_back()
+                ended = time.monotonic()
+                self._due = ended + (ended - began) / self.SHARE
+
+
+def _give_back() -> None:
+    with suppress(AttributeError, TypeError):  # it is glibc's own, and Windows has no library without a name
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 _process_settings = Shared(_process_settings_kept)
-_older_objects_left_out = Shared(_older_objects_left_to_themselves)
+_collector = Shared(_Collector().on_new_objects)
 _owners_told = Shared(metered.owners_told)
