@@ -45,30 +45,33 @@ class _Collector:
     """Python's garbage collector, which looks at what ranks make, and at nothing else until they are done.
 
     All that a kernel with torch holds takes it 0.2 s, which every failed run would pay: see `simulated._close`. What
-    earlier runs have left in cycles is collected between runs, in at most `SHARE` of the time; and what C's allocator
-    keeps for threads that are gone is given back to the system.
+    earlier runs have left in cycles is collected between runs, in `SHARE` of the time that they took; and what C's
+    allocator keeps for threads that are gone is given back to the system.
     """
 
     SHARE = 0.1
 
     def __init__(self) -> None:
-        self._due = time.monotonic() + 0.2 / self.SHARE
+        self._ran = 0.0  # seconds of runs since everything was collected
+        self._cost = 0.2  # seconds that this took
 
     @contextmanager
     def on_new_objects(self) -> Iterator[None]:
         if gc.get_freeze_count():  # somebody else's doing
             yield
             return
+        began = time.monotonic()
         gc.freeze()
         try:
             yield
         finally:
             gc.unfreeze()
-            if (began := time.monotonic()) >= self._due:
+            ended = time.monotonic()
+            self._ran += ended - began
+            if self._ran * self.SHARE >= self._cost:
                 gc.collect()
                 _give_back()
-                ended = time.monotonic()
-                self._due = ended + (ended - began) / self.SHARE
+                self._ran, self._cost = 0.0, time.monotonic() - ended
 
 
 def _give_back() -> None:
