@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World, zero
+from course_lib.world import surroundings
 from course_lib.world.gloo import loopback
 
 
@@ -89,6 +90,24 @@ def test_the_collector_leaves_older_objects_out_during_a_run_alone():
     assert gc.get_freeze_count() == 0
     assert min(World(2).run(gc.get_freeze_count)) > 0
     assert gc.get_freeze_count() == 0
+
+
+def test_what_earlier_runs_left_in_cycles_is_collected_once_runs_have_taken_so_long():
+    class Node:
+        pass
+
+    node = Node()
+    node.itself, gone = node, weakref.ref(node)
+    del node
+    collector = surroundings._Collector()
+    with collector.on_new_objects():
+        pass
+    assert gone() is not None
+    collector._ran = 0.2 / collector.SHARE
+    with collector.on_new_objects():
+        gc.collect()
+        assert gone() is not None
+    assert gone() is None and collector._ran == 0
 
 
 def test_an_engine_that_is_dropped_is_gone():

@@ -3,12 +3,14 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
 from course_lib import CourseError, World
+from course_lib.world import copies
 
 
 def rank() -> int:
@@ -219,3 +221,16 @@ def test_ranks_share_the_cores_and_give_them_back() -> None:
     before = torch.get_num_threads(), threads_elsewhere()
     assert list(World(3).run(torch.get_num_threads)) == [max(1, before[0] // 3)] * 3
     assert (torch.get_num_threads(), threads_elsewhere()) == before
+
+
+def test_the_submodules_that_a_function_uses_are_those_that_cloudpickle_finds():
+    import concurrent.futures
+    import os
+
+    def program():
+        return torch.nn.functional.relu, torch.distributed.fsdp, concurrent.futures.Future, os.path, torch.ones
+
+    used = [torch, concurrent, os, torch.nn, 3]
+    theirs = cloudpickle.cloudpickle._find_imported_submodules(program.__code__, used)
+    ours = copies._submodules(program.__code__, used)
+    assert {torch.nn.functional, concurrent.futures} <= set(ours) == set(theirs)
