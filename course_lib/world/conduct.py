@@ -20,13 +20,28 @@ from .output import Output
 from .process import Process, RankDied
 from .rendezvous import SETTLE, Rendezvous
 from .sites import Site, site_in_dump
-from .wire import TELL_STACK, Came, Entered, FromRank, Go, Job, Left, Outside, Refused, Stop, Waits
+from .wire import (
+    TELL_STACK,
+    Came,
+    Entered,
+    FromRank,
+    Go,
+    Job,
+    Left,
+    Locate,
+    Located,
+    Outside,
+    Refused,
+    Stop,
+    ToRank,
+    Waits,
+)
 
 STARTING = 60.0
 """Seconds that ranks have to find each other, and to import what the function needs; its own time counts from then."""
 
-LOCATE = 0.3
-"""Seconds that ranks have to tell where they are."""
+LOCATE = 0.2
+"""Seconds that ranks have to tell where they are; and again, when they are asked by a signal."""
 
 GRACE = 0.5
 """Seconds in which ranks must stop after that, before their processes are ended."""
@@ -60,7 +75,7 @@ class Conduct:
         self._interrupts = interrupts
         self._calls: dict[tuple[int, int], Meeting] = {}  # by rank and index of the call
         self._dumps = [""] * len(processes)
-        self._located: dict[int, Site] = {}
+        self._located: dict[int, Site | None] = {}
         self._waited_for = set(range(len(processes)))
         self._timeout = self._deadline = inf
         self._selector = selectors.DefaultSelector()
@@ -97,9 +112,7 @@ class Conduct:
         if not fault.from_outside:
             self._hear_while(lambda: self.rendezvous.busy(State.RUNNING), SETTLE)
         lost = [rank for rank, state in enumerate(self.rendezvous.states) if state is State.RUNNING]
-        for rank in lost:
-            self._processes[rank].signal(TELL_STACK)
-        self._hear_while(lambda: any(rank not in self._located for rank in lost), LOCATE)
+        self._locate(lost)
         reports = self.rendezvous.reports(self._located.get)
         self.rendezvous.stopping = True
         for rank in self._there:
@@ -111,6 +124,19 @@ class Conduct:
         self.reports = [
             report.ended(self.left[report.rank].raised if report.rank in self.left else None) for report in reports
         ]
+
+    def _locate(self, ranks: Sequence[int]) -> None:
+        """Ask `ranks` where they are: first a thread of theirs; by a signal where that cannot answer."""
+
+        def silent() -> list[int]:
+            return [rank for rank in ranks if rank not in self._located]
+
+        for rank in ranks:
+            self._tell(rank, Locate())
+        self._hear_while(lambda: bool(silent()), LOCATE)
+        for rank in silent():
+            self._processes[rank].signal(TELL_STACK)
+        self._hear_while(lambda: bool(silent()), LOCATE)
 
     def close(self) -> None:
         """Hear the last that ranks have printed. All have left or are dead."""
@@ -175,6 +201,8 @@ class Conduct:
             self.rendezvous.refused(self._calls[rank, message.index], (rank,), message.told)
         elif isinstance(message, Outside):
             self.rendezvous.outside(rank, message.call)
+        elif isinstance(message, Located):
+            self._located[rank] = message.site
 
     def _take_call(self, rank: int, came: Came) -> None:
         def go() -> None:
@@ -228,6 +256,6 @@ class Conduct:
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
 
-    def _tell(self, rank: int, message: Job | Go | Stop) -> None:
+    def _tell(self, rank: int, message: ToRank) -> None:
         with suppress(RankDied):  # its status says so, soon
             self._processes[rank].send(message)

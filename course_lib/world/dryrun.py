@@ -22,6 +22,7 @@ from .dryrun_run import DryOutcome
 from .dryrun_standins import stand_ins
 from .dryrun_tensors import FakeCopies, NoNumbers
 from .failure import Interrupted, RankError, RankReport, advice_for, quoted
+from .sites import site_of
 from .standins import Replacement, Shared, replaced
 from .telling import MORE_TIME, RUN_AGAIN, still_busy
 
@@ -96,7 +97,7 @@ def _supervised(rank: DryRank, timeout: float, late: list[Any]) -> RankError | I
         rank.join(0.1)  # short, for the sake of `late`
     if rank.is_alive():
         kind = "interrupted" if late else "timeout"
-        site = rank.where()
+        site = site_of(rank)
         _stop(rank)
     elif rank.error is None:
         return None

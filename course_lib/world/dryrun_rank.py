@@ -7,7 +7,6 @@ is known, and numbers, which nobody has.
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from .asking import Asking
 from .calls import Call
 from .dryrun_tensors import FakeCopies, NoNumbers, WithoutNumbers
 from .failure import Raised
-from .sites import Site, learner_site, site_on
+from .sites import learner_site
 from .stopping import send_stopped
 from .streams import Streams
 
@@ -116,11 +115,6 @@ class DryRank(threading.Thread):
         """Raise `Stopped` wherever the thread is."""
         self.streams.stopping = True
         send_stopped(self)
-
-    def where(self) -> Site | None:
-        """The learner's line that this rank is at."""
-        frame = sys._current_frames().get(self.ident or -1)
-        return None if frame is None else site_on(frame)
 
 
 def _raised(error: BaseException) -> Raised:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ from . import interpose, torch_internals
 from .copies import Copies
 from .failure import Raised
 from .fault import Fault, State, Stopped
-from .sites import Site, site_on
 from .stopping import send_stopped, take_back
 from .streams import Streams
 from .threads import ThreadRendezvous
@@ -160,8 +158,3 @@ class Rank(threading.Thread):
             if self._stoppable:
                 self._stop_sent = True
                 send_stopped(self)
-
-    def where(self) -> Site | None:
-        """The learner's line that this rank is at; None where it is in none."""
-        frame = sys._current_frames().get(self.ident or -1)
-        return None if frame is None else site_on(frame)

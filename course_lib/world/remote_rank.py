@@ -29,8 +29,8 @@ from .calls import Call
 from .fault import Stopped
 from .later import promised
 from .meeting import Meeting
-from .sites import learner_site
-from .wire import STOP, Came, FromRank, Go, Job, Outside, Refused, Stop, ToRank, Waits
+from .sites import learner_site, site_of
+from .wire import STOP, Came, FromRank, Go, Job, Locate, Located, Outside, Refused, Stop, ToRank, Waits
 
 STOP_EVERY = 0.02
 """Seconds between two signals to a rank that must stop."""
@@ -88,6 +88,8 @@ class RemoteRank:
     def told(self, message: ToRank) -> None:
         if isinstance(message, Go):
             self._go(message.call)
+        elif isinstance(message, Locate):
+            self._send(Located(site=site_of(threading.main_thread())))
         elif isinstance(message, Stop):
             self._stop()
 

@@ -25,6 +25,7 @@ from .fault import State
 from .outcome import Outcome
 from .rank import Rank
 from .rendezvous import SETTLE, Rendezvous
+from .sites import site_of
 from .telling import error_of
 from .threads import ThreadRendezvous
 
@@ -103,7 +104,7 @@ def _conduct(
         _supervise(rendezvous, timeout, late)
         if rendezvous.fault is not None:
             _settle(rendezvous)
-            reports = rendezvous.reports(lambda rank: ranks[rank].where())
+            reports = rendezvous.reports(lambda rank: site_of(ranks[rank]))
             _stop(rendezvous, ranks)
         _close(rendezvous, ranks)
     return reports

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import sysconfig
+import threading
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
@@ -79,6 +80,12 @@ def site_on(frame: FrameType) -> Site | None:
             outermost = walker
         walker = walker.f_back
     return None if outermost is None else _site(outermost)
+
+
+def site_of(thread: threading.Thread) -> Site | None:
+    """The same on the stack of another thread; None, too, where it has ended."""
+    frame = sys._current_frames().get(thread.ident or -1)
+    return None if frame is None else site_on(frame)
 
 
 _FRAME = re.compile(r'^  File "(?P<filename>.*)", line (?P<line>\d+) in (?P<function>.*)\n', re.MULTILINE)

@@ -15,9 +15,14 @@ from .calls import Call
 from .failure import Raised
 from .machines import Place
 from .results import Packed
+from .sites import Site
 
 STOP, TELL_STACK = signal.SIGUSR1, signal.SIGUSR2
-"""To its main thread: end the learner's function, with `Stopped`; and: write where your Python code is."""
+"""To its main thread: end the learner's function, with `Stopped`; and: write where your Python code is.
+
+The second is for a thread in native code that keeps the GIL. In the midst of Python code it ends the process now and
+then (once in 130 times in CPython 3.11, in a loop of calls), for `faulthandler` reads a frame that is half made.
+"""
 
 # -- from the kernel ---------------------------------------------------------------------------------------------
 
@@ -103,6 +108,11 @@ class Stop:
     """The run is over, whatever this rank does."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Locate:
+    """Say where you are. A rank answers as soon as a second thread of it gets the GIL."""
+
+
 # -- from a rank -------------------------------------------------------------------------------------------------
 
 
@@ -153,6 +163,13 @@ class Outside:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Located:
+    """The learner's line that the rank is at; None where it is in none."""
+
+    site: Site | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Left:
     """The rank is done with a run.
 
@@ -179,5 +196,5 @@ class Left:
     spent: bool
 
 
-FromRank = Entered | Came | Waits | Refused | Outside | Left
-ToRank = Job | Go | Stop
+FromRank = Entered | Came | Waits | Refused | Outside | Located | Left
+ToRank = Job | Go | Locate | Stop

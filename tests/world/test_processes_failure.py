@@ -14,7 +14,10 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World
+from course_lib.world import conduct
 from course_lib.world.pool import pool
+from course_lib.world.process import Process
+from course_lib.world.wire import TELL_STACK
 from tests.world import programs
 from tests.world.programs import lines, total
 
@@ -202,7 +205,13 @@ def test_ranks_that_died_between_two_runs_are_replaced(capsys):
         (lambda: [None for _ in iter(lambda: 0, 1)], False),  # in Python
     ],
 )
-def test_a_loop_without_end_is_stopped_and_told(loop, replaced):
+def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch):
+    signals = []
+    send = Process.signal
+    monkeypatch.setattr(Process, "signal", lambda process, number: (signals.append(number), send(process, number)))
+    if not replaced:
+        monkeypatch.setattr(conduct, "LOCATE", 5.0)  # the machine may be busy
+
     def program():
         if rank() == 1:
             loop()
@@ -213,6 +222,7 @@ def test_a_loop_without_end_is_stopped_and_told(loop, replaced):
     assert lines(error)[1].startswith("  rank 1 at test_processes_failure.py line ")
     assert "rank 0 waited in barrier #1" in str(error)
     assert ("rank 1 got a new process" in str(error)) is replaced
+    assert (TELL_STACK in signals) is replaced  # sent to a rank in Python code, it may end its process
     assert list(World(2, backend="processes").run(remembered)) == [0, None if replaced else 1]
 
 
