@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
 from ..world import RankError, World
+from ..world.interrupts import put_off
 from .compare import findings
 from .diagnose import known_mistake
 from .findings import Finding, Verdict
@@ -47,17 +48,20 @@ def check(
     cases = draw(exercise, seed, world)
     verdict = replace(verdict, case_count=len(cases))
     tried: list[Trial] = []
-    try:
-        expected: list[Observation] = []
-        for case in cases:
-            expected.append(recall(exercise, exercise.reference, case, world))
-            problem = _unfit(exercise, case, expected[-1])
-            if problem is not None:
-                return replace(verdict, findings=(problem,))
-        with _bound_to_its_name(solution):
-            return _judge(verdict, _trials(exercise, solution, cases, expected, world), tried, world, on_case)
-    except KeyboardInterrupt:
-        return replace(verdict, findings=(_stopped(len(tried), len(cases)),), cases_tried=len(tried))
+    with put_off() as late:  # a run looks for one that came before it
+        try:
+            expected: list[Observation] = []
+            for case in cases:
+                expected.append(recall(exercise, exercise.reference, case, world))
+                problem = _unfit(exercise, case, expected[-1])
+                if problem is not None:
+                    return replace(verdict, findings=(problem,))
+            with _bound_to_its_name(solution):
+                return _judge(verdict, _trials(exercise, solution, cases, expected, world), tried, world, on_case)
+        except KeyboardInterrupt:
+            return replace(verdict, findings=(_stopped(len(tried), len(cases)),), cases_tried=len(tried))
+        finally:
+            late.clear()  # the check has ended, and says how far it came
 
 
 def draw(exercise: Exercise, seed: int, world: World | None = None) -> list[Case]:

@@ -241,6 +241,17 @@ def test_interrupting_ends_the_check_and_decides_nothing() -> None:
     assert only(verdict).observed == "the check was stopped after 0 of 6 cases, so nothing was decided."
 
 
+def test_an_interrupt_that_python_would_drop_ends_the_check_too() -> None:
+    class Freed:
+        def __del__(self) -> None:
+            _thread.interrupt_main()
+
+    verdict = MEAN.check(mean, on_case=lambda done, to_do: Freed() if done == 2 else None)
+
+    assert verdict.status == "error"
+    assert only(verdict).observed == "the check was stopped after 2 of 6 cases, so nothing was decided."
+
+
 # What is not a solution yet
 
 
