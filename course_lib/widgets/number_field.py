@@ -10,6 +10,9 @@ from ipywidgets import Layout, Text
 class NumberField(Text):
     """A field for a number.
 
+    Python has it when it is left, or at the Enter key. Were it sent with each key, ipywidgets would hold the second
+    back until a busy kernel has dealt with the first, and let a button's click pass.
+
     Args:
         label: what is asked for.
         unit: what a bare number is in; may be empty.
@@ -22,6 +25,7 @@ class NumberField(Text):
             value=value,
             description=f"{label} in {unit}" if unit else label,
             placeholder=f"for example 12.5 {unit}".strip(),
+            continuous_update=False,
             layout=Layout(width="100%"),
         )
         self._entered = entered

@@ -105,20 +105,26 @@ SHEET = """
 
 # JupyterLab takes a letter that is typed outside of text, with a list or a button in focus, say, for a command to the
 # notebook: "m" makes the cell Markdown, and the widget is gone. Its handler is the page's, so that what stops here does
-# not reach it. The `style` runs this when the browser has it, for ipywidgets has no other way to listen to keys.
-_KEEP_KEYS = """
-this.closest('.course-widget').onkeydown = event => {
+# not reach it. And ipywidgets tells Python that Enter was pressed before it tells what was typed: hence the `change`.
+# The `style` runs this when the browser has it, for ipywidgets has no other way to listen to keys.
+_KEYS = """
+const widget = this.closest('.course-widget');
+widget.onkeydown = event => {
   const runs = event.shiftKey && event.key === 'Enter';
   if (!(runs || event.ctrlKey || event.altKey || event.metaKey)) event.stopPropagation();
-}
+};
+widget.addEventListener('keydown', event => {
+  const typed = event.key === 'Enter' && event.target.matches('.widget-text input');
+  if (typed) event.target.dispatchEvent(new Event('change', {bubbles: true}));
+}, true);
 """
 _WRAP = "white-space: pre-wrap; word-break: normal"  # JupyterLab would break lines inside words
 _MARKS = re.compile(r"`([^`]+)`|(?<!\w)\*(\w[^*`]*)\*(?!\w)")
 
 
 def sheet() -> HTML:
-    """The style sheet as a widget: the first child of every widget of the course, which keeps the keys typed in it."""
-    return HTML(f'<style onload="{_KEEP_KEYS}">{SHEET}</style>')
+    """The style sheet as a widget: the first child of each widget of the course, whose keys it minds."""
+    return HTML(f'<style onload="{_KEYS}">{SHEET}</style>')
 
 
 def markup(text: str) -> str:

@@ -22,6 +22,13 @@ CELLS = [
     "course_map()",
 ]
 PREDICT, REVEAL, EXERCISE, QUIZ, MAP = range(1, 6)
+RUN_CELL = f"""async ([number, text, wait]) => {{
+    const notebook = {NOTEBOOK}.content;
+    notebook.model.sharedModel.cells[number].setSource(text);
+    notebook.activeCellIndex = number;
+    const ended = window.jupyterapp.commands.execute('notebook:run-cell');
+    if (wait) await ended;
+}}"""
 
 
 @pytest.fixture
@@ -45,17 +52,15 @@ def source(page: Page, number: int) -> str:
 
 def run(page: Page, number: int, text: str) -> Locator:
     """Write `text` into a cell and run it, until the kernel is idle; the cell."""
-    page.evaluate(
-        f"""async ([number, text]) => {{
-            const notebook = {NOTEBOOK}.content;
-            notebook.model.sharedModel.cells[number].setSource(text);
-            notebook.activeCellIndex = number;
-            await window.jupyterapp.commands.execute('notebook:run-cell');
-        }}""",
-        [number, text],
-    )
+    page.evaluate(RUN_CELL, [number, text, True])
     wait_until_idle(page, READY_MS / 1000)
     return cell(page, number)
+
+
+def keep_busy(page: Page, number: int, seconds: float) -> None:
+    """Write into a cell what lets the kernel sleep, and run it, until the kernel has begun."""
+    page.evaluate(RUN_CELL, [number, f"import time; time.sleep({seconds})", False])
+    page.wait_for_function(f"{NOTEBOOK}.sessionContext.session.kernel.status === 'busy'", timeout=READY_MS)
 
 
 def restart(page: Page) -> None:
@@ -120,6 +125,20 @@ def test_the_last_attempt_replaces_the_cell_that_asks_for_it(lesson: Page) -> No
     run(lesson, QUIZ, 'exercise("ranks.hello").insert()')
 
     assert source(lesson, QUIZ) == WRONG
+
+
+def test_what_is_typed_while_the_kernel_is_busy_is_what_is_answered(lesson: Page) -> None:
+    for field, answer, key in ((PREDICT, "41", "Enter"), (QUIZ, "70", "Tab")):
+        run(lesson, field, CELLS[field])
+        keep_busy(lesson, REVEAL, seconds=2)
+        cell(lesson, field).locator("input[type=text]").focus()
+        lesson.keyboard.press("Control+A")
+        lesson.keyboard.type(answer)
+        lesson.keyboard.press(key)
+        if key == "Tab":
+            lesson.keyboard.press("Enter")  # on the button
+    seen(lesson, PREDICT, "You predicted 41.")
+    seen(lesson, QUIZ, "Right.")
 
 
 def test_a_quiz_is_taken_by_keyboard_alone(lesson: Page) -> None:
