@@ -83,9 +83,7 @@ def packages() -> Finding:
     if absent:
         value = f"absent: {', '.join(absent)}"
         return Finding(name="packages", status="missing", value=value, remedy=INSTALL_AGAIN)
-    others = [
-        f"{version} where {pin} is pinned" for pin, version in found.items() if pin.split("==")[1] != version
-    ]
+    others = [f"{version} where {pin} is pinned" for pin, version in found.items() if pin.split("==")[1] != version]
     if others:
         return Finding(name="packages", status="warn", value=", ".join(others), remedy=INSTALL_AGAIN)
     return Finding(name="packages", status="ok", value=f"all {len(required)}, as pinned")

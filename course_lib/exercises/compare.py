@@ -37,9 +37,7 @@ def _values(trial: Trial) -> Iterator[Finding]:
     inner = _innermost(gap)
     cause = _cause(trial, gap, inner)
     verb = "returned" if trial.exercise.trial is None else "came to"
-    yield Finding(
-        observed=_sentence(trial, inner, verb), likely=cause.likely, action=cause.action, table=_table(inner)
-    )
+    yield Finding(observed=_sentence(trial, inner, verb), likely=cause.likely, action=cause.action, table=_table(inner))
 
 
 def _innermost(gap: Gap) -> Gap:
@@ -48,9 +46,7 @@ def _innermost(gap: Gap) -> Gap:
     path = difference(gap.expected[rank], gap.given[rank], gap.tolerance)
     assert path is not None
     expected, given = ([_at(value, path) for value in values] for values in (gap.expected, gap.given))
-    return Gap(
-        expected=tuple(expected), given=tuple(given), before=gap.before, tolerance=gap.tolerance, path=path
-    )
+    return Gap(expected=tuple(expected), given=tuple(given), before=gap.before, tolerance=gap.tolerance, path=path)
 
 
 def _at(value: Plain, path: Path) -> Plain:

@@ -64,9 +64,7 @@ def same_calls() -> Rule:
         yield Finding(
             observed=f"rank {rank} made {_listed(yours[rank])}; the reference makes {_listed(expected[rank])}.",
             action="Go through the calls that this rank makes one by one: which one is not needed, or not made?",
-            table=tuple(
-                Row(rank=rank, expected=_listed(expected[rank]), yours=_listed(yours[rank])) for rank in yours
-            ),
+            table=tuple(Row(rank=rank, expected=_listed(expected[rank]), yours=_listed(yours[rank])) for rank in yours),
         )
 
     return rule

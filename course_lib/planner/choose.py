@@ -59,9 +59,7 @@ class Choice:
         return "\n".join([f"    step      peak  on {self.hardware.name}", *map(str, self.ranked)])
 
 
-def choose(
-    model: Any, hardware: str | Hardware, *, world_size: int | None = None, **given: Any
-) -> Choice:
+def choose(model: Any, hardware: str | Hardware, *, world_size: int | None = None, **given: Any) -> Choice:
     """Rank stages, checkpointing, offload and hybrid sharding for `model` on this hardware.
 
     Of those within 5 % of the fastest, the lowest stage comes first: it is the simplest to run.
