@@ -5,6 +5,10 @@ is registered on it for each operator that gives its result new memory; all othe
 views and in-place operators, two thirds of a training step, cost nothing, which a `TorchDispatchMode` cannot offer.
 While such an operator runs the key is left out: what it calls in turn is not looked at, only what it returns.
 
+What comes out of Python has a Python object, and autograd adds to no such gradient in place: where a value was used
+several times, a measured step holds one gradient of an activation more for a moment. Its peak was another moment in
+every model tried; `tests/meter/test_against_profiler.py` compares it with what torch's profiler counts.
+
 Nothing else in the meter touches torch's dispatcher. `graph` reads private names of autograd's.
 """
 
