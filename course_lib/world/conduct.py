@@ -202,7 +202,7 @@ class Conduct:
         elif isinstance(message, Outside):
             self.rendezvous.outside(rank, message.call)
         elif isinstance(message, Located):
-            self._located[rank] = message.site
+            self._located.setdefault(rank, message.site)  # it may have gone on since a signal asked it
 
     def _take_call(self, rank: int, came: Came) -> None:
         def go() -> None:
@@ -235,7 +235,7 @@ class Conduct:
             self._dumps[rank] += dump.decode(errors="replace")
             site = site_in_dump(self._dumps[rank])
             if site is not None:
-                self._located[rank] = site
+                self._located.setdefault(rank, site)
         elif self._processes[rank].dead():
             self._deaf_to(self._processes[rank].stack)
 

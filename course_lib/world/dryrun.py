@@ -118,9 +118,13 @@ def _supervised(rank: DryRank, timeout: float, late: list[Any]) -> RankError | I
 
 
 def _stop(rank: DryRank) -> None:
-    deadline = time.monotonic() + GRACE
-    while rank.is_alive() and time.monotonic() < deadline:
-        rank.stop()
+    began = time.monotonic()
+    deadline = began + GRACE
+    while rank.is_alive() and (now := time.monotonic()) < deadline:
+        if now < began + stopping.IMPORTING and stopping.imports(rank):
+            deadline = now + GRACE
+        else:
+            rank.stop()
         rank.join(0.02)
     stopping.stop_looking()
 

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from ..errors import CourseError
 from .calls import Call
-from .sites import Site, is_learners
+from .sites import Site, is_learners, site_in_dump
 
 _ADVICE = {
     "trying to initialize the default process group twice": (
@@ -51,10 +51,11 @@ class Raised:
     @staticmethod
     def of(error: BaseException) -> Raised:
         """The record of `error`, which can be dropped afterwards."""
+        message, _, stack = _text(error).partition("\n\nAt:\n")  # of one that was raised in a callback, by pybind11
         return Raised(
             type=type(error).__name__,
-            message=_text(error),
-            site=_innermost(error.__traceback__),
+            message=message,
+            site=site_in_dump(f"{stack}\n") or _innermost(error.__traceback__),
             traceback="".join(traceback.format_exception(error)),
         )
 

@@ -21,6 +21,7 @@ import threading
 from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
@@ -34,6 +35,8 @@ from .fault import Stopped
 from .fresh_imports import FreshImports
 from .gloo import loopback
 from .remote_rank import RemoteRank
+from .sites import importing
+from .stopping import untold
 from .streams import rank_variables, seed_process
 from .wire import STOP, TELL_STACK, Entered, FromRank, Group, Job, Left
 
@@ -41,21 +44,17 @@ from .wire import STOP, TELL_STACK, Entered, FromRank, Group, Job, Left
 def main(wire_fd: int, output_fd: int, stack_fd: int) -> None:
     """Be a rank, until the kernel is gone. The file descriptors are described in `process.Process`."""
     os.setsid()  # Jupyter interrupts the kernel's process group; ranks are stopped by the kernel, with what it tells
-    for fd, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(output_fd, fd)
-        setattr(sys, name, os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False))
-    os.close(output_fd)
     faulthandler.enable(stack_fd, all_threads=False)
     faulthandler.register(TELL_STACK, stack_fd, all_threads=False)
-    RankProcess(Connection(wire_fd)).serve()
+    RankProcess(Connection(wire_fd), output_fd).serve()
 
 
 class RankProcess:
     """What stays when a run is over: the connection to the kernel, the default group, and all that functions have left
     in modules."""
 
-    def __init__(self, wire: Connection) -> None:
-        self._wire = wire
+    def __init__(self, wire: Connection, output_fd: int) -> None:
+        self._wire, self._output_fd = wire, output_fd
         self._sending = threading.Lock()
         self._jobs: queue.SimpleQueue[RemoteRank] = queue.SimpleQueue()
         self._rank: RemoteRank | None = None  # of the run that is under way or was the last
@@ -68,6 +67,7 @@ class RankProcess:
     def serve(self) -> None:
         """Take one job after another."""
         signal.signal(STOP, self._stop)
+        sys.unraisablehook = untold(sys.unraisablehook)
         threading.Thread(target=self._listen, name="listener", daemon=True).start()
         while True:
             rank = self._jobs.get()
@@ -90,8 +90,8 @@ class RankProcess:
         with self._sending:
             self._wire.send_bytes(pickle.dumps((number, message)))
 
-    def _stop(self, *_: Any) -> None:
-        if self._rank is not None and self._rank.stoppable:
+    def _stop(self, _: int, frame: FrameType | None) -> None:
+        if self._rank is not None and self._rank.stoppable and not importing(frame):  # why not: see stopping.imports
             raise Stopped
 
     # -- a job -----------------------------------------------------------------------------------------------------
@@ -159,6 +159,7 @@ class RankProcess:
 
     def _prepare(self, job: Job) -> None:
         """Make this process what a new one would be, started now by the kernel, or by hand on its own machine."""
+        _print_to(self._output_fd)
         environ = self._environ if job.kernel is None else job.kernel.environ
         os.environ.clear()
         os.environ.update(_nccl(job.interface) | environ | job.environ)
@@ -178,6 +179,14 @@ class RankProcess:
             gc.collect()  # what the last run has left in cycles
             torch.cuda.empty_cache()
         seed_process(job.rank)
+
+
+def _print_to(output_fd: int) -> None:
+    """Let all that is printed go there, also where the last function has closed `sys.stdout` or its file descriptor."""
+    sys.stdout = sys.stderr = None  # what these still hold and could not write is lost now
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(output_fd, fd)
+        setattr(sys, name, os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False))
 
 
 def _nccl(interface: str) -> dict[str, str]:

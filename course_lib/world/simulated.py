@@ -136,7 +136,7 @@ def _settle(rendezvous: Rendezvous) -> None:
 def _stop(rendezvous: ThreadRendezvous, ranks: list[Rank]) -> None:
     """End the ranks that have not left by themselves."""
     rendezvous.stop()
-    _send_stopped(rendezvous, ranks, every=0.02, seconds=GRACE / 2)
+    _send_stopped(rendezvous, ranks, every=0.02, seconds=GRACE / 2, importing=stopping.IMPORTING)
     # Who is still there catches everything. A second exception that comes while the first is handled gets through
     # a loop of `try: ... except: pass`; for that, threads must take turns faster than every 5 ms.
     interval = sys.getswitchinterval()
@@ -146,12 +146,20 @@ def _stop(rendezvous: ThreadRendezvous, ranks: list[Rank]) -> None:
     stopping.stop_looking()
 
 
-def _send_stopped(rendezvous: ThreadRendezvous, ranks: list[Rank], *, every: float, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while rendezvous.busy(State.RUNNING, State.WAITING) and time.monotonic() < deadline:
+def _send_stopped(
+    rendezvous: ThreadRendezvous, ranks: list[Rank], *, every: float, seconds: float, importing: float = 0
+) -> None:
+    """Try for so many `seconds`; those in which a rank imports something do not count, and it is left alone for them,
+    up to `importing`."""
+    began = time.monotonic()
+    deadline = began + seconds
+    while rendezvous.busy(State.RUNNING, State.WAITING) and (now := time.monotonic()) < deadline:
         for rank, state in zip(ranks, rendezvous.states, strict=True):
             if state in (State.RUNNING, State.WAITING):
-                rank.stop()
+                if now < began + importing and stopping.imports(rank):
+                    deadline = now + seconds
+                else:
+                    rank.stop()
         with rendezvous.changed:
             rendezvous.changed.wait(every)
 

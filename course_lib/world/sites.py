@@ -51,12 +51,26 @@ class Site:
 
 def is_learners(code: CodeType) -> bool:
     """Whether `code` was written by the learner: not by torch, by this course or by another library."""
-    return is_learners_file(code.co_filename)
+    return _is_learners(code.co_filename, code.co_name)
 
 
 def is_learners_file(filename: str) -> bool:
     """Whether the code in `filename` was."""
     return not filename.startswith(_LIBRARY) and not filename.startswith("<frozen")
+
+
+def _is_learners(filename: str, function: str) -> bool:
+    # A text that is executed, as a dataclass does to make its methods, has no line that could be shown.
+    return is_learners_file(filename) and (filename, function) != ("<string>", "<module>")
+
+
+def importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported on the stack of `frame`."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def learner_site() -> Site:
@@ -84,17 +98,26 @@ def site_on(frame: FrameType) -> Site | None:
 
 def site_of(thread: threading.Thread) -> Site | None:
     """The same on the stack of another thread; None, too, where it has ended."""
-    frame = sys._current_frames().get(thread.ident or -1)
+    frame = stack_of(thread)
     return None if frame is None else site_on(frame)
 
 
-_FRAME = re.compile(r'^  File "(?P<filename>.*)", line (?P<line>\d+) in (?P<function>.*)\n', re.MULTILINE)
+def stack_of(thread: threading.Thread) -> FrameType | None:
+    """The innermost frame of another thread; None where it has ended."""
+    return sys._current_frames().get(thread.ident or -1)
+
+
+_FRAME = re.compile(
+    r"""^\ \ (File\ ")? (?P<filename>.+) (",\ line\ |\() (?P<line>\d+) (\ in\ |\):\ ) (?P<function>.+)\n""",
+    re.MULTILINE | re.VERBOSE,
+)
 
 
 def site_in_dump(dump: str) -> Site | None:
-    """The innermost line of the learner's in what `faulthandler` wrote, where the innermost frame is the first."""
+    """The innermost line of the learner's in what C wrote of a stack, innermost frame first: `faulthandler` of a
+    thread, or pybind11 of an exception that went through C++."""
     for frame in _FRAME.finditer(dump):
-        if is_learners_file(frame["filename"]):
+        if _is_learners(frame["filename"], frame["function"]):
             return Site(filename=frame["filename"], line=int(frame["line"]), function=frame["function"])
     return None
 

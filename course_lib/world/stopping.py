@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
+from collections.abc import Callable
 
 from . import interrupts
 from .fault import Stopped
+from .sites import importing, stack_of
+
+IMPORTING = 10.0
+"""Seconds that a thread has to end an import before it is stopped there."""
+
+
+def imports(thread: threading.Thread) -> bool:
+    """Whether it is importing a module, and must not be stopped: Python could never import the rest of a package of
+    which it has a part, and torch imports some of its own when they are first used, for seconds."""
+    return importing(stack_of(thread))
+
+
+def untold(tell: Callable[[sys.UnraisableHookArgs], object]) -> Callable[[sys.UnraisableHookArgs], object]:
+    """`sys.unraisablehook` that keeps quiet about a `Stopped`, and leaves all else to `tell`.
+
+    Python drops what is raised in a `__del__`, and says so; but another `Stopped` follows.
+    """
+    return lambda dropped: None if dropped.exc_type is Stopped else tell(dropped)
 
 
 def send_stopped(thread: threading.Thread) -> None:

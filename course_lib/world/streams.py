@@ -5,6 +5,8 @@ While ranks run, stand-ins look up the calling thread: a rank gets its own, ever
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import random
 import sys
@@ -66,6 +68,7 @@ class Streams:
         self.torch.manual_seed(TORCH_SEED)
         self.python = random.Random(rank)
         self.stopping = False
+        self.text: dict[str, Any] = {"stdout": self, "stderr": self}  # where the rank's `sys.stdout` leads, and stderr
         self._rank = rank
         self._printed = Printed()
 
@@ -151,12 +154,20 @@ class _EnvironOfThread(MutableMapping[str, str]):
 class _TextOf:
     """Stands in for `sys.stdout` and `sys.stderr`."""
 
-    def __init__(self, process_stream: Any) -> None:
-        self._process_stream = process_stream
+    def __init__(self, name: str, process_stream: Any) -> None:
+        self._name, self._process_stream = name, process_stream
 
     def write(self, text: str) -> int:
         streams: Streams | None = getattr(_thread, "streams", None)
-        return int((self._process_stream if streams is None else streams).write(text))
+        return int((self._process_stream if streams is None else streams.text[self._name]).write(text))
+
+    def close(self) -> None:
+        streams: Streams | None = getattr(_thread, "streams", None)
+        if streams is None:
+            self._process_stream.close()
+        else:
+            streams.text[self._name] = closed = io.StringIO()
+            closed.close()
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
@@ -178,9 +189,39 @@ def _function_of(process_function: Callable[..., Any], stream: str, name: str) -
     return call
 
 
+def _redirected(process_enter: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Stands in for `__enter__` of `redirect_stdout` and `redirect_stderr`, which would redirect all ranks."""
+
+    def enter(redirect: Any) -> Any:
+        streams: Streams | None = getattr(_thread, "streams", None)
+        if streams is None:
+            return process_enter(redirect)
+        redirect._old_targets.append(streams.text[redirect._stream])
+        streams.text[redirect._stream] = redirect._new_target
+        return redirect._new_target
+
+    return enter
+
+
+def _redirected_back(process_exit: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands in for their `__exit__`."""
+
+    def leave(redirect: Any, *error: Any) -> None:
+        streams: Streams | None = getattr(_thread, "streams", None)
+        if streams is None:
+            process_exit(redirect, *error)
+        else:
+            streams.text[redirect._stream] = redirect._old_targets.pop()
+
+    return leave
+
+
 def _stand_ins() -> Iterator[Replacement]:
-    yield sys, "stdout", _TextOf(sys.stdout)
-    yield sys, "stderr", _TextOf(sys.stderr)
+    yield sys, "stdout", _TextOf("stdout", sys.stdout)
+    yield sys, "stderr", _TextOf("stderr", sys.stderr)
+    redirect = contextlib._RedirectStream  # of stdout and of stderr
+    yield redirect, "__enter__", _redirected(redirect.__enter__)
+    yield redirect, "__exit__", _redirected_back(redirect.__exit__)
     yield os, "environ", _EnvironOfThread(os.environ)
     yield time, "sleep", _function_of(time.sleep, "", "sleep")
     for module, a_function, stream in ((random, random.random, "python"), (np.random, np.random.rand, "numpy")):

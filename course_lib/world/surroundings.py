@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager, suppress
 import torch
 
 from . import interpose, metered, streams
-from .fault import Stopped
 from .standins import Shared
+from .stopping import untold
 
 
 @contextmanager
@@ -29,16 +29,17 @@ def of_threads(*, measured: bool) -> Iterator[None]:
 @contextmanager
 def _process_settings_kept() -> Iterator[None]:
     """Undo what ranks set for the whole process, and what `init_process_group` does to `sys.excepthook`."""
+    stdout, stderr = sys.stdout, sys.stderr
     dtype, excepthook, unraisablehook = torch.get_default_dtype(), sys.excepthook, sys.unraisablehook
     threads = torch.get_num_threads()
-    # In a `__del__`, Python drops a `Stopped` and says so; but another follows.
-    sys.unraisablehook = lambda dropped: None if dropped.exc_type is Stopped else unraisablehook(dropped)
+    sys.unraisablehook = untold(unraisablehook)
     try:
         yield
     finally:
         torch.set_default_dtype(dtype)
         torch.set_num_threads(threads)
         sys.excepthook, sys.unraisablehook = excepthook, unraisablehook
+        sys.stdout, sys.stderr = stdout, stderr
 
 
 class _Collector:

@@ -107,7 +107,8 @@ def _absent(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tupl
     calls = fault.calls
     first = next(iter(calls.values()))
     waiters = f"{who(sorted(calls))} wait{'s' if len(calls) == 1 else ''} in"
-    gone = who(fault.ranks)
+    others = set(first.ranks) - calls.keys() if first.op not in ("send", "recv") else fault.ranks
+    gone = who([report.rank for report in reports if report.rank in others and report.state == "returned"])
     if first.op in ("send", "recv"):
         partner = "recv" if first.op == "send" else "send"
         return (

@@ -1,6 +1,7 @@
 """What the tests of several kinds of worlds run on ranks, and how they look at a run that fails."""
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,6 +29,23 @@ def train(stage) -> list[list[float]]:
         engine.step()
         engine.zero_grad()
     return [value.tolist() for value in engine.state_dict().values()]
+
+
+def slow_package(path: Path, seconds: float) -> Path:
+    """A package whose first import takes so long, and which Python cannot import any more if it is stopped then.
+
+    Returns:
+        Where a file is as soon as the import is under way.
+    """
+    path.mkdir()
+    begun = path / "begun"
+    (path / "part.py").write_text("VALUE = 3\n")
+    (path / "__init__.py").write_text(
+        f"import pathlib, time, {path.name}.part\n"
+        f"begun = pathlib.Path({str(begun)!r})\n"
+        f"if not begun.exists():\n    begun.touch()\n    time.sleep({seconds})\n"
+    )
+    return begun
 
 
 def failure(world: World, fn) -> RankError:

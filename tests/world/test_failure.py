@@ -1,6 +1,7 @@
 """Whatever goes wrong on a rank is told in one message, at once, and the next run works."""
 
 import _thread
+import importlib
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World
+from course_lib.world import sites
 from course_lib.world.rank import Rank
 from tests.world import programs
 from tests.world.programs import lines, total
@@ -89,6 +91,15 @@ def test_a_rank_that_returns_too_early():
     assert lines(error)[0] == "rank 3 returned without the all_reduce #2 that ranks 0, 1, 2 wait in"
     assert (error.kind, error.rank) == ("absent", 3)
     assert "look for an `if` or a `return` that keeps rank 3 from it" in str(error)
+
+
+def test_all_who_returned_too_early_are_named():
+    def program():
+        if rank() in (0, 3):
+            dist.barrier()
+
+    headline = lines(failure(program))[0]
+    assert headline == "ranks 1, 2 returned without the barrier #1 that ranks 0, 3 wait in"
 
 
 def test_a_skipped_call_is_seen_even_when_the_next_one_fits():
@@ -337,6 +348,16 @@ def test_an_asynchronous_collective_that_a_rank_never_joins():
     assert lines(error)[0] == "rank 2 returned without the all_reduce #1 that ranks 0, 1 wait in"
 
 
+def test_an_exception_in_a_callback_is_told_with_its_line():
+    def program():
+        done = dist.all_reduce(torch.ones(2), async_op=True).get_future()
+        done.then(lambda _: 1 // rank()).wait()
+
+    error = failure(program, world_size=2)
+    assert lines(error)[0].endswith("running the callback: ZeroDivisionError: integer division or modulo by zero")
+    assert lines(error)[1].endswith("in lambda:  done.then(lambda _: 1 // rank()).wait()")
+
+
 def test_ranks_that_wait_in_native_code_for_calls_that_do_not_fit():
     error = failure(lambda: dist.all_reduce(torch.ones(4 + rank()), async_op=True).get_future().wait())
     assert error.kind == "mismatch" and all(report.stopped for report in error.ranks)
@@ -487,6 +508,28 @@ def test_a_stop_that_comes_in_a_finalizer_is_not_told():
 
     error = failure(program, world_size=1, timeout=0.2)
     assert (error.kind, error.output) == ("timeout", ("",))
+
+
+@pytest.mark.parametrize("backend", ["simulated", "dryrun"])
+def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(backend, tmp_path, monkeypatch):
+    name = f"slow_{backend}"
+    programs.slow_package(tmp_path / name, seconds=0.5)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program():
+        return importlib.import_module(name).part.VALUE
+
+    with pytest.raises(RankError) as caught:
+        World(2, backend=backend, timeout=0.2).run(program)
+    assert caught.value.kind == "timeout" and "could not be interrupted" not in str(caught.value)
+    assert set(World(2, backend=backend).run(program)) == {3}
+
+
+def test_code_that_a_library_executes_is_no_line_of_the_learners():
+    variables = {}
+    exec("import sys; frame = sys._getframe()", variables)
+    site = sites.site_on(variables["frame"])
+    assert site is not None and site.function == "test_code_that_a_library_executes_is_no_line_of_the_learners"
 
 
 def test_a_rank_that_has_returned_is_at_no_line() -> None:

@@ -2,6 +2,7 @@
 
 import _thread
 import ctypes
+import importlib
 import os
 import random
 import signal
@@ -263,6 +264,48 @@ def test_what_ranks_printed_before_the_failure_is_kept_and_shown_once(capsys):
     error = failure(program, world_size=2)
     assert error.output == ("so far\n", "so far\n")
     assert capsys.readouterr().out.count("[rank 1] so far") == 1
+
+
+def test_a_stop_in_the_middle_of_an_import_ends_the_process(tmp_path, monkeypatch):
+    begun = programs.slow_package(tmp_path / "slow_in_a_process", seconds=20)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def value():
+        return importlib.import_module("slow_in_a_process").part.VALUE
+
+    def program():
+        if rank() == 0:
+            return value()
+        while not begun.exists():
+            time.sleep(0.01)
+        raise ValueError
+
+    assert "rank 0 got a new process" in str(failure(program, world_size=2))
+    assert list(World(2, backend="processes").run(value)) == [3, 3]
+
+
+@pytest.mark.parametrize("close", [lambda: sys.stdout.close(), lambda: os.close(1)])
+def test_a_rank_that_closes_its_output_has_one_in_the_next_run(close):
+    def program():
+        close()
+        print("gone")
+
+    assert "print" in lines(failure(program, world_size=2))[1]
+    assert World(2, backend="processes").run(lambda: print("here")).output == ("here\n", "here\n")
+
+
+def test_a_stop_that_comes_in_a_finalizer_is_not_told():
+    def generator():
+        try:
+            yield
+        finally:
+            dist.barrier()
+
+    def program():
+        if rank() == 0:
+            next(generator())
+
+    assert failure(program, world_size=2).output == ("", "")
 
 
 MIXED = {
