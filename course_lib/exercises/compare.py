@@ -57,7 +57,9 @@ def _at(value: Plain, path: Path) -> Plain:
 
 
 def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
-    found = recognise_form(inner) or (recognise_pattern(gap) if inner.path else None) or recognise_pattern(inner)
+    # A named part that is wrong alike on all ranks is no matter of which rank holds what, whatever the other parts say.
+    whole = inner.path and not (isinstance(gap.expected[0], dict) and inner.alike)
+    found = recognise_form(inner) or (recognise_pattern(gap) if whole else None) or recognise_pattern(inner)
     if found is not None:
         return found
     if any(trial.expected.calls) and not any(trial.yours.calls):

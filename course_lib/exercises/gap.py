@@ -40,6 +40,11 @@ class Gap:
         """Expected and given, of each rank that differs."""
         return ((self.expected[rank], self.given[rank]) for rank in self.ranks)
 
+    @property
+    def alike(self) -> bool:
+        """Whether all ranks should hold the same here, and do."""
+        return all(self.same(by_rank[0], value) for by_rank in (self.expected, self.given) for value in by_rank)
+
     def same(self, expected: Plain, given: Plain) -> bool:
         return same(expected, given, self.tolerance)
 

@@ -23,7 +23,7 @@ def _unchanged(gap: Gap) -> Cause | None:
             return None
     return Cause(
         likely="This is what the function was given, unchanged.",
-        action="Make sure that what you compute is what you return.",
+        action="Find where what you compute is lost, or overwritten with this.",
     )
 
 
@@ -68,12 +68,11 @@ def _scaled(gap: Gap) -> Cause | None:
             "expected, or divided by the world size twice.",
             action="Look for the division by the world size.",
         )
-    alone = sum(len(numbers(given) or ()) for _, given in gap.pairs) == 1
-    if alone and min(abs(ratio.numerator), ratio.denominator) > 4:
+    alone = len({(numbers(expected), numbers(given)) for expected, given in gap.pairs}) == 1
+    if alone and len(numbers(gap.given[gap.ranks[0]]) or ()) == 1 and min(abs(ratio.numerator), ratio.denominator) > 4:
         return None  # two whole numbers always have some ratio
-    return Cause(
-        likely=f"Exactly {ratio} times the expected value, everywhere.", action=f"Look for a factor of {ratio}."
-    )
+    where = "everywhere" if len(gap.ranks) == size else "on each rank that is wrong"
+    return Cause(likely=f"Exactly {ratio} times the expected value, {where}.", action=f"Look for a factor of {ratio}.")
 
 
 def _ratio(gap: Gap) -> Fraction | None:

@@ -172,6 +172,9 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(3, 5)] * 4, [t(12, 20)] * 4, "Exactly 4 times the expected value, and there are 4 ranks: a sum where"),
         ([t(8, 4)] * 4, [t(2, 1)] * 4, "Exactly 1/4 of the expected value, and there are 4 ranks: a mean where"),
         ([t(3, 5)] * 4, [t(9, 15)] * 4, "Exactly 3 times the expected value, everywhere"),
+        ([t(3, 5)] * 3, [t(6, 10), t(3, 5), t(6, 10)], "Exactly 2 times the expected value, on each rank that"),
+        ([1.4836] * 2, [1.30758] * 2, ""),  # two numbers always have some ratio, however many ranks hold them
+        ([{"a": True, "b": 1}, {"a": True, "b": 2}], [{"a": False, "b": None}] * 2, ""),
         ([t(3, 5)], [t(-3, -5)], "The sign is reversed"),
         ([(3.0, t(1))], [(6.0, t(2))], "Exactly 2 times"),
         (FOUR, FOUR[1:] + FOUR[:1], "rank r+1 should hold"),

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ... import zero
 from ..data_parallel.data import ranks
@@ -54,9 +55,9 @@ def draw_world(rng: random.Random, number: int) -> tuple[int, int, str]:
     return world_size, stage, f"{ranks(world_size)}, stage {stage}"
 
 
-def make_engine(seed: int, stage: int, **options: Any) -> Any:
-    """Adam at this stage, alike on all ranks."""
-    return STAGES[stage](Scored(seed), torch.optim.Adam, **options)
+def make_engine(seed: int, stage: int, optimizer_class: type[Optimizer], **options: Any) -> Any:
+    """An engine of this stage, alike on all ranks."""
+    return STAGES[stage](Scored(seed), optimizer_class, **options)
 
 
 def part_of(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -169,7 +169,7 @@ def saved_by_one_process(seed: int, batches: Batches, step: int) -> State:
 
 def trial(solution: Solution, stage: int, saved: State, batches: Batches) -> object:
     """The losses of an engine that began otherwise: with other weights, and another learning rate."""
-    return solution(make_engine(0, stage, lr=0.2), saved, batches)
+    return solution(make_engine(0, stage, torch.optim.Adam, lr=0.2), saved, batches)
 
 
 def draw(rng: random.Random, number: int) -> Case:

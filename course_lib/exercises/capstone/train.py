@@ -151,6 +151,17 @@ def divided_before_backward(engine: Any, batches: Batches) -> list[float]:
     return losses
 
 
+def averaged_before_backward(engine: Any, batches: Batches) -> list[float]:
+    losses = []
+    for batch in batches:
+        engine.zero_grad()
+        loss = engine(*part_of(batch))
+        (loss / dist.get_world_size()).backward()
+        engine.step()
+        losses.append(averaged(loss))
+    return losses
+
+
 def last_loss_alone(engine: Any, batches: Batches) -> list[float]:
     return train(engine, batches)[-1:]
 
@@ -191,7 +202,7 @@ def gathered(engine: Any, batches: Batches) -> list[float]:
 
 def trial(solution: Solution, seed: int, stage: int, batches: Batches) -> object:
     """The losses, and how many rows each call of the model got."""
-    engine = make_engine(seed, stage, lr=0.05)
+    engine = make_engine(seed, stage, torch.optim.SGD, lr=0.05)  # Adam would hide a factor on the gradients
     losses = solution(engine, batches)
     return {"losses": losses, "rows in each call": list(engine.module.rows)}
 
@@ -290,6 +301,13 @@ TRAIN = Exercise(
             id="squared-loss",
             solution=divided_before_backward,
             told="Backward begins from something else than the loss.",
+            action="Call `backward()` on what the engine returned.",
+        ),
+        Mistake(
+            id="averaged-twice",
+            solution=averaged_before_backward,
+            told="You divide the loss before backward, and the engine averages the gradients as well: they are too "
+            "small by the number of ranks. Adam would hide it.",
             action="Call `backward()` on what the engine returned.",
         ),
         Mistake(

@@ -139,7 +139,9 @@ def draw(rng: random.Random, number: int) -> Case:
     bucket_bytes = sum(sizes[: rng.randint(2, 3)]) + (0 if number % 3 else 4)
 
     def args(rank: int) -> tuple[list[nn.Parameter], int]:
-        return parameters(shapes, dtype, seed), bucket_bytes
+        params = parameters(shapes, dtype, seed)
+        params[number % count].requires_grad_(False)  # whoever calls decides which parameters travel
+        return params, bucket_bytes
 
     listed = ", ".join(map(str, sizes[::-1]))
     return Case(world_size=0, args=args, about=f"parameters of {listed} bytes, buckets of {bucket_bytes}")

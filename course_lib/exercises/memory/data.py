@@ -16,8 +16,19 @@ def draw_model(rng: random.Random, number: int) -> Case:
     return Case(world_size=0, args=lambda rank: (make_model(seed, number),), about=about_model(number))
 
 
+class Positions(nn.Module):
+    """Adds to each row of its input a parameter of the module's own, which is neither a weight nor a bias."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(rows, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.positions
+
+
 def make_model(seed: int, number: int) -> nn.Sequential:
-    """A model with an embedding, a normalisation with buffers, and a head.
+    """A model with an embedding, positions, a normalisation with buffers, and a head.
 
     Draw 0 is plain. From draw 1 on the head is tied to the embedding; from draw 2 on the norm is frozen, or all but
     the head; from draw 3 on dtypes differ.
@@ -32,7 +43,7 @@ def make_model(seed: int, number: int) -> nn.Sequential:
         (hidden if number % 2 else norm).requires_grad_(False)
     if number >= 3:
         hidden.to((torch.bfloat16, torch.float64, torch.float16)[number % 3])
-    return nn.Sequential(embedding, hidden, norm, head)
+    return nn.Sequential(embedding, Positions(1, width), hidden, norm, head)
 
 
 def about_model(number: int) -> str:
@@ -46,6 +57,7 @@ KINDS = {
     "one's own": torch.float32,
     "a copy": torch.bfloat16,
     "a copy but for the last element": torch.float32,
+    "a copy but for one in the middle": torch.float32,
     "reordered": torch.float64,
     "a copy on odd ranks": torch.float64,
     "almost a copy": torch.float32,
@@ -80,6 +92,7 @@ def make_tensor(kind: str, numel: int, seed: int, rank: int) -> torch.Tensor:
     return {
         "one's own": original + numel + rank,
         "a copy but for the last element": torch.cat([original[:-1], original[-1:] + rank]),
+        "a copy but for one in the middle": torch.cat([original[:1], original[1:2] + rank, original[2:]]),
         "reordered": original.roll(1),
         "a copy on odd ranks": original - 2 * rank,
         "almost a copy": original * (1 + 2**-20),

@@ -18,7 +18,7 @@ CUTS: tuple[list[str], ...] = (
     [*OPTIMIZER, *GRADIENTS, "parameters"],
     [],
     ["parameters"],
-    MOMENTS,
+    ["gradients", *MOMENTS],
 )
 
 

@@ -164,11 +164,11 @@ def gradients(solution: Solution, count: int, width: int, p: float, seed: int) -
     blocks = [make_block(width, p) for _ in range(count)]
     x = normal(4, width, seed=seed).requires_grad_()
     for micro_batch in (1, 2):
-        y, kept = (x * micro_batch).detach(), []
+        y, kept = x * micro_batch, []
         with torch.no_grad():
             for block in blocks:
                 kept.append((block, y, torch.get_rng_state()))
-                y = block(y)
+                y = block(y).requires_grad_()  # as the output of an autograd function
             grad = normal(4, width, seed=seed + micro_batch)
             for block, of_block, state in reversed(kept):
                 grad = solution(block, of_block, state, grad)
