@@ -9,6 +9,7 @@ earlier one, and what somebody else wrote must not run because a file was read.
 import itertools
 import json
 import re
+import reprlib
 import sqlite3
 import time
 
@@ -45,7 +46,7 @@ def read(store: Store, text: str) -> int:
             "Export it again, with `course progress --export FILE`."
         ) from error
     raise CourseError(
-        f"Nothing was imported: the export has format {export['format']!r}, and this version of the course "
+        f"Nothing was imported: the export has format {reprlib.repr(export['format'])}, and this version of the course "
         f"reads format {FORMAT}. Export and import with the same version of the course."
     )
 
@@ -66,8 +67,9 @@ def _check(tables: Tables) -> None:
         if not isinstance(json.loads(row["value"]), str):
             raise ValueError(f"a prediction or measurement is {row['value']}")
     for row in tables["measurements"]:
-        if not re.fullmatch(r"-?\d+(/0*[1-9]\d*)?", json.loads(row["value"])):
-            raise ValueError(f"a measurement is {row['value']}, and no fraction")
+        # Python reads no number of thousands of digits; the longest that a float needs has 324.
+        if not re.fullmatch(r"-?\d{1,400}(/(?=0*[1-9])\d{1,400})?", json.loads(row["value"])):
+            raise ValueError(f"a measurement is {reprlib.repr(row['value'])}, and no fraction")
     for verdict in tables["verdicts"]:
         if verdict["status"] not in STATUSES:
             raise ValueError(f"a verdict is {verdict['status']!r}, and not one of {', '.join(STATUSES)}")

@@ -79,15 +79,17 @@ def rerun(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardwar
         hardware: what collectives are planned on.
 
     Raises:
-        CourseError: there is no such world here, a notebook cannot be read, or the folder cannot be written.
+        CourseError: there is no such world here, a notebook cannot be read, or the folder cannot be written, or is
+            where the notebooks are.
     """
     World(1, backend=world)  # which says what is wrong before anything runs
+    _try(folder, notebooks)
     for path in notebooks:
         try:
             notebook = nbformat.read(path, as_version=4)
-            folder.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
-            raise CourseError(f"{path} cannot be executed again ({error}). Name a notebook, and a folder.") from error
+            reason = f"{path} is not a notebook that Jupyter has saved ({error})"
+            raise CourseError(f"{reason}. Open it in JupyterLab and save it again.") from error
         _, simulated = _execute(notebook, "simulated")
         failed, measured = _execute(notebook, world)
         copy = folder / path.name
@@ -100,6 +102,21 @@ def rerun(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardwar
             measured=_totals(measured),
             planned_seconds=_planned_seconds(measured, hardware),
         )
+
+
+def _try(folder: Path, notebooks: Sequence[Path]) -> None:
+    """Make the folder for the copies, and write there; a copy must not take the place of its notebook."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = f"{folder} cannot be written ({error.strerror}), and the executed copies go there"
+        raise CourseError(f"{reason}. Name another folder: --copies FOLDER") from error
+    for path in notebooks:
+        if path.resolve().parent == folder.resolve():
+            reason = f"{path} would be replaced by its executed copy"
+            raise CourseError(f"{reason}, which goes to {folder}. Name another folder: --copies FOLDER")
 
 
 def _execute(notebook: nbformat.NotebookNode, world: str) -> tuple[str, list[journal.Entry]]:

@@ -244,6 +244,7 @@ def change(export: str, table: str, **values: object) -> str:
         (lambda text: change(text, "answers", value="{}"), "not a whole export .*'given' is not in it"),
         (lambda text: change(text, "predictions", value="[]"), "not a whole export .*a prediction or measurement is"),
         (lambda text: change(text, "measurements", value='"1/0"'), "not a whole export .*1/0.*, and no fraction"),
+        (lambda text: change(text, "measurements", value=f'"1/{"9" * 5000}"'), r"1/9+\.\.\.9+.*, and no fraction"),
         (lambda text: text.replace('"format": 1', '"format": 7'), "has format 7, and this .* reads format 1"),
     ],
 )

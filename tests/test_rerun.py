@@ -90,4 +90,18 @@ def test_a_world_that_there_is_not_is_refused_with_those_that_there_are(capsys: 
 
 def test_a_missing_notebook_is_named(tmp_path: Path) -> None:
     with pytest.raises(CourseError, match=r"none\.ipynb"):
-        next(rerun([tmp_path / "none.ipynb"], "processes", tmp_path, HARDWARE["laptop"]))
+        next(rerun([tmp_path / "none.ipynb"], "simulated", tmp_path / "copies", HARDWARE["laptop"]))
+
+
+def test_a_copy_never_takes_the_place_of_its_notebook(tmp_path: Path) -> None:
+    path = notebook(tmp_path / "a.ipynb", "1")
+    text = path.read_text()
+    with pytest.raises(CourseError, match=r"a\.ipynb would be replaced by its executed copy.*--copies FOLDER"):
+        next(rerun([path], "simulated", tmp_path, HARDWARE["laptop"]))
+    assert path.read_text() == text
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
+    path = notebook(tmp_path / "a.ipynb", "1")
+    with pytest.raises(CourseError, match=r"a\.ipynb cannot be written \(File exists\).*--copies FOLDER"):
+        next(rerun([path], "simulated", path, HARDWARE["laptop"]))
