@@ -7,10 +7,10 @@ is known, and numbers, which nobody has.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ from .calls import Call
 from .dryrun_tensors import FakeCopies, NoNumbers, WithoutNumbers
 from .failure import Raised
 from .sites import learner_site
-from .stopping import send_stopped
+from .stopping import Stoppable
 from .streams import Streams
 
 
@@ -35,11 +35,11 @@ class NotInGroup(BaseException):
     stumble over the group."""
 
 
-class DryRank(threading.Thread):
+class DryRank(Stoppable):
     """Rank `rank` of `world_size`: its thread and, afterwards, what it returned or raised."""
 
     def __init__(self, rank: int, world_size: int, copies: FakeCopies, meter: MemoryMeter | None) -> None:
-        super().__init__(name=f"rank {rank}", daemon=True)
+        super().__init__(name=f"rank {rank}")
         self.rank, self.world_size = rank, world_size
         self.streams = Streams(rank, world_size)
         self.meter = meter
@@ -104,17 +104,15 @@ class DryRank(threading.Thread):
             fn, args, kwargs = self._copies.unpack_for(self._mode, self._made)
             self.span = (time.perf_counter(), inf)
             with self._mode:
-                result = fn(*args, **kwargs) if self.meter is None else self.meter.call(fn, args, kwargs)
+                meter = self.meter
+                result = self.stoppably(
+                    partial(fn, *args, **kwargs) if meter is None else partial(meter.call, fn, args, kwargs)
+                )
         self.result = torch_internals.without_mode(result)
 
     def _made(self, tensor: torch.Tensor) -> None:
         if self.meter is not None:
             self.meter.resized(tensor, "set_")  # as what unpickles a tensor is called
-
-    def stop(self) -> None:
-        """Raise `Stopped` wherever the thread is."""
-        self.streams.stopping = True
-        send_stopped(self)
 
 
 def _raised(error: BaseException) -> Raised:

@@ -19,16 +19,16 @@ from . import interpose, torch_internals
 from .copies import Copies
 from .failure import Raised
 from .fault import Fault, State, Stopped
-from .stopping import send_stopped, take_back
+from .stopping import Stoppable
 from .streams import Streams
 from .threads import ThreadRendezvous
 
 
-class Rank(threading.Thread):
+class Rank(Stoppable):
     """One rank: its thread, its streams and, afterwards, what it returned or raised."""
 
     def __init__(self, rank: int, rendezvous: ThreadRendezvous, copies: Copies, store: dist.Store) -> None:
-        super().__init__(name=f"rank {rank}", daemon=True)
+        super().__init__(name=f"rank {rank}")
         self.rank = rank
         self.rendezvous = rendezvous
         self.streams = Streams(rank, rendezvous.world_size)
@@ -40,9 +40,6 @@ class Rank(threading.Thread):
         self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
         self._copies = copies
         self._store = store
-        self._guard = threading.Lock()
-        self._stoppable = False  # whether the thread is in the learner's code, and nowhere that holds a lock of ours
-        self._stop_sent = False
         self._threads = max(1, torch.get_num_threads() // rendezvous.world_size)
 
     # -- the interposer of this thread: see interpose.Interposer ---------------------------------------------------
@@ -52,7 +49,7 @@ class Rank(threading.Thread):
         return self.streams.torch
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
-        with self._shielded():
+        with self.shielded():
             if self.meter is None:
                 bound = partial(execute, *arguments.values())
                 return self.rendezvous.collective(self.rank, operator, arguments, bound, self.identity)
@@ -63,15 +60,15 @@ class Rank(threading.Thread):
             return result
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
-        with self._shielded():
+        with self.shielded():
             self.rendezvous.new_group(self.rank, group_name, ranks)
 
     def not_in_group(self, op: str) -> None:
-        with self._shielded():
+        with self.shielded():
             self.rendezvous.not_in_group(self.rank, op)
 
     def waiting(self, work: Any) -> None:
-        with self._shielded():
+        with self.shielded():
             self.rendezvous.waiting(self.rank, work)
 
     @contextlib.contextmanager
@@ -124,37 +121,8 @@ class Rank(threading.Thread):
 
     def _call_copy(self) -> None:
         fn, args, kwargs = self._copies.unpack()
-        try:
-            self._stoppable = True
-            self.rendezvous.entered(self.rank)
-            self.result = fn(*args, **kwargs) if self.meter is None else self.meter.call(fn, args, kwargs)
-        finally:
-            self._stoppable = False
-            self._outlive_stop()
-
-    def _outlive_stop(self) -> None:
-        """Let a `Stopped` that was sent and has not arrived come now, and none after it."""
-        with contextlib.suppress(Stopped), self._guard:
-            if self._stop_sent:
-                take_back(self)
-
-    @contextlib.contextmanager
-    def _shielded(self) -> Iterator[None]:
-        """No `Stopped` is sent while the thread is in here: it could leave a lock held that all ranks need."""
-        if threading.get_ident() != self.ident:  # a thread that delivers a result, to which none is sent
-            yield
-            return
-        with self._guard:
-            before, self._stoppable = self._stoppable, False
-        try:
-            yield
-        finally:
-            self._stoppable = before
-
-    def stop(self) -> None:
-        """Raise `Stopped` in the learner's code, if the thread is there."""
-        self.streams.stopping = True
-        with self._guard:
-            if self._stoppable:
-                self._stop_sent = True
-                send_stopped(self)
+        self.rendezvous.entered(self.rank)
+        meter = self.meter
+        self.result = self.stoppably(
+            partial(fn, *args, **kwargs) if meter is None else partial(meter.call, fn, args, kwargs)
+        )

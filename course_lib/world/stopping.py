@@ -2,17 +2,74 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from . import interrupts
 from .fault import Stopped
 from .sites import importing, stack_of
+from .streams import Streams
+
+Result = TypeVar("Result")
 
 IMPORTING = 10.0
 """Seconds that a thread has to end an import before it is stopped there."""
+
+
+class Stoppable(threading.Thread):
+    """A rank's thread, which can be stopped in the learner's code and nowhere else.
+
+    Attributes:
+        streams: the rank's.
+    """
+
+    streams: Streams
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._guard = threading.Lock()
+        self._stoppable = False  # whether the thread is in the learner's code, and nowhere that holds a lock of ours
+        self._stop_sent = False
+
+    def stop(self) -> None:
+        """Raise `Stopped` in the learner's code, if the thread is there."""
+        self.streams.stopping = True
+        with self._guard:
+            if self._stoppable:
+                self._stop_sent = True
+                send_stopped(self)
+
+    def stoppably(self, learners: Callable[[], Result]) -> Result:
+        """Call what may be stopped, on this thread."""
+        try:
+            self._stoppable = True
+            return learners()
+        finally:
+            self._stoppable = False
+            self._outlive_stop()
+
+    def _outlive_stop(self) -> None:
+        """Let a `Stopped` that was sent and has not arrived come now, and none after it."""
+        with contextlib.suppress(Stopped), self._guard:
+            if self._stop_sent:
+                take_back(self)
+
+    @contextlib.contextmanager
+    def shielded(self) -> Iterator[None]:
+        """No `Stopped` is sent while the thread is in here: it could leave a lock held that all ranks need."""
+        if threading.get_ident() != self.ident:  # a thread that delivers a result, to which none is sent
+            yield
+            return
+        with self._guard:
+            before, self._stoppable = self._stoppable, False
+        try:
+            yield
+        finally:
+            self._stoppable = before
 
 
 def imports(thread: threading.Thread) -> bool:

@@ -266,6 +266,22 @@ def test_groups_have_their_members_only() -> None:
         dry(outside)
 
 
+def test_a_stop_comes_in_the_learners_code_alone() -> None:
+    class Slow(Exception):
+        def __str__(self) -> str:
+            end = time.monotonic() + 0.4
+            while time.monotonic() < end:
+                pass
+            return "slow"
+
+    def program() -> None:
+        raise Slow
+
+    with pytest.raises(RankError) as caught:  # and no thread ends with an exception: here, that would be an error
+        World(2, backend="dryrun", timeout=0.2).run(program)
+    assert caught.value.kind == "timeout"
+
+
 def test_the_timeout_ends_it_and_the_next_run_is_right() -> None:
     def endless() -> None:
         while True:
