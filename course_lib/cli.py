@@ -5,7 +5,7 @@ import math
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,10 @@ def add_check(subcommands: Subcommands) -> None:
 
 def positive(text: str) -> float:
     """A number above 0."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no limit: say a number above 0")
     return number
@@ -78,20 +81,25 @@ def run_check(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C does, it ends what the notebooks have started
     seconds, memory_bytes = options.seconds, int(options.memory * 2**30)
     limits = grading.Limits(seconds=seconds, turn_seconds=seconds / 3, memory_bytes=memory_bytes)
-    graded = []
+    reports = [(options.json, grading.as_json), (options.csv, grading.as_csv)]
+    graded: list[grading.Graded] = []
+    _write(reports, graded)  # at once, and after each: a class takes hours, and what is known by then is kept
     for one in grading.grade(options.notebooks, limits):
         print(str(one).encode("utf-8", "backslashreplace").decode(), flush=True)
         graded.append(one)
-    for file, write in ((options.json, grading.as_json), (options.csv, grading.as_csv)):
-        try:
-            if file:
-                file.write_text(write(graded), "utf-8", "backslashreplace", newline="")
-        except OSError as error:
-            reason = f"{file} cannot be written ({error.strerror})"
-            raise CourseError(f"{reason}. Name another; the results are above.") from error
+        _write(reports, graded)
     passed = sum(one.passed for one in graded)
     print(f"{passed} of {len(graded)} notebooks passed")
     return 0 if passed == len(graded) else 1
+
+
+def _write(reports: Iterable[tuple[Path | None, Callable[[Sequence[Any]], str]]], graded: Sequence[Any]) -> None:
+    for file, text in reports:
+        try:
+            if file:
+                file.write_text(text(graded), "utf-8", "backslashreplace", newline="")
+        except OSError as error:
+            raise CourseError(f"{file} cannot be written ({error.strerror}). Name another file.") from error
 
 
 def add_rerun(subcommands: Subcommands) -> None:

@@ -142,7 +142,7 @@ def test_an_option_that_a_subcommand_does_not_know_is_named(capsys: pytest.Captu
     assert "course doctor does not know --fast" in error and "usage: course doctor" in error
 
 
-@pytest.mark.parametrize("seconds", ["nan", "0", "-1", "inf"])
+@pytest.mark.parametrize("seconds", ["nan", "0", "-1", "inf", "5 minutes"])
 def test_what_is_no_limit_is_refused(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
     with pytest.raises(SystemExit):
         cli.main(["check", "a.ipynb", "--seconds", seconds])

@@ -1,8 +1,8 @@
 """The process that checks what a notebook handed in: `python -m course_lib.grading.checker`.
 
-It reads lines of JSON, a name and a file each, and answers each with a line, the fields of a `Grade`; the first line is
-empty, and says that it is ready. What the functions print goes nowhere: the answers go to what was standard output when
-the process began.
+It reads a line of JSON, a token and a name and a file for each function, and answers each with a line: the token, and
+the fields of a `Grade`. The first line is empty, and says that it is ready. What the functions print goes nowhere, and
+what they write beside the answers lacks the token.
 """
 
 import json
@@ -17,12 +17,14 @@ from .. import exercises
 def main() -> None:
     """Check what standard input names."""
     sys.path.append(os.getcwd())  # for modules that the notebook has written: last, so that they stand in for no other
+    token, *jobs = json.loads(sys.stdin.readline())
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # where the token could be read once more
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         answers.write("\n")
         answers.flush()
-        for name, file in map(json.loads, sys.stdin):
-            answers.write(json.dumps(check(name, Path(file))) + "\n")
+        for name, file in jobs:
+            answers.write(json.dumps([token, check(name, Path(file))]) + "\n")
             answers.flush()
 
 

@@ -3,7 +3,7 @@
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from .judge import judge
 from .kernel import Ran, claimed, handed_in, run
 from .limits import Limits
 from .report import Grade, Graded
+
+LARGEST_BYTES = 200 * 10**6  # ten times what a notebook may show: a larger file is none that Jupyter has saved
 
 
 def grade(paths: Sequence[Path], limits: Limits | None = None) -> Iterator[Graded]:
@@ -33,23 +35,29 @@ def grade(paths: Sequence[Path], limits: Limits | None = None) -> Iterator[Grade
         yield graded
 
 
-def _text(path: Path) -> bytes | None:
-    """What is in the file; None where it cannot be read, or is a pipe or a device, which may never end."""
+def _text(path: Path) -> bytes | str:
+    """What is in the file, or why it cannot be read: a pipe or a device may never end."""
     try:
-        return path.read_bytes() if path.is_file() else None
-    except OSError:
-        return None
+        if path.is_dir():
+            return f"it is a folder: name the notebooks in it, {path / '*.ipynb'}"
+        size_bytes = path.stat().st_size
+        if not path.is_file():
+            return "it is a pipe or a device, and no file: name a notebook"
+        if size_bytes > LARGEST_BYTES:
+            return f"it has {size_bytes / 1e6:.0f} MB, and {LARGEST_BYTES / 1e6:g} are read: clear its outputs"
+        return path.read_bytes()
+    except OSError as error:
+        return f"it cannot be read ({error.strerror}): name a notebook that is there"
 
 
-def _graded(path: Path, text: bytes | None, course: Iterable[Lesson], limits: Limits) -> Graded:
-    if text is None:
-        raise CourseError("the file cannot be read: name a notebook that is there")
+def _graded(path: Path, text: bytes | str, course: Iterable[Lesson], limits: Limits) -> Graded:
+    if isinstance(text, str):
+        raise CourseError(text)
     notebook = parse_notebook(text, path)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    sources = ["".join(cell["source"]) for cell in cells]
-    # A learner's code may leave processes that still write: what they leave behind is none of ours.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        scratch = Path(folder)
+    # Half a surrogate pair, which JSON can hold and no kernel can be sent, becomes a question mark.
+    sources = ["".join(cell["source"]).encode("utf-8", "replace").decode() for cell in cells]
+    with _scratch() as scratch:
         copy = scratch / "work" / path.name
         copy.parent.mkdir()
         copy.write_bytes(text)
@@ -65,6 +73,17 @@ def _graded(path: Path, text: bytes | None, course: Iterable[Lesson], limits: Li
         ended=ran.ended or ("" if grades else "there is no exercise in it, and it is no lesson of the course"),
         remarks=(*_raised(ran, cells), *_another_language(notebook.get("metadata")), *touched),
     )
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for a notebook. What cannot be deleted, such as what is thousands of folders deep, is left."""
+    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    try:
+        yield Path(folder.name)
+    finally:
+        with suppress(RecursionError):
+            folder.cleanup()
 
 
 def _holds(path: Path, text: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from .limits import POLL_SECONDS, Limits, Watch
+from .limits import KEEPER, POLL_SECONDS, Limits, Watch
 from .report import Grade
 
 CRASHED = "the function ended the process that checked it: os._exit, a crash, or no memory left"
@@ -32,7 +33,7 @@ def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Itera
         for name, found in answers.items():
             if waiting.pop(name, None) is not None:
                 forged = Grade(exercise=name, status="error", observed=OWN_VERDICT)
-                yield Grade(**found[0]) if len(found) == 1 else forged
+                yield Grade(**found[0]) if len(found) == 1 and found[0] else forged
         if waiting:
             name = next(iter(waiting))  # the one that was being checked
             del waiting[name]
@@ -45,27 +46,32 @@ def _checked(
     solutions: Mapping[str, Path], scratch: Path, limits: Limits, seconds: float
 ) -> tuple[dict[str, list[dict[str, Any]]], str, float]:
     """The answers of one process, by exercise, which limit ended it if one did, and the seconds that are left."""
-    jobs = "".join(json.dumps([name, str(file)]) + "\n" for name, file in solutions.items())
-    home = scratch / "home"
+    token = secrets.token_hex()
+    jobs = json.dumps([token, *((name, str(file)) for name, file in solutions.items())]) + "\n"
+    home, work = scratch / "home", scratch / "work"
+    if not work.is_dir():  # the notebook has deleted it, or put something else in its place
+        work.unlink(missing_ok=True)
+        work.mkdir(parents=True)
     ended = ""
     with tempfile.TemporaryFile() as questions, tempfile.TemporaryFile() as answers:
         questions.write(jobs.encode())
         questions.seek(0)
         with subprocess.Popen(
             # -P: a folder in which the notebook could write is no place to import the checker from.
-            [sys.executable, "-P", "-m", f"{__package__}.checker"],
+            [*KEEPER, sys.executable, "-P", "-m", f"{__package__}.checker"],
             stdin=questions,
             stdout=answers,
             stderr=subprocess.DEVNULL,
-            cwd=scratch / "work",
+            cwd=work,
             env=os.environ | {"COURSE_HOME": str(home), "TMPDIR": str(scratch)},
+            start_new_session=True,  # a signal to its group is none to the grader
         ) as process:
             watch = Watch(process.pid, limits, home, seconds)
             try:
                 ended = _watched(process, watch, limits, answers)
             finally:
                 watch.kill()
-        return _read(answers), ended, watch.seconds_left
+        return _read(answers, token), ended, watch.seconds_left
 
 
 def _watched(process: subprocess.Popen[bytes], watch: Watch, limits: Limits, answers: IO[bytes]) -> str:
@@ -90,12 +96,15 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def _read(answers: IO[bytes]) -> dict[str, list[dict[str, Any]]]:
-    """The answers by exercise: one for each, unless the function that was checked has written there too."""
+def _read(answers: IO[bytes], token: str) -> dict[str, list[dict[str, Any]]]:
+    """The answers by exercise: one for each, unless the function that was checked has written there too.
+
+    An answer without the token is there, and empty.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
     answers.seek(0)
     for line in answers:
         with suppress(ValueError, TypeError, KeyError):  # cut off, or none of the checker's
-            answer = json.loads(line)
-            found.setdefault(answer["exercise"], []).append(answer)
+            given, answer = json.loads(line)
+            found.setdefault(answer["exercise"], []).append(answer if given == token else {})
     return found

@@ -6,19 +6,21 @@ import os
 import queue
 import re
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import KernelManager, start_new_kernel
+from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 from ..lessons import named
-from .limits import POLL_SECONDS, Limits, Watch
+from .limits import KEEPER, POLL_SECONDS, Limits, Watch
 
 TAKE = "__import__('course_lib.grading.capture', fromlist=['capture']).capture({name!r}, {file!r}, earlier={earlier})"
+KERNEL = (sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}")
 STARTUP_SECONDS = 120
 HANDED_IN = re.compile(r"""^@[\w.]*\bexercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
 
@@ -58,29 +60,35 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
     home = scratch / "home"
     own = {"COURSE_HOME": home, "IPYTHONDIR": scratch / "ipython", "TMPDIR": scratch}
     environment = os.environ | {name: str(folder) for name, folder in own.items()}
-    try:
-        manager, client = start_new_kernel(
-            startup_timeout=STARTUP_SECONDS,
-            kernel_name="python3",
-            cwd=str(scratch / "work"),
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-    except (RuntimeError, OSError) as error:
-        ran.ended = f"its kernel did not start ({error})"
-        return ran
+    manager = KernelManager(kernel_name="python3")
+    assert manager.kernel_spec is not None
+    manager.kernel_spec.argv = [*KEEPER, *KERNEL]
+    work = str(scratch / "work")
+    manager.start_kernel(cwd=work, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert isinstance(manager.provisioner, LocalProvisioner) and manager.provisioner.pid is not None
     watch = Watch(manager.provisioner.pid, limits, home)
+    client = manager.client()
+    client.start_channels()
     try:
-        _Run(manager, client, watch, limits, ran).cells(sources, scratch)
+        _wait_for(client)
+        timed = Watch(manager.provisioner.pid, limits, home)  # now that the kernel is ready
+        _Run(manager, client, timed, limits, ran).cells(sources, scratch)
     except _Ended as reason:
         ran.ended = str(reason)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # its code can reach the kernel's sockets
+        ran.ended = f"it sent what is no message of a kernel ({type(error).__name__}: {error})"
     finally:
         watch.kill()
         client.stop_channels()
         manager.shutdown_kernel(now=True)
     return ran
+
+
+def _wait_for(client: BlockingKernelClient) -> None:
+    try:
+        client.wait_for_ready(STARTUP_SECONDS)
+    except RuntimeError as error:
+        raise _Ended(f"its kernel did not start ({error})") from error
 
 
 class _Run:

@@ -4,9 +4,11 @@
 A process that has detached itself is nobody's child, and a fork bomb has new ones while it is being killed. So each is
 known by its environment, in which `COURSE_HOME` is in the scratch folder of its notebook; all are stopped before the
 first is killed; and this goes on until no other comes. A look must be shorter than such a process lives: it reads of
-those alone that the last one did not see.
+those alone that the last one did not see. On Linux a process that has cleaned its environment is found too, among the
+children of its `keeper`.
 """
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +19,7 @@ import psutil
 
 POLL_SECONDS = 0.2
 KILL_SECONDS = 10.0
+KEEPER = (sys.executable, str(Path(__file__).with_name("keeper.py"))) if sys.platform == "linux" else ()
 QUIET_SECONDS = 0.1  # for so long nobody new must be found: one that starts the next and ends may slip through a look
 
 
@@ -108,11 +111,15 @@ class Watch:
 
     def _everybody(self) -> Iterator[psutil.Process]:
         """The family, and those that have left it as they come, until none has come for QUIET_SECONDS."""
-        yield from self._family()
         last_came = time.monotonic()
         deadline = last_came + KILL_SECONDS
+        family: set[psutil.Process] = set()
         known: set[int] = set()
         while time.monotonic() < min(last_came + QUIET_SECONDS, deadline):
+            yield from (new := self._family() - family)
+            if new:
+                family |= new
+                last_came = time.monotonic()
             pids = psutil.pids()
             for pid in reversed(pids):  # the youngest first, as they are the first to be gone
                 if pid not in known and (process := self._stray(pid)):

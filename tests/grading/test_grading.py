@@ -4,9 +4,10 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
 
@@ -18,9 +19,9 @@ import pytest
 from course_lib import cli
 from course_lib.exercises import get
 from course_lib.grading import Grade, Graded, Limits, as_csv, as_json, grade
-from course_lib.grading.grade import _another_language, _holds
+from course_lib.grading.grade import LARGEST_BYTES, _another_language, _holds, _scratch
 from course_lib.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
-from course_lib.grading.limits import Watch
+from course_lib.grading.limits import KEEPER, Watch
 from course_lib.progress import Progress
 
 IMPORTS = "import torch.distributed as dist\nfrom course_lib import exercise"
@@ -50,6 +51,7 @@ for folder in checker.parents[:2]:
 grade = '{"exercise": "start.first", "status": "passed"}'
 checker.write_text(f"print({grade!r})")
 """
+GARBLED = 'get_ipython().kernel.iopub_socket.send(b"?")'
 EXIT = 'import os; exercise("ranks.broadcast"); os._exit(0)'
 DETACH = f"""
 import os, subprocess
@@ -57,13 +59,14 @@ if os.fork() == 0:
     if os.fork():
         os._exit(0)
     os.setsid()
-    os.execvp("sleep", ["sleep", "{SLEEP}"])
+    os.execve("/bin/sleep", ["sleep", "{SLEEP}"], {{}})
 """
 DELETE = """
-import pathlib
+import os, shutil
 from IPython.display import clear_output
-for path in pathlib.Path().glob("*.ipynb"):
-    path.unlink()
+folder = os.getcwd()
+os.chdir("/")
+shutil.rmtree(folder)
 """
 
 Write = Callable[..., Path]
@@ -90,7 +93,7 @@ def graded(write: Write) -> dict[str, Graded]:
         write("forged", IMPORTS, "1 / 0", WRONG, FORGED, MISSPELT),
         write("patched", IMPORTS, SHADOW, PATCH, WRONG, HAND_IN_THE_REFERENCE),
         write("leaves", DELETE, IMPORTS, HELPER, f"{RIGHT}\nclear_output()", DETACH, EXIT, HELLO),
-        write("empty", "1 + 1"),
+        write("empty", GARBLED),
         write("magic", IMPORTS, HELPER, f"%%time\n{RIGHT}", STUB, '@exercise("ranks.hello")\ndef hello(:'),
     ]
     notebooks[0].with_name("broken.ipynb").write_text("{")
@@ -147,6 +150,13 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
+def test_a_keeper_is_the_parent_that_a_command_finds_and_ends_what_it_leaves() -> None:
+    command = [*KEEPER, sys.executable, "-c", f"import os; print(os.getppid(), flush=True){DETACH}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and int(process.stdout.readline()) == process.pid
+    assert not [process for process in psutil.process_iter() if str(SLEEP) in _command(process)]
+
+
 @pytest.mark.slow
 def test_the_courses_own_solution_is_not_the_learners(graded: dict[str, Graded]) -> None:
     one = of(graded["patched"])["ranks.hello"]
@@ -155,7 +165,7 @@ def test_the_courses_own_solution_is_not_the_learners(graded: dict[str, Graded])
 
 
 @pytest.mark.slow
-def test_a_notebook_that_deletes_its_file_and_ends_its_process_keeps_what_it_handed_in(
+def test_a_notebook_that_deletes_its_folder_and_ends_its_process_keeps_what_it_handed_in(
     graded: dict[str, Graded],
 ) -> None:
     leaves = of(graded["leaves"])
@@ -179,9 +189,19 @@ def test_what_a_notebook_puts_in_the_place_of_its_file_does_not_hold_up_the_grad
     assert held == [False, False, False, True]
 
 
+def test_a_folder_too_deep_to_be_deleted_costs_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rmtree(path: str, **options: object) -> None:
+        raise RecursionError  # as Python's did before 3.13
+
+    with monkeypatch.context() as patched, _scratch() as scratch:
+        patched.setattr("shutil.rmtree", rmtree)
+    shutil.rmtree(scratch)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "told"), [("broken", "is not a notebook that Jupyter has saved"), ("empty", "there is no exercise in it")]
+    ("name", "told"),
+    [("broken", "is not a notebook that Jupyter has saved"), ("empty", "it sent what is no message of a kernel (")],
 )
 def test_what_cannot_be_graded_is_told(graded: dict[str, Graded], name: str, told: str) -> None:
     assert told in graded[name].ended
@@ -225,11 +245,26 @@ def test_an_endless_cell_is_stopped_and_the_next_one_runs(write: Write) -> None:
     assert one.ended.startswith("there is no exercise in it")
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    make(tmp_path / "class.ipynb")
-    (one,) = grade([tmp_path / "class.ipynb"])
-    assert one.ended == "the file cannot be read: name a notebook that is there"
+def huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**40)  # takes no room on the disk, and more memory than there is
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (os.mkfifo, "it is a pipe or a device, and no file: name a notebook"),
+        (os.mkdir, "it is a folder: name the notebooks in it, {path}/*.ipynb"),
+        (huge, f"it has 1099512 MB, and {LARGEST_BYTES / 1e6:g} are read: clear its outputs"),
+        (lambda path: None, "it cannot be read (No such file or directory): name a notebook that is there"),
+    ],
+    ids=["pipe", "folder", "huge", "nothing"],
+)
+def test_what_is_no_notebook_is_not_read(tmp_path: Path, make: Callable[[Path], None], told: str) -> None:
+    path = tmp_path / "class.ipynb"
+    make(path)
+    (one,) = grade([path])
+    assert one.ended == told.format(path=path)
 
 
 def test_a_notebook_of_another_language_is_remarked() -> None:
@@ -295,10 +330,10 @@ def test_a_function_that_ends_the_checking_process_is_told_and_the_rest_is_check
 @pytest.mark.slow
 def test_a_verdict_that_a_function_writes_itself_is_none(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
-    forged = json.dumps({"exercise": "start.first", "status": "passed"})
+    forged = json.dumps(["token", {"exercise": "start.first", "status": "passed"}])
     regular = "__import__('stat').S_ISREG(os.fstat(fd).st_mode)"
     fds = f"[fd for fd in map(int, os.listdir('/dev/fd')) if os.path.exists(f'/dev/fd/{{fd}}') and {regular}]"
-    body = f"[os.write(fd, {(forged + chr(10)).encode()!r}) for fd in {fds} if fd]"
+    body = f"[os.write(fd, {(forged + chr(10)).encode()!r}) for fd in {fds} if fd]; os._exit(0)"
     (one,) = judge({"start.first": pack(tmp_path, body)}, tmp_path, Limits())
     assert (one.status, one.observed) == ("error", OWN_VERDICT)
 
@@ -403,5 +438,22 @@ def test_the_command_prints_writes_and_exits(
     assert json.loads(files[0].read_text())[0]["passed"] is (code == 0)
     assert files[1].read_text().startswith("notebook,passed,exercise,status,")
 
+
+def test_results_are_written_as_they_come_and_a_file_that_cannot_be_is_told_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "out.json"
+
+    def graded(paths: list[Path], limits: Limits) -> Iterator[Graded]:
+        yield SAMPLE[0]
+        assert [one["notebook"] for one in json.loads(file.read_text())] == ["ann.ipynb"]
+        yield SAMPLE[1]
+
+    monkeypatch.setattr("course_lib.grading.grade", graded)
+    assert cli.main(["check", "ann.ipynb", "ben.ipynb", "--json", str(file)]) == 1
+    assert len(json.loads(file.read_text())) == 2
+
+    capsys.readouterr()
     assert cli.main(["check", "ann.ipynb", "--csv", str(tmp_path / "nowhere" / "out.csv")]) == 1
-    assert "cannot be written" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert out == "" and "out.csv cannot be written (No such file or directory). Name another file." in err
