@@ -109,6 +109,17 @@ def unwatched(fn: Callable[[], Any]) -> Callable[[], Any]:
     return call
 
 
+def unwatched_inside(enter: Callable[..., AbstractContextManager[Any]]) -> Callable[..., AbstractContextManager[Any]]:
+    """`enter`, in whose block nobody watches."""
+
+    @contextmanager
+    def call(*args: Any) -> Iterator[Any]:
+        with _left_out(), enter(*args) as entered:
+            yield entered
+
+    return call
+
+
 def watched_again(fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn`, which is called from within an operator and makes memory of its own: a hook that packs what is saved."""
 

@@ -9,12 +9,13 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._functorch import eager_transforms, vmap
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .operators import current, unwatched, watched_again
+from .operators import current, unwatched, unwatched_inside, watched_again
 from .storages import tensors_in
 
 _Object = TypeVar("_Object")
@@ -92,6 +93,10 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
     yield torch.UntypedStorage, "resize_", _telling_of_size(torch.UntypedStorage.resize_)
     yield Tensor, "_make_subclass", _unwatched(Tensor._make_subclass)
     yield saved_tensors_hooks, "__init__", _with_pack_hook_watched(saved_tensors_hooks.__init__)
+    # Inside grad, jvp and vmap of torch.func, tensors are wrappers without memory, of which some cannot go to Python.
+    yield eager_transforms, "grad_increment_nesting", unwatched_inside(eager_transforms.grad_increment_nesting)
+    yield eager_transforms, "jvp_increment_nesting", unwatched_inside(eager_transforms.jvp_increment_nesting)
+    yield vmap, "vmap_increment_nesting", unwatched_inside(vmap.vmap_increment_nesting)
 
 
 def _telling_of_self(make: Callable[..., Any]) -> Callable[..., Any]:

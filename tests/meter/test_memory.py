@@ -452,3 +452,20 @@ def test_the_allocator_rounds_as_cuda_does():
 def test_an_unknown_allocator_is_refused():
     with pytest.raises(CourseError, match=r"World\(allocator='jemalloc'\): there is no such allocator here"):
         World(2, allocator="jemalloc")
+
+
+def test_gradients_of_each_sample_can_be_taken_on_a_measured_rank():
+    def per_sample() -> torch.Tensor:
+        layer, x = nn.Linear(4, 2), torch.arange(12.0).reshape(3, 4)
+
+        def loss(parameters, sample):
+            return (torch.func.functional_call(layer, parameters, (sample,)) * 2).sum()
+
+        gradients = torch.vmap(torch.func.grad(loss), (None, 0))(dict(layer.named_parameters()), x)
+        mark("after them")
+        torch.ones(100)
+        return gradients["weight"]
+
+    run = World(1).run(per_sample)
+    assert torch.equal(run[0][2], torch.tensor([[16.0, 18.0, 20.0, 22.0]] * 2))
+    assert run.memory[0].peak_bytes >= run.memory[0].marks["after them"].current_bytes + 400  # it is looked at again
