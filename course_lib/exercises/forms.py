@@ -34,7 +34,8 @@ def _opaque(gap: Gap) -> Cause | None:
         )
     if given.type_name in ("function", "method", "builtin_function_or_method"):
         return Cause(likely="A function was returned, and not called.", action="Call it: add the parentheses.")
-    return Cause(likely=f"A {given.type_name} is not what was asked for.", action=f"Return {kind(expected)}.")
+    likely = f"Its type is {given.type_name}, which is not what was asked for."
+    return Cause(likely=likely, action=f"Return {kind(expected)}.")
 
 
 def _kind(gap: Gap) -> Cause | None:

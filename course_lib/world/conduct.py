@@ -99,7 +99,9 @@ class Conduct:
                 self._interrupts.clear()
                 self.rendezvous.fail("interrupted")
             elif time.monotonic() > self._deadline:
-                self.rendezvous.fail("timeout")
+                self._hear_rest()  # the kernel itself may have been held up
+                if time.monotonic() > self._deadline and not self.rendezvous.over:
+                    self.rendezvous.fail("timeout")
             else:
                 self._hear(POLL)
 
@@ -171,11 +173,20 @@ class Conduct:
         while condition() and (left := deadline - time.monotonic()) > 0:
             self._hear(left)
 
-    def _hear(self, seconds: float) -> None:
-        for key, _ in self._selector.select(seconds):
+    def _hear_rest(self) -> None:
+        """Hear what has come by now, for a moment: a rank that prints may never be done."""
+        deadline = time.monotonic() + SETTLE
+        while self._hear(0) and time.monotonic() < deadline:
+            pass
+
+    def _hear(self, seconds: float) -> bool:
+        """Hear what comes first; whether anything came."""
+        heard = self._selector.select(seconds)
+        for key, _ in heard:
             hear, rank = key.data
             hear(rank)
         self.output.show_when_due()
+        return bool(heard)
 
     def _message(self, rank: int) -> None:
         numbered = self._processes[rank].receive()

@@ -150,7 +150,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         # of another form
         ([t(1), t(2)], [None, None], "came to its end without a result"),
         ([t(1)], [lambda: 1], "A function was returned, and not called"),
-        ([t(1)], [iter([])], "A list_iterator is not what was asked for"),
+        ([t(1)], [iter([])], "Its type is list_iterator, which is not what was asked for"),
         ([t(1)], [[t(1)]], "wrapped in a list"),
         ([3.0], [torch.tensor(3.0)], "a float32 tensor of shape [], and a number was asked for"),
         ([{"a": None}], [{"a": t(1)}], "a float32 tensor of shape [1] where nothing should be left"),

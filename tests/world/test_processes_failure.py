@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from course_lib import RankError, World
 from course_lib.world import conduct
+from course_lib.world.conduct import Conduct
 from course_lib.world.pool import pool
 from course_lib.world.process import Process
 from course_lib.world.wire import TELL_STACK
@@ -225,6 +226,22 @@ def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch):
     assert ("rank 1 got a new process" in str(error)) is replaced
     assert (TELL_STACK in signals) is replaced  # sent to a rank in Python code, it may end its process
     assert list(World(2, backend="processes").run(remembered)) == [0, None if replaced else 1]
+
+
+def test_a_kernel_that_was_held_up_hears_what_came_before_the_time_limit(monkeypatch):
+    hear, held_up = Conduct._hear, []
+
+    def late(self, seconds):
+        heard = hear(self, seconds)
+        if not self._waited_for and not held_up:  # every rank has entered its function
+            held_up.append(time.sleep(1))
+        return heard
+
+    world = World(2, backend="processes", timeout=0.5)
+    list(world.run(rank))
+    monkeypatch.setattr(Conduct, "_hear", late)
+    assert list(world.run(rank)) == [0, 1]
+    assert held_up
 
 
 @pytest.mark.slow
