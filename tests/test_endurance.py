@@ -24,6 +24,13 @@ SECONDS = float(os.environ.get("ENDURANCE_SECONDS", "20"))
 GROWTH = 32e6
 """Bytes that memory may grow by, from the first half to the second: allocators keep some of what was given back."""
 
+GLOO_KEEPS = 20e3
+"""Bytes more for each use. Four groups of gloo's alone, made, used for one all-reduce and closed, leave 2.5 kB that
+nothing gives back; a world has them for each run, and a check has six runs and more."""
+
+BETWEEN = 10
+"""Uses between two looks at what is held."""
+
 BACKENDS = ("simulated", "simulated", "processes")
 
 # Not those of lesson 09: for each new shape that it comes to, FSDP2 keeps a mesh, and with it that mesh's group.
@@ -98,14 +105,14 @@ def test_nothing_piles_up() -> None:
         use(rng)
     begun, history = time.monotonic(), [held()]
     while len(history) < 4 or time.monotonic() - begun < SECONDS:
-        for _ in range(10):
+        for _ in range(BETWEEN):
             rng.choice(uses)(rng)
         history.append(held())
     early, late = history[: len(history) // 2], history[len(history) // 2 :]
-    print(f"{10 * len(history)} uses: {history[0]}, {early[-1]}, {late[-1]}")
+    print(f"{BETWEEN * len(history)} uses: {history[0]}, {early[-1]}, {late[-1]}")
     memory, threads, files, of_ranks = (max(column) for column in zip(*early, strict=True))
     memory_late, threads_late, files_late, of_ranks_late = (max(column) for column in zip(*late, strict=True))
     assert (threads_late, files_late) == (threads, files)
     assert of_ranks_late <= of_ranks + 10  # connections come and go with the groups that ranks were in
     # Before that, torch, gloo and the allocator still meet what is new to them.
-    assert SECONDS < 600 or memory_late - memory <= GROWTH
+    assert SECONDS < 600 or memory_late - memory <= GROWTH + GLOO_KEEPS * BETWEEN * len(late)
