@@ -104,6 +104,7 @@ class Ledger:
         self.history = History()
         self._size_of = size_of
         self._events: list[Block] = []
+        self._gone = self._events.append
         self._live: dict[int, Block] = {}  # by address; a block that went stays until its event is added up
         self._count = 0
         self._peak_count = 0  # how many had come when the peak was reached
@@ -117,7 +118,7 @@ class Ledger:
 
     def enter(self, storage: torch.UntypedStorage, nbytes: int, tensor: Tensor | None, operator: str) -> Block:
         """A storage of `nbytes` has come, or has got this new size."""
-        block = Block(storage, self._events.append)
+        block = Block(storage, self._gone)
         block.address = address = id(storage)
         block.nbytes = nbytes
         block.size = self._size_of(nbytes)
@@ -151,37 +152,34 @@ class Ledger:
 
     def add_up(self) -> None:
         """Bring `current` and `peak` up to date."""
-        events = self._events
+        # One loop, in which names are local: it runs twice for each block, while other ranks wait for the GIL.
+        events, history, last = self._events, self.history.add, self._last
+        current, peak = self.current, self.peak
         count = len(events)  # other threads may append meanwhile
         for block in events[:count]:
-            if block.number == 0:
-                self._came(block)
-            elif block.number > 0:
-                self._went(block)
+            if block.number == 0:  # came
+                self._count += 1
+                block.number = self._count
+                last = block
+                current += block.size
+                history(block.seconds, block, block.size, current)
+                if current > peak:
+                    peak, self.peak_block, self._peak_count = current, block, self._count
+                    self._gone_since_peak.clear()
+            elif block.number > 0:  # went
+                assert last is not None
+                if self._live.get(block.address) is block:
+                    del self._live[block.address]
+                if block.in_forward and not last.in_forward:  # freed by backward: it was kept for that
+                    block.guess("activations")
+                if block.number <= self._peak_count:
+                    self._gone_since_peak.append(block)
+                block.number = -1
+                current -= block.size
+                # A callback brings no time; it is that of the last event that has one, or later.
+                history(last.seconds, block, -block.size, current)
+        self._last, self.current, self.peak = last, current, peak
         del events[:count]
-
-    def _came(self, block: Block) -> None:
-        self._count += 1
-        block.number = self._count
-        self._last = block
-        self.current += block.size
-        self.history.add(block.seconds, block, block.size, self.current)
-        if self.current > self.peak:
-            self.peak, self.peak_block, self._peak_count = self.current, block, self._count
-            self._gone_since_peak.clear()
-
-    def _went(self, block: Block) -> None:
-        assert self._last is not None
-        if self._live.get(block.address) is block:
-            del self._live[block.address]
-        if block.in_forward and not self._last.in_forward:  # freed by backward: it was kept for that
-            block.guess("activations")
-        if block.number <= self._peak_count:
-            self._gone_since_peak.append(block)
-        block.number = -1
-        self.current -= block.size
-        # A callback brings no time; it is that of the last event that has one, or later.
-        self.history.add(self._last.seconds, block, -block.size, self.current)
 
     @property
     def live(self) -> list[Block]:

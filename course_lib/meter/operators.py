@@ -26,14 +26,13 @@ from torch.optim import Optimizer
 
 from ..errors import CourseError
 
-_KEY = "TESTING_ONLY_GenericWrapper"
+_KEY_NAME = "TESTING_ONLY_GenericWrapper"
 _NEEDED = (
+    "_dispatch_key_parse",
     "_dispatch_tls_set_dispatch_key_included",
     "_dispatch_tls_set_dispatch_key_excluded",
     "_dispatch_tls_is_dispatch_key_excluded",
-    "_dispatch_keyset_full_after",
     "_dispatch_get_all_op_names",
-    "_ExcludeDispatchKeyGuard",
     "_current_autograd_node",
 )
 
@@ -44,6 +43,9 @@ if _missing:
         "These are private names, which another torch may rename. Install the torch that this course pins: "
         "run `make lab` again, or `pip install torch==2.13.0`."
     )
+
+
+KEY = torch._C._dispatch_key_parse(_KEY_NAME)  # a name in its place is parsed in each call: 2 µs
 
 
 class Watcher(Protocol):
@@ -71,39 +73,45 @@ _watchers: list[Watcher] = []  # of all threads; a list of the process's, as its
 
 def current() -> Watcher | None:
     """The watcher of the calling thread."""
-    watcher: Watcher | None = getattr(_thread, "watch", (None, None))[1]
+    watcher: Watcher | None = getattr(_thread, "watcher", None)
     return watcher
 
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
     """Show `watcher` what the calling thread makes, and what autograd's threads make for it."""
-    _thread.watch = (_left_out(), watcher)
+    _thread.watcher = watcher
     _watchers.append(watcher)
-    torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
+    leave_out(KEY, False)  # a run that was stopped in the midst of an operator may have left it so
+    torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
     try:
         yield
     finally:
-        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, False)
+        torch._C._dispatch_tls_set_dispatch_key_included(KEY, False)
         _watchers.remove(watcher)
-        del _thread.watch
+        del _thread.watcher
 
 
-_BELOW = torch._C._dispatch_keyset_full_after(_KEY)
-_ONLY_KEY = torch._C._dispatch_keyset_full_after("TESTING_ONLY_GenericMode") - _BELOW
+# In the midst of a training step, leaving the key out is two calls: a guard as a context manager costs twice as much.
+leave_out, is_left_out = torch._C._dispatch_tls_set_dispatch_key_excluded, torch._C._dispatch_tls_is_dispatch_key_excluded
 
 
-def _left_out() -> AbstractContextManager[None]:
-    """Inside it, the calling thread is without the key."""
-    guard: AbstractContextManager[None] = torch._C._ExcludeDispatchKeyGuard(_ONLY_KEY)
-    return guard
+@contextmanager
+def _left_out(is_so: bool) -> Iterator[None]:
+    """Inside it, the key is left out on the calling thread, or is not."""
+    before = is_left_out(KEY)
+    leave_out(KEY, is_so)
+    try:
+        yield
+    finally:
+        leave_out(KEY, before)
 
 
 def unwatched(fn: Callable[[], Any]) -> Callable[[], Any]:
     """`fn`, which nobody watches on whatever thread it is called."""
 
     def call() -> Any:
-        with _left_out():
+        with _left_out(True):
             return fn()
 
     return call
@@ -114,7 +122,7 @@ def unwatched_inside(enter: Callable[..., AbstractContextManager[Any]]) -> Calla
 
     @contextmanager
     def call(*args: Any) -> Iterator[Any]:
-        with _left_out(), enter(*args) as entered:
+        with _left_out(True), enter(*args) as entered:
             yield entered
 
     return call
@@ -124,24 +132,12 @@ def watched_again(fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn`, which is called from within an operator and makes memory of its own: a hook that packs what is saved."""
 
     def call(*args: Any) -> Any:
-        watch = getattr(_thread, "watch", None)
-        if watch is None:
+        if current() is None:
             return fn(*args)
-        _thread.watch = (_left_out(), watch[1])  # the other is in use by the operator
-        left_out = torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)
-        torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
-        try:
+        with _left_out(False):
             return fn(*args)
-        finally:
-            torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, left_out)
-            _thread.watch = watch
 
     return call
-
-
-def _inherited() -> tuple[AbstractContextManager[None], Watcher | None]:
-    """How to leave the key out, and who watches, on a thread that inherited the key: autograd has one for each GPU."""
-    return _left_out(), _watchers[0] if len(_watchers) == 1 else None
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------
@@ -150,11 +146,14 @@ def _inherited() -> tuple[AbstractContextManager[None], Watcher | None]:
 def _unseen(call: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Watcher | None]:
     """What `call` returns, out of sight, and who is to be told of it."""
     try:
-        guard, watcher = _thread.watch
-    except AttributeError:
-        guard, watcher = _inherited()
-    with guard:
+        watcher: Watcher | None = _thread.watcher
+    except AttributeError:  # a thread that inherited the key: autograd has one for each GPU
+        watcher = _watchers[0] if len(_watchers) == 1 else None
+    leave_out(KEY, True)
+    try:
         return call(*args, **kwargs), watcher
+    finally:
+        leave_out(KEY, False)
 
 
 def _making(call: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -225,14 +224,14 @@ def _makes_memory(operator: Any) -> bool:
 
 def _register() -> list[torch.library.Library]:
     fallthrough, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
-    fallthrough.fallback(torch.library.fallthrough_kernel, _KEY)
+    fallthrough.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
     for qualified in torch._C._dispatch_get_all_op_names():
         namespace, _, name = qualified.partition("::")
         packet, _, overload = name.partition(".")
         if namespace == "aten" and hasattr(torch.ops.aten, packet):
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
             if packet in _SPECIAL or _makes_memory(operator):
-                aten.impl(name, _SPECIAL.get(packet, _making)(operator._op, packet), _KEY)
+                aten.impl(name, _SPECIAL.get(packet, _making)(operator._op, packet), _KEY_NAME)
     return [fallthrough, aten]
 
 

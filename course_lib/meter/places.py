@@ -13,7 +13,7 @@ from .ledger import Block
 
 _Value = TypeVar("_Value")
 
-_DDP = distributed.__file__
+_OTHERS, _LEARNERS, _DDPS = range(3)  # whose a file is
 _MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
 """The functions of DDP from which its C++ part allocates buckets."""
 
@@ -27,24 +27,29 @@ class Places:
 
     def __init__(self, is_learners: Callable[[CodeType], bool]) -> None:
         self._is_learners = is_learners
-        self._learners: dict[str, bool] = {}  # by filename: asked for each frame, it would take most of the time
+        self._kinds: dict[str, int] = {}  # by filename: asked for each frame, it would take most of the time
         self._values: dict[Any, Any] = {}
 
     def tell(self, block: Block, layout: tuple[torch.dtype, torch.Size], frame: FrameType | None) -> None:
         """Give `block` its layout, the learner's line on the stack of `frame`, and its category if DDP made it."""
         block.layout = self._alike(layout)
-        learners = self._learners
+        kinds = self._kinds
         while frame is not None:
             code = frame.f_code
-            filename = code.co_filename
-            if filename not in learners:
-                learners[filename] = self._is_learners(code)
-            if learners[filename]:
-                block.line = self._alike((filename, frame.f_lineno, code.co_name))
+            kind = kinds.get(code.co_filename)
+            if kind is None:
+                kind = kinds[code.co_filename] = self._kind(code)
+            if kind == _LEARNERS:
+                block.line = self._alike((code.co_filename, frame.f_lineno, code.co_name))
                 return
-            if filename == _DDP and code.co_name in _MAKE_BUCKETS:
+            if kind == _DDPS and code.co_name in _MAKE_BUCKETS:
                 block.guess("communication")
             frame = frame.f_back
+
+    def _kind(self, code: CodeType) -> int:
+        if self._is_learners(code):
+            return _LEARNERS
+        return _DDPS if code.co_filename == distributed.__file__ else _OTHERS
 
     def _alike(self, value: _Value) -> _Value:
         """The first value that equals this one: a step makes the same blocks again and again."""

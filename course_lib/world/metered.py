@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableSet
 from contextlib import contextmanager
+from itertools import chain
 
-from ..meter import MemoryMeter, owners
+from ..meter import MemoryMeter, arithmetic, owners
 from ..meter.comm import CommCall, Communication, meaning
 from ..meter.timeline import Timeline
 from .calls import Call
@@ -61,6 +62,6 @@ def memory_meter(
 
 @contextmanager
 def owners_told() -> Iterator[None]:
-    """Let meters know of modules, parameters and optimizers that are made on their ranks."""
-    with replaced(owners.stand_ins()), owners.steps_told():
+    """Let meters know of modules, parameters and optimizers that are made on their ranks, and of arithmetic."""
+    with replaced(chain(owners.stand_ins(), arithmetic.stand_ins())), owners.steps_told():
         yield

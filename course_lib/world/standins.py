@@ -14,15 +14,19 @@ Replacement = tuple[Any, str, Any]
 @contextmanager
 def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
     """Set the attributes inside the block, and set them back after it."""
-    originals = [(owner, name, stand_in, getattr(owner, name)) for owner, name, stand_in in replacements]
-    for owner, name, stand_in, _ in originals:
+    originals = [(*one, getattr(one[0], one[1]), one[1] in vars(one[0])) for one in replacements]
+    for owner, name, stand_in, _, _ in originals:
         setattr(owner, name, stand_in)
     try:
         yield
     finally:
-        for owner, name, stand_in, original in reversed(originals):
-            if getattr(owner, name) is stand_in:  # else it was replaced again since, by another hand
+        for owner, name, stand_in, original, is_own in reversed(originals):
+            if getattr(owner, name) is not stand_in:  # it was replaced again since, by another hand
+                continue
+            if is_own:
                 setattr(owner, name, original)
+            else:  # it was inherited
+                delattr(owner, name)
 
 
 class Shared:

@@ -1,0 +1,80 @@
+"""Seeing arithmetic where Python asks for it, before it reaches torch's dispatcher.
+
+An operator that `operators` sees gives up the GIL three times where it would once, and an update by a number, such as
+`x *= 2.5`, once more, to convert the number. An optimizer's step is hundreds of small operators in a row, in which the
+ranks of a kernel would mostly wait for each other. So the methods that such steps are written in have stand-ins:
+torch's own is called with the key left out, and what it returns is told, as a kernel of `operators` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from .operators import KEY, current, is_left_out, leave_out
+
+
+def stand_ins() -> Iterator[tuple[type, str, Callable[..., Any]]]:
+    """What stands in for methods of `Tensor`: owner, name and what stands in."""
+    yield Tensor, "sqrt", _making(Tensor.sqrt, "sqrt")
+    for operator, python in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("div", "truediv")):
+        for name in (operator, f"__{python}__"):
+            yield Tensor, name, _making(getattr(Tensor, name), operator)
+        for name in (f"{operator}_", f"__i{python}__"):
+            yield Tensor, name, _updating(getattr(Tensor, name))
+
+
+_NUMBERS = frozenset({int, float})
+_PLAIN = frozenset({Tensor, Parameter})
+_OPERANDS = _NUMBERS | _PLAIN
+
+
+def _making(method: Callable[..., Any], operator: str) -> Callable[..., Any]:
+    """A method that returns a new tensor."""
+
+    @wraps(method)
+    def call(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        watcher = current()
+        if watcher is None or (args and type(args[0]) not in _OPERANDS) or not _is_seen(self):
+            return method(self, *args, **kwargs)
+        leave_out(KEY, True)
+        try:
+            result = method(self, *args, **kwargs)
+        finally:
+            leave_out(KEY, False)
+        watcher.made(result, operator)
+        return result
+
+    return call
+
+
+def _updating(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that changes a tensor; by a number, it makes nothing but that number anew."""
+
+    @wraps(method)
+    def call(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if current() is None or not args or type(args[0]) not in _NUMBERS or not _is_seen(self):
+            return method(self, *args, **kwargs)
+        leave_out(KEY, True)
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            leave_out(KEY, False)
+
+    return call
+
+
+def _is_seen(tensor: Tensor) -> bool:
+    """Whether the calling thread's key is not left out, and only torch's own code is called for `tensor`: a subclass,
+    or a mode of `torch.overrides`, could make whatever it likes."""
+    return (
+        type(tensor) in _PLAIN
+        and tensor.layout is torch.strided
+        and not is_left_out(KEY)
+        and not torch._C._is_torch_function_mode_enabled()
+    )
