@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from .operators import KEY, current, is_left_out, leave_out
+from .operators import current, is_left_out, unseen
 
 
 def stand_ins() -> Iterator[tuple[type, str, Callable[..., Any]]]:
@@ -38,15 +38,11 @@ def _making(method: Callable[..., Any], operator: str) -> Callable[..., Any]:
     """A method that returns a new tensor."""
 
     @wraps(method)
-    def call(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         watcher = current()
-        if watcher is None or (args and type(args[0]) not in _OPERANDS) or not _is_seen(self):
-            return method(self, *args, **kwargs)
-        leave_out(KEY, True)
-        try:
-            result = method(self, *args, **kwargs)
-        finally:
-            leave_out(KEY, False)
+        if watcher is None or type(args[-1]) not in _OPERANDS or not _is_seen(args[0]):
+            return method(*args, **kwargs)
+        result = unseen(method, args, kwargs)
         watcher.made(result, operator)
         return result
 
@@ -57,24 +53,20 @@ def _updating(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method that changes a tensor; by a number, it makes nothing but that number anew."""
 
     @wraps(method)
-    def call(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if current() is None or not args or type(args[0]) not in _NUMBERS or not _is_seen(self):
-            return method(self, *args, **kwargs)
-        leave_out(KEY, True)
-        try:
-            return method(self, *args, **kwargs)
-        finally:
-            leave_out(KEY, False)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if current() is None or type(args[-1]) not in _NUMBERS or not _is_seen(args[0]):
+            return method(*args, **kwargs)
+        return unseen(method, args, kwargs)
 
     return call
 
 
 def _is_seen(tensor: Tensor) -> bool:
-    """Whether the calling thread's key is not left out, and only torch's own code is called for `tensor`: a subclass,
-    or a mode of `torch.overrides`, could make whatever it likes."""
+    """Whether the calling thread is in sight, and only torch's own code is called for `tensor`: a subclass, or a mode
+    of `torch.overrides`, could make whatever it likes."""
     return (
         type(tensor) in _PLAIN
         and tensor.layout is torch.strided
-        and not is_left_out(KEY)
+        and not is_left_out()
         and not torch._C._is_torch_function_mode_enabled()
     )

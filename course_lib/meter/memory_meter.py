@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, MutableSet
 from contextlib import contextmanager
 from time import perf_counter
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -74,20 +74,19 @@ class MemoryMeter:
 
     def made(self, result: Any, operator: str) -> None:
         if type(result) is Tensor:
-            self._note(result, result, operator)
+            self._note(result, result, operator, sys._getframe(1))
         else:
             for tensor in tensors_in(result):
                 for part in plain(tensor):
-                    self._note(part, tensor, operator)
+                    self._note(part, tensor, operator, sys._getframe(1))
 
-    def _note(self, part: Tensor, tensor: Tensor, operator: str) -> None:
-        """`operator` returned `tensor`, which is or contains `part`; the memory of that may be new."""
+    def _note(self, part: Tensor, tensor: Tensor, operator: str, caller: FrameType) -> None:
+        """`caller` saw that `operator` returned `tensor`, which is or contains `part`; its memory may be new."""
         storage = storage_of(part)
         if storage is None or self.ledger.find(storage) is not None or not (nbytes := storage.nbytes()):
             return
         self._loans.settle()
         block = self.ledger.enter(storage, nbytes, tensor, operator)
-        caller = sys._getframe(2)
         if self._returning is not None:
             self._returning.look(caller)
             self._returning = None

@@ -9,7 +9,8 @@ What comes out of Python has a Python object, and autograd adds to no such gradi
 several times, a measured step holds one gradient of an activation more for a moment. Its peak was another moment in
 every model tried; `tests/meter/test_against_profiler.py` compares it with what torch's profiler counts.
 
-Nothing else in the meter touches torch's dispatcher. `graph` reads private names of autograd's.
+`arithmetic` sees some operators before they get here. Nothing else in the meter touches the dispatcher; `graph` reads
+private names of autograd's.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ if _missing:
     )
 
 
-KEY = torch._C._dispatch_key_parse(_KEY_NAME)  # a name in its place is parsed in each call: 2 µs
+_KEY = torch._C._dispatch_key_parse(_KEY_NAME)  # a name in its place is parsed in each call: 2 µs
 
 
 class Watcher(Protocol):
@@ -82,29 +83,43 @@ def watching(watcher: Watcher) -> Iterator[None]:
     """Show `watcher` what the calling thread makes, and what autograd's threads make for it."""
     _thread.watcher = watcher
     _watchers.append(watcher)
-    leave_out(KEY, False)  # a run that was stopped in the midst of an operator may have left it so
-    torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
+    _leave_out(_KEY, False)  # a run that was stopped in the midst of an operator may have left it so
+    torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
     try:
         yield
     finally:
-        torch._C._dispatch_tls_set_dispatch_key_included(KEY, False)
+        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, False)
         _watchers.remove(watcher)
         del _thread.watcher
 
 
-# In the midst of a training step, leaving the key out is two calls: a guard as a context manager costs twice as much.
-leave_out, is_left_out = torch._C._dispatch_tls_set_dispatch_key_excluded, torch._C._dispatch_tls_is_dispatch_key_excluded
+_leave_out = torch._C._dispatch_tls_set_dispatch_key_excluded
+
+
+def is_left_out() -> bool:
+    """Whether the calling thread is out of sight, such as inside an operator that is seen itself."""
+    left_out: bool = torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)
+    return left_out
 
 
 @contextmanager
 def _left_out(is_so: bool) -> Iterator[None]:
-    """Inside it, the key is left out on the calling thread, or is not."""
-    before = is_left_out(KEY)
-    leave_out(KEY, is_so)
+    """Inside it, the calling thread is out of sight, or is not."""
+    before = is_left_out()
+    _leave_out(_KEY, is_so)
     try:
         yield
     finally:
-        leave_out(KEY, before)
+        _leave_out(_KEY, before)
+
+
+def unseen(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What `fn` returns, called out of sight by a thread that is in sight. A context manager would cost twice that."""
+    _leave_out(_KEY, True)
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        _leave_out(_KEY, False)
 
 
 def unwatched(fn: Callable[[], Any]) -> Callable[[], Any]:
@@ -143,23 +158,19 @@ def watched_again(fn: Callable[..., Any]) -> Callable[..., Any]:
 # -- kernels -----------------------------------------------------------------------------------------------------
 
 
-def _unseen(call: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Watcher | None]:
-    """What `call` returns, out of sight, and who is to be told of it."""
+def _who() -> Watcher | None:
+    """Who watches the calling thread, which may have inherited the key: autograd has a thread for each GPU."""
     try:
-        watcher: Watcher | None = _thread.watcher
-    except AttributeError:  # a thread that inherited the key: autograd has one for each GPU
-        watcher = _watchers[0] if len(_watchers) == 1 else None
-    leave_out(KEY, True)
-    try:
-        return call(*args, **kwargs), watcher
-    finally:
-        leave_out(KEY, False)
+        watcher: Watcher = _thread.watcher
+    except AttributeError:
+        return _watchers[0] if len(_watchers) == 1 else None
+    return watcher
 
 
 def _making(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        result, watcher = _unseen(call, args, kwargs)
-        if watcher is not None:
+        result = unseen(call, args, kwargs)
+        if (watcher := _who()) is not None:
             watcher.made(result, name)
         return result
 
@@ -170,11 +181,10 @@ def _converting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         is_tensor = isinstance(args[0], Tensor)
         if not is_tensor and kwargs.keys() == {"dtype"} and kwargs["dtype"] in _NUMPY:
-            # The 2.5 of `x *= 2.5`, which gets the dtype of x: in four of an AdamW step's operators a parameter.
-            # This way does not give up the GIL, as `call` would.
+            # The 2.5 of `x *= 2.5`, which gets the dtype of x. This way does not give up the GIL, as `call` would.
             return torch.from_numpy(numpy.array(args[0], dtype=_NUMPY[kwargs["dtype"]]))
-        result, watcher = _unseen(call, args, kwargs)
-        if watcher is not None and is_tensor:
+        result = unseen(call, args, kwargs)
+        if is_tensor and (watcher := _who()) is not None:
             watcher.made(result, name)
         return result
 
@@ -183,8 +193,8 @@ def _converting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _detaching(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(tensor: Tensor) -> Any:
-        result, watcher = _unseen(call, (tensor,), {})
-        if watcher is not None:
+        result = unseen(call, (tensor,), {})
+        if (watcher := _who()) is not None:
             watcher.detached(tensor)
         return result
 
@@ -193,8 +203,8 @@ def _detaching(call: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _resizing(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        result, watcher = _unseen(call, args, kwargs)
-        if watcher is not None:
+        result = unseen(call, args, kwargs)
+        if (watcher := _who()) is not None:
             watcher.resized(args[0], name)
         return result
 
