@@ -66,7 +66,7 @@ def _is_seen(tensor: Tensor) -> bool:
     of `torch.overrides`, could make whatever it likes."""
     return (
         type(tensor) in _PLAIN
-        and tensor.layout is torch.strided
+        and not torch._C._is_torch_function_mode_enabled()  # before `layout`, of which a mode would be told
         and not is_left_out()
-        and not torch._C._is_torch_function_mode_enabled()
+        and tensor.layout is torch.strided
     )

@@ -160,11 +160,7 @@ def watched_again(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _who() -> Watcher | None:
     """Who watches the calling thread, which may have inherited the key: autograd has a thread for each GPU."""
-    try:
-        watcher: Watcher = _thread.watcher
-    except AttributeError:
-        return _watchers[0] if len(_watchers) == 1 else None
-    return watcher
+    return current() or (_watchers[0] if len(_watchers) == 1 else None)
 
 
 def _making(call: Callable[..., Any], name: str) -> Callable[..., Any]:

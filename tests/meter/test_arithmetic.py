@@ -1,4 +1,4 @@
-"""Arithmetic that Python asks for is seen as any other operator is, and costs no more of the GIL than it must."""
+"""Arithmetic that Python asks for is seen as any other operator is."""
 
 from __future__ import annotations
 
@@ -85,16 +85,45 @@ def test_what_autograd_saves_of_an_update_is_seen() -> None:
     assert memory.by_category["activations"] == KB
 
 
-def test_what_a_mode_or_a_subclass_makes_inside_is_seen() -> None:
-    class Doubling(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.kept = torch.zeros(256)
-            return func(*args, **(kwargs or {}))
+class Keeping(TorchFunctionMode):
+    """Makes memory of its own, whatever is asked for, and knows what was."""
 
-    def use() -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.asked.append(func.__name__)
+        self.kept = torch.zeros(256)
+        return func(*args, **(kwargs or {}))
+
+
+class KeepingTensor(Tensor):
+    """Makes memory of its own when it is asked for arithmetic."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ in ("mul_", "add"):
+            torch.zeros(256)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_what_a_mode_makes_inside_is_seen() -> None:
+    def use() -> list[str]:
         x = torch.ones(256)
-        with Doubling():
-            x += 2.0
+        with Keeping() as mode:
+            x.mul_(2.0)
+        return mode.asked
+
+    assert held(use).count((KB, "zeros")) == 1
+    assert World(1).run(use)[0] == use()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_a_subclass_makes_inside_is_seen(first: bool) -> None:
+    def use() -> None:
+        x, y = torch.ones(256), torch.ones(256).as_subclass(KeepingTensor)
+        y.mul_(2.0) if first else x.add(y)
 
     assert (KB, "zeros") in held(use)
 
