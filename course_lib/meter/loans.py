@@ -2,20 +2,21 @@
 
 gloo's threads drop a tensor a moment after they say that its collective is done. Bytes that only they hold would make
 every figure a matter of luck, and are no memory that another backend needs. So gloo is lent other tensors with the
-same storage; where those are not gone yet, though the collective is done, the meter waits: some 0.1 ms.
+same storage; where it has those still, though the collective is done, the meter waits: some 0.1 ms.
 """
 
 from __future__ import annotations
 
-import weakref
+import sys
 from collections.abc import Iterable
 from math import inf
 from time import perf_counter, sleep
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from .storages import storage_of, tensors_in
+from .storages import tensors_in
 
 PATIENCE = 2.0
 """Seconds after which the backend is taken to keep a tensor for good."""
@@ -30,15 +31,14 @@ class Loan:
 
     def __init__(self, arguments: Iterable[Any]) -> None:
         self.arguments = [_twin(argument) for argument in arguments]
-        tensors = list(tensors_in(self.arguments))
-        self._tensors = [weakref.ref(tensor) for tensor in tensors]
-        # Kept, so that they are freed on the rank's thread: gloo's, which may be last, frees them after the tensors.
-        self._storages = [storage_of(tensor) for tensor in tensors]
+        # Kept, so that they end here, on the rank's thread. A thread of gloo's that had the last reference would say by
+        # no sign when it has let go of the memory, too.
+        self._tensors = list(tensors_in(self.arguments))
 
     @property
     def held(self) -> bool:
-        """Whether a tensor is still in use."""
-        return any(tensor() is not None for tensor in self._tensors)
+        """Whether another has one of the tensors."""
+        return any(count > _ALONE for count in _references(self._tensors))
 
 
 class Progress(Protocol):
@@ -52,28 +52,39 @@ class Progress(Protocol):
 
 
 class Loans:
-    """What a rank has lent, and did not have back when it last looked."""
+    """What a rank has lent.
+
+    Attributes:
+        out: what it did not have back when it last looked.
+    """
 
     def __init__(self) -> None:
-        self._out: list[tuple[Loan, Progress]] = []
+        self.out: list[tuple[Loan, Progress]] = []
 
     def add(self, loan: Loan, progress: Progress) -> None:
         """The collective of `loan` was made."""
         loan.arguments = []
-        self._out.append((loan, progress))
+        self.out.append((loan, progress))
 
     def settle(self) -> None:
         """Wait for what is due."""
-        if not self._out:
-            return
-        due = [(loan, progress) for loan, progress in self._out if progress.done < inf]
+        due = [(loan, progress) for loan, progress in self.out if progress.done < inf]
         if not due:
             return
         deadline = perf_counter() + PATIENCE
         for loan, progress in due:
             while (loan.held or progress.delivering) and perf_counter() < deadline:
                 sleep(5e-5)
-        self._out = [lent for lent in self._out if lent not in due]
+        self.out = [lent for lent in self.out if lent not in due]
+
+
+def _references(tensors: list[Tensor]) -> list[int]:
+    """How many references there are to each of `tensors`. Those of C++ are one, all together."""
+    return [sys.getrefcount(tensor) for tensor in tensors]
+
+
+_ALONE = _references([torch.empty(0)])[0]
+"""As many has a tensor that nobody else has."""
 
 
 def _twin(value: Any) -> Any:

@@ -85,7 +85,8 @@ class MemoryMeter:
         storage = storage_of(part)
         if storage is None or self.ledger.find(storage) is not None or not (nbytes := storage.nbytes()):
             return
-        self._loans.settle()
+        if self._loans.out:
+            self._loans.settle()
         block = self.ledger.enter(storage, nbytes, tensor, operator)
         if self._returning is not None:
             self._returning.look(caller)
@@ -93,17 +94,20 @@ class MemoryMeter:
         if makes_gradient(caller.f_back):
             block.category = "gradients"
         if block.size * LARGE >= self.ledger.peak:
-            self._places.tell(block, (part.dtype, part.shape), caller)
+            self._places.tell(block, (part.dtype, part.shape), caller.f_back)
 
     def resized(self, tensor: Tensor | torch.UntypedStorage, operator: str) -> None:
         storage = tensor if isinstance(tensor, torch.UntypedStorage) else storage_of(tensor)
-        block = self.ledger.find(storage)
         if storage is None:
             return
-        if block is not None and block.nbytes != storage.nbytes():
-            self.ledger.resize(block, operator)
-        elif block is None and storage.nbytes():
+        block = self.ledger.find(storage)
+        if storage.nbytes() == (0 if block is None else block.nbytes):
+            return
+        self._loans.settle()
+        if block is None:
             self.ledger.enter(storage, storage.nbytes(), None, operator)
+        else:
+            self.ledger.resize(block, operator)
 
     def detached(self, tensor: Tensor) -> None:
         if makes_gradient(sys._getframe(1).f_back):

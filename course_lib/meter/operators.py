@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy
@@ -165,7 +166,11 @@ def _who() -> Watcher | None:
 
 def _making(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        result = unseen(call, args, kwargs)
+        _leave_out(_KEY, True)  # as in `unseen`, without its call: this runs hundreds of times in a step
+        try:
+            result = call(*args, **kwargs)
+        finally:
+            _leave_out(_KEY, False)
         if (watcher := _who()) is not None:
             watcher.made(result, name)
         return result
@@ -176,9 +181,8 @@ def _making(call: Callable[..., Any], name: str) -> Callable[..., Any]:
 def _converting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         is_tensor = isinstance(args[0], Tensor)
-        if not is_tensor and kwargs.keys() == {"dtype"} and kwargs["dtype"] in _NUMPY:
-            # The 2.5 of `x *= 2.5`, which gets the dtype of x. This way does not give up the GIL, as `call` would.
-            return torch.from_numpy(numpy.array(args[0], dtype=_NUMPY[kwargs["dtype"]]))
+        if not is_tensor and args[0] and kwargs.keys() == {"dtype"} and kwargs["dtype"] in _NUMPY:
+            return _number(args[0], kwargs["dtype"])
         result = unseen(call, args, kwargs)
         if is_tensor and (watcher := _who()) is not None:
             watcher.made(result, name)
@@ -208,6 +212,17 @@ def _resizing(call: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 _NUMPY = {torch.float32: numpy.float32, torch.float64: numpy.float64}
+
+
+@lru_cache(maxsize=64, typed=True)
+def _number(value: float, dtype: torch.dtype) -> Tensor:
+    """The 2.5 of `x *= 2.5`, which an operator reads in the dtype of x. Not 0, which equals -0.
+
+    DDP divides each gradient by the number of ranks. Made anew, that number gives up the GIL four times: when it is
+    converted, and when its tensor, its memory and its Python object end.
+    """
+    return torch.from_numpy(numpy.array(value, dtype=_NUMPY[dtype]))
+
 
 _SPECIAL = {
     "_to_copy": _converting,

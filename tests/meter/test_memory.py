@@ -1,5 +1,7 @@
 """What each rank holds: every byte once, under what it is there for, when it is there and no longer."""
 
+import math
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -207,6 +209,22 @@ def test_measured_operators_with_numbers_give_what_unmeasured_ones_give():
     for one, other in zip(measured, unmeasured, strict=True):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert torch.equal(one, other)
+
+
+def test_a_number_that_an_operator_reads_is_the_same_each_time():
+    def program():
+        x, y = torch.ones(3), torch.empty(3)
+        functions = (torch.add, torch.mul, torch.div, torch.pow, torch.fmod, torch.eq, torch.copysign)
+        numbers = 2.5, 2, True, 0.0, -0.0, 0, math.nan
+        for number in numbers:
+            for function in functions:
+                function(x, number, out=y).add_(1).zero_()
+            x.clone().remainder_(number).fill_(7)
+        return [torch.div(x, number, out=torch.empty(3))[0].item() for number in numbers]
+
+    first, *others = (World(2, measure=measure).run(program)[0] for measure in (True, True, False))
+    assert first[:6] == [pytest.approx(0.4), 0.5, 1, math.inf, -math.inf, math.inf] and math.isnan(first[6])
+    assert [other[:6] for other in others] == [first[:6]] * 2
 
 
 def test_tied_parameters_count_once():
