@@ -221,7 +221,8 @@ def _number(value: float, dtype: torch.dtype) -> Tensor:
     DDP divides each gradient by the number of ranks. Made anew, that number gives up the GIL four times: when it is
     converted, and when its tensor, its memory and its Python object end.
     """
-    return torch.from_numpy(numpy.array(value, dtype=_NUMPY[dtype]))
+    with torch.inference_mode(False):  # or autograd could not save it later on
+        return torch.from_numpy(numpy.array(value, dtype=_NUMPY[dtype]))
 
 
 _SPECIAL = {

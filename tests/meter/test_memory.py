@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from course_lib import CourseError, RankError, World, cuda_snapshot, mark
-from course_lib.meter import MemoryReport
+from course_lib.meter import MemoryReport, operators
 
 N = 1000
 BYTES = 4 * N  # of N float32 elements
@@ -214,6 +214,8 @@ def test_measured_operators_with_numbers_give_what_unmeasured_ones_give():
 def test_a_number_that_an_operator_reads_is_the_same_each_time():
     def program():
         x, y = torch.ones(3), torch.empty(3)
+        with torch.inference_mode():
+            torch.div(x, 2.5, out=y)
         functions = (torch.add, torch.mul, torch.div, torch.pow, torch.fmod, torch.eq, torch.copysign)
         numbers = 2.5, 2, True, 0.0, -0.0, 0, math.nan
         for number in numbers:
@@ -225,6 +227,7 @@ def test_a_number_that_an_operator_reads_is_the_same_each_time():
     first, *others = (World(2, measure=measure).run(program)[0] for measure in (True, True, False))
     assert first[:6] == [pytest.approx(0.4), 0.5, 1, math.inf, -math.inf, math.inf] and math.isnan(first[6])
     assert [other[:6] for other in others] == [first[:6]] * 2
+    assert not operators._number(2.5, torch.float32).is_inference()
 
 
 def test_tied_parameters_count_once():
