@@ -169,16 +169,25 @@ def test_nothing_listens_but_on_the_loopback(world, engines):
 
 
 @pytest.mark.slow
-def test_a_lost_machine_is_named_and_others_go_on_until_it_is_back(world, engines, capsys):
+def test_a_lost_machine_is_named_and_others_go_on_until_it_is_back(world, engines, capsys, tmp_path):
+    begun = tmp_path / "begun"
+
     def program():
         while True:
             dist.all_reduce(torch.ones(100_000))
+            begun.touch()
 
-    timer = threading.Timer(0.5, engines.kill, ("right",))
-    timer.start()
+    def kill_when_begun():
+        deadline = time.monotonic() + 30
+        while not begun.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        engines.kill("right")
+
+    killer = threading.Thread(target=kill_when_begun)
+    killer.start()
     with pytest.raises(RankError) as caught:
         world(4, timeout=40).run(program)
-    timer.join()
+    killer.join()
     text = str(caught.value)
     assert " of 4 died: the machine 'right' is lost, and every rank on it: its engine " in text
     assert "Next: go on without that machine: a world of fewer ranks, from the last checkpoint." in text
