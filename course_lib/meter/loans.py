@@ -52,30 +52,28 @@ class Progress(Protocol):
 
 
 class Loans:
-    """What a rank has lent.
-
-    Attributes:
-        out: what it did not have back when it last looked.
-    """
+    """What a rank has lent, and did not have back when it last looked."""
 
     def __init__(self) -> None:
-        self.out: list[tuple[Loan, Progress]] = []
+        self._out: list[tuple[Loan, Progress]] = []
 
     def add(self, loan: Loan, progress: Progress) -> None:
         """The collective of `loan` was made."""
         loan.arguments = []
-        self.out.append((loan, progress))
+        self._out.append((loan, progress))
 
     def settle(self) -> None:
         """Wait for what is due."""
-        due = [(loan, progress) for loan, progress in self.out if progress.done < inf]
+        if not self._out:
+            return
+        due = [(loan, progress) for loan, progress in self._out if progress.done < inf]
         if not due:
             return
         deadline = perf_counter() + PATIENCE
         for loan, progress in due:
             while (loan.held or progress.delivering) and perf_counter() < deadline:
                 sleep(5e-5)
-        self.out = [lent for lent in self.out if lent not in due]
+        self._out = [lent for lent in self._out if lent not in due]
 
 
 def _references(tensors: list[Tensor]) -> list[int]:

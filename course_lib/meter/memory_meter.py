@@ -85,8 +85,7 @@ class MemoryMeter:
         storage = storage_of(part)
         if storage is None or self.ledger.find(storage) is not None or not (nbytes := storage.nbytes()):
             return
-        if self._loans.out:
-            self._loans.settle()
+        self._loans.settle()
         block = self.ledger.enter(storage, nbytes, tensor, operator)
         if self._returning is not None:
             self._returning.look(caller)
@@ -94,7 +93,7 @@ class MemoryMeter:
         if makes_gradient(caller.f_back):
             block.category = "gradients"
         if block.size * LARGE >= self.ledger.peak:
-            self._places.tell(block, (part.dtype, part.shape), caller.f_back)
+            self._places.tell(block, (part.dtype, part.shape), caller)
 
     def resized(self, tensor: Tensor | torch.UntypedStorage, operator: str) -> None:
         storage = tensor if isinstance(tensor, torch.UntypedStorage) else storage_of(tensor)

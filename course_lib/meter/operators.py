@@ -166,11 +166,7 @@ def _who() -> Watcher | None:
 
 def _making(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        _leave_out(_KEY, True)  # as in `unseen`, without its call: this runs hundreds of times in a step
-        try:
-            result = call(*args, **kwargs)
-        finally:
-            _leave_out(_KEY, False)
+        result = unseen(call, args, kwargs)
         if (watcher := _who()) is not None:
             watcher.made(result, name)
         return result
