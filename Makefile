@@ -4,7 +4,7 @@ LAB_ARGS ?=
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/installed
 
-.PHONY: help lab test test-processes gpu bench endurance notebooks site clean
+.PHONY: help lab test test-elsewhere gpu bench endurance notebooks site clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -17,8 +17,8 @@ test: $(INSTALLED)  ## check style and types, then run every test and every note
 	$(VENV_PYTHON) -m mypy
 	$(VENV_PYTHON) -m pytest
 
-test-processes: $(INSTALLED)  ## run every notebook with ranks that are processes
-	COURSE_WORLD=processes $(VENV_PYTHON) -m pytest -n 0 notebooks
+test-elsewhere: $(INSTALLED)  ## run every notebook with ranks that are processes, and as on an older CPU
+	EVERY_LESSON=1 $(VENV_PYTHON) -m pytest --dist=load tests/notebooks/test_elsewhere.py
 
 gpu: $(INSTALLED)  ## run the tests that need a GPU
 	$(VENV_PYTHON) -m pytest -n 0 -m gpu tests

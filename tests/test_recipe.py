@@ -45,7 +45,8 @@ def test_the_table_compares_with_what_was_published():
 @pytest.mark.slow
 def test_the_whole_recipe_gives_the_published_table():
     with_zero, without = recipe.run(True), recipe.run(False)
-    assert list(with_zero) == list(without) == [-3453.58935546875] * 2
+    assert with_zero[0] == with_zero[1] == without[0] == without[1]
+    assert with_zero[0] == pytest.approx(-3453.6, abs=0.1)  # the digits after that are the CPU's own
     assert recipe.peaks_mb(without) == pytest.approx(recipe.PUBLISHED_MB[False], rel=0.01)
     assert recipe.peaks_mb(with_zero)[:3] == pytest.approx(recipe.PUBLISHED_MB[True][:3], rel=0.01)
     assert 2 * recipe.peaks_mb(without)[3] < 4000  # what `report` says that it takes

@@ -55,8 +55,8 @@ SHARDED = Training([[3.5, 2.5], [4.5, 3.5]], [3000, 4000], sent=1200)
 
 def test_a_row_has_the_mean_loss_the_fullest_rank_and_what_a_step_sends() -> None:
     first, second = report({"alone": ALONE, "sharded": SHARDED}).rows
-    assert first == ("alone", "1", "3.0000", "below 0.0001", "8,000", "0")
-    assert second == ("sharded", "2", "3.0000", "below 0.0001", "4,000", "600")
+    assert first == ("alone", "1", "3.000", "below 0.0001", "8,000", "0")
+    assert second == ("sharded", "2", "3.000", "below 0.0001", "4,000", "600")
 
 
 def test_losses_that_differ_are_told() -> None:

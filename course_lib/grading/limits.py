@@ -96,6 +96,9 @@ class Watch:
         for process in stopped:
             with suppress(psutil.Error):
                 process.kill()
+        deadline = time.monotonic() + KILL_SECONDS
+        while any(map(_runs, stopped)) and time.monotonic() < deadline:
+            time.sleep(0.01)  # the signal has been sent, and on a busy machine it takes its time
 
     def _used_bytes(self) -> int:
         used = 0

@@ -105,7 +105,7 @@ def _row(name: str, run: Any, losses: list[float], first: list[float]) -> tuple[
     return (
         name,
         str(len(run)),
-        f"{losses[-1]:.4f}",
+        f"{losses[-1]:.3f}",
         _rounded(difference),
         f"{_fullest(run).peak_bytes:,}",
         f"{sent:,}",

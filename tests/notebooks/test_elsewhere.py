@@ -1,0 +1,37 @@
+"""Lessons show what is shipped elsewhere, too: on ranks that are processes, and on a CPU that adds up in another order.
+
+`make test` takes three of them, and `make test-elsewhere` all.
+"""
+
+import os
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from course_lib.lessons import NOTEBOOKS
+
+ELSEWHERE = {
+    "processes": {"COURSE_WORLD": "processes"},
+    "older-cpu": {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+}
+LESSONS = [path.stem for path in sorted(NOTEBOOKS.glob("[0-9][0-9]-*.ipynb"))]
+EVERY = list(product(ELSEWHERE, LESSONS))
+SOME = [("processes", "01-ranks-and-collectives"), ("processes", "06-zero-3"), ("older-cpu", "07-mixed-precision")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("where", "lesson"), EVERY if "EVERY_LESSON" in os.environ else SOME)
+def test_a_lesson_elsewhere(where: str, lesson: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", f"notebooks/{lesson}.ipynb"],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | ELSEWHERE[where],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed in " in done.stdout
