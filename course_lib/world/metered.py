@@ -61,7 +61,7 @@ def memory_meter(
 
 
 @contextmanager
-def owners_told() -> Iterator[None]:
+def meters_told() -> Iterator[None]:
     """Let meters know of modules, parameters and optimizers that are made on their ranks, and of arithmetic."""
     with replaced(chain(owners.stand_ins(), arithmetic.stand_ins())), owners.steps_told():
         yield

@@ -129,7 +129,7 @@ class RankProcess:
             if job.size_of is not None:
                 meters: WeakSet[MemoryMeter] = WeakSet()
                 rank.meter = metered.memory_meter(job.rank, job.started, job.size_of, meters)
-                stack.enter_context(metered.owners_told())
+                stack.enter_context(metered.meters_told())
                 stack.enter_context(rank.meter.watching())
             fn, args, kwargs = copies.unpack(job.packed)
             self._send(job.number, Entered())

@@ -21,7 +21,7 @@ def of_threads(*, measured: bool) -> Iterator[None]:
     """Inside it, threads may be ranks, whose memory is `measured` or not."""
     contexts = [_process_settings, _collector, streams.streams_by_thread, interpose.rank_threads]
     with ExitStack() as stack:
-        for context in [*contexts, _owners_told] if measured else contexts:
+        for context in [*contexts, _meters_told] if measured else contexts:
             stack.enter_context(context.in_use())
         yield
 
@@ -82,4 +82,4 @@ def _give_back() -> None:
 
 _process_settings = Shared(_process_settings_kept)
 _collector = Shared(_Collector().on_new_objects)
-_owners_told = Shared(metered.owners_told)
+_meters_told = Shared(metered.meters_told)
