@@ -14,6 +14,7 @@ import nbformat
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from course_lib import doctor
@@ -62,6 +63,13 @@ def test_whatever_is_installed_for_the_course_is_pinned() -> None:
     assert not missing, "requirements/indirect.txt should say:\n" + "\n".join(
         f"{name}=={version}" for name, version in sorted(missing.items())
     )
+
+
+def test_every_pin_is_for_the_oldest_python_too() -> None:
+    major, minor = doctor.OLDEST_PYTHON  # whose first release some exclude: Debian 12 has 3.11.2
+    wanted = {name: importlib.metadata.metadata(name).get("Requires-Python") or "" for name in installed_closure()}
+
+    assert {name: python for name, python in wanted.items() if f"{major}.{minor}.0" not in SpecifierSet(python)} == {}
 
 
 def requirements(package: str) -> list[Requirement]:
