@@ -19,6 +19,7 @@ from . import interpose, torch_internals
 from .copies import Copies
 from .failure import Raised
 from .fault import Fault, State, Stopped
+from .open_files import make_room
 from .stopping import Stoppable
 from .streams import Streams
 from .threads import ThreadRendezvous
@@ -60,6 +61,7 @@ class Rank(Stoppable):
             return result
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
+        make_room(len(ranks))  # before anyone has: its members meet before the first connects
         with self.shielded():
             self.rendezvous.new_group(self.rank, group_name, ranks)
 

@@ -22,6 +22,7 @@ from . import gloo, interrupts, metered, stopping, surroundings
 from .copies import Copies
 from .failure import RankReport
 from .fault import State
+from .open_files import make_room
 from .outcome import Outcome
 from .rank import Rank
 from .rendezvous import SETTLE, Rendezvous
@@ -64,6 +65,7 @@ class Simulated:
             return self._run(Copies(fn, args, kwargs), timeout, size_of, late)
 
     def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Outcome:
+        make_room(self._world_size)
         rendezvous = ThreadRendezvous(self._world_size)
         ranks = _ranks(rendezvous, copies, size_of)
         reports = _conduct(rendezvous, ranks, timeout, late, measured=size_of is not None)
