@@ -23,7 +23,8 @@ def make_room(ranks: int) -> None:
     """
     if resource is None:
         return
-    needed = psutil.Process().num_fds() + ranks * (ranks - 1) + SPARE
+    ends, open_now = ranks * (ranks - 1), psutil.Process().num_fds()
+    needed = open_now + ends + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
@@ -31,8 +32,8 @@ def make_room(ranks: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     except (ValueError, OSError) as error:
         raise CourseError(
-            f"A group of {ranks} simulated ranks makes {ranks * (ranks - 1):,} connections to itself, for which this "
-            f"process would need {needed:,} open files, and it may have {max(soft, hard):,}. Take fewer ranks, or make "
-            "groups once and keep them; or raise the limit where JupyterLab is started, with "
+            f"A group of {ranks} simulated ranks has connections with {ends:,} ends in this process, each an open "
+            f"file. It has {open_now:,} open, keeps {SPARE} for other uses, and may have {max(soft, hard):,}. Take "
+            "fewer ranks, or make groups once and keep them; or raise the limit where JupyterLab is started, with "
             f"`ulimit -Hn {needed}` as root, or in the settings of the container."
         ) from error
