@@ -22,10 +22,10 @@ from course_lib import World
 from .measure import Row
 
 GOAL = 1.3
-"""The most of an unmeasured step's time that a measured one may take."""
+"""The most of an unmeasured step's time that a measured one may take, where `Prototype` takes half as long again."""
 
 SEQUENCES = 32
-"""In a batch, of 64 tokens each: with so many, a step that `Prototype` watches takes about half as long again."""
+"""In a batch, of 64 tokens each. That `Prototype` takes half as long again with so many, the second row shows."""
 
 FEW_SEQUENCES = 12
 """The batch that nanoGPT's README gives for this size of model, on a laptop: less to compute for each operator."""
@@ -89,7 +89,11 @@ def pair_of_seconds(watched: Callable[[], float], unwatched: Callable[[], float]
 
     A machine that others use, too, is now fast and now slow, for minutes. It is rarely so between two runs.
     """
-    pairs = [(watched(), unwatched()) for _ in range(rounds)]
+    pairs = []
+    for number in range(rounds):
+        first, second = (watched, unwatched) if number % 2 else (unwatched, watched)
+        times = {first: first(), second: second()}
+        pairs.append((times[watched], times[unwatched]))
     return sorted(pairs, key=lambda pair: pair[0] / pair[1])[rounds // 2]
 
 
@@ -108,6 +112,7 @@ def rows(world_size: int = 4) -> Iterator[Row]:
 
     measured = row("measured", measuring, SEQUENCES, nullcontext, rounds=7)
     assert measured.ratio is not None
-    yield replace(measured, goal=f"≤ {GOAL} × measure=False", met=measured.ratio * GOAL >= 1)
+    goal = f"≤ {GOAL} × measure=False, where a TorchDispatchMode takes 1.5 ×"
+    yield replace(measured, goal=goal, met=measured.ratio * GOAL >= 1)
     yield row("counted by a TorchDispatchMode", plain, SEQUENCES, Prototype, rounds=5)
     yield row("measured", measuring, FEW_SEQUENCES, nullcontext, rounds=5)

@@ -87,18 +87,22 @@ class Watch:
         return max(0.0, self._deadline - time.monotonic())
 
     def kill(self) -> None:
-        """End the process and all that it has started."""
+        """End the process and all that it has started; they have ended when this returns.
+
+        It takes KILL_SECONDS at most, twice: until nobody new comes, and until all have ended.
+        """
         stopped = []
         for process in self._everybody():
+            stopped.append(process)
             with suppress(psutil.Error):
                 process.suspend()  # at once: it may be about to start another, and end
-                stopped.append(process)
         for process in stopped:
             with suppress(psutil.Error):
                 process.kill()
         deadline = time.monotonic() + KILL_SECONDS
+        # The signal takes its time on a busy machine. psutil.wait_procs would wait for zombies of others, too.
         while any(map(_runs, stopped)) and time.monotonic() < deadline:
-            time.sleep(0.01)  # the signal has been sent, and on a busy machine it takes its time
+            time.sleep(0.01)
 
     def _used_bytes(self) -> int:
         used = 0

@@ -217,7 +217,8 @@ def _number(value: float, dtype: torch.dtype) -> Tensor:
     DDP divides each gradient by the number of ranks. Made anew, that number gives up the GIL four times: when it is
     converted, and when its tensor, its memory and its Python object end.
     """
-    with torch.inference_mode(False):  # or autograd could not save it later on
+    # Outside inference mode, or autograd could not save it later on; and what is too large is infinity, as in torch.
+    with torch.inference_mode(False), numpy.errstate(over="ignore"):
         return torch.from_numpy(numpy.array(value, dtype=_NUMPY[dtype]))
 
 

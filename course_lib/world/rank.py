@@ -19,7 +19,7 @@ from . import interpose, torch_internals
 from .copies import Copies
 from .failure import Raised
 from .fault import Fault, State, Stopped
-from .open_files import make_room
+from .open_files import Promise
 from .stopping import Stoppable
 from .streams import Streams
 from .threads import ThreadRendezvous
@@ -28,7 +28,9 @@ from .threads import ThreadRendezvous
 class Rank(Stoppable):
     """One rank: its thread, its streams and, afterwards, what it returned or raised."""
 
-    def __init__(self, rank: int, rendezvous: ThreadRendezvous, copies: Copies, store: dist.Store) -> None:
+    def __init__(
+        self, rank: int, rendezvous: ThreadRendezvous, copies: Copies, store: dist.Store, promise: Promise
+    ) -> None:
         super().__init__(name=f"rank {rank}")
         self.rank = rank
         self.rendezvous = rendezvous
@@ -41,6 +43,7 @@ class Rank(Stoppable):
         self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
         self._copies = copies
         self._store = store
+        self._promise = promise
         self._threads = max(1, torch.get_num_threads() // rendezvous.world_size)
 
     # -- the interposer of this thread: see interpose.Interposer ---------------------------------------------------
@@ -61,7 +64,7 @@ class Rank(Stoppable):
             return result
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
-        make_room(len(ranks))  # before anyone has: its members meet before the first connects
+        self._promise(len(ranks), len(ranks) - 1)  # by each member, and all of them meet before the first connects
         with self.shielded():
             self.rendezvous.new_group(self.rank, group_name, ranks)
 

@@ -22,7 +22,7 @@ from . import gloo, interrupts, metered, stopping, surroundings
 from .copies import Copies
 from .failure import RankReport
 from .fault import State
-from .open_files import make_room
+from .open_files import Promise, connections
 from .outcome import Outcome
 from .rank import Rank
 from .rendezvous import SETTLE, Rendezvous
@@ -61,13 +61,20 @@ class Simulated:
         timeout: float,
         size_of: Callable[[int], int] | None,
     ) -> Outcome:
-        with interrupts.put_off() as late:
-            return self._run(Copies(fn, args, kwargs), timeout, size_of, late)
+        with interrupts.put_off() as late, connections.of_a_run() as promise:
+            promise(self._world_size, self._world_size * (self._world_size - 1))
+            return self._run(Copies(fn, args, kwargs), timeout, size_of, late, promise)
 
-    def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Outcome:
-        make_room(self._world_size)
+    def _run(
+        self,
+        copies: Copies,
+        timeout: float,
+        size_of: Callable[[int], int] | None,
+        late: list[Any],
+        promise: Promise,
+    ) -> Outcome:
         rendezvous = ThreadRendezvous(self._world_size)
-        ranks = _ranks(rendezvous, copies, size_of)
+        ranks = _ranks(rendezvous, copies, size_of, promise)
         reports = _conduct(rendezvous, ranks, timeout, late, measured=size_of is not None)
         outputs = [rank.streams.output for rank in ranks]
         if (fault := rendezvous.fault) is not None:
@@ -85,9 +92,11 @@ class Simulated:
         )
 
 
-def _ranks(rendezvous: ThreadRendezvous, copies: Copies, size_of: Callable[[int], int] | None) -> list[Rank]:
+def _ranks(
+    rendezvous: ThreadRendezvous, copies: Copies, size_of: Callable[[int], int] | None, promise: Promise
+) -> list[Rank]:
     store = dist.HashStore()
-    ranks = [Rank(rank, rendezvous, copies, store) for rank in range(rendezvous.world_size)]
+    ranks = [Rank(rank, rendezvous, copies, store, promise) for rank in range(rendezvous.world_size)]
     if size_of is not None:
         meters: WeakSet[MemoryMeter] = WeakSet()  # weak, for each of them knows all
         for rank in ranks:

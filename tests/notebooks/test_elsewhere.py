@@ -23,6 +23,15 @@ SOME = [("processes", "01-ranks-and-collectives"), ("processes", "06-zero-3"), (
 
 
 @pytest.mark.slow
+def test_what_stands_for_an_older_cpu_is_heeded() -> None:
+    program = "import torch; print(torch.backends.cpu.get_cpu_capability())"
+    environment = os.environ | ELSEWHERE["older-cpu"]
+    told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+
+    assert told.stdout == "DEFAULT\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "lesson"), EVERY if "EVERY_LESSON" in os.environ else SOME)
 def test_a_lesson_elsewhere(where: str, lesson: str) -> None:
     done = subprocess.run(
