@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
@@ -190,11 +191,11 @@ def test_what_a_notebook_puts_in_the_place_of_its_file_does_not_hold_up_the_grad
 
 
 def test_a_folder_too_deep_to_be_deleted_costs_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rmtree(path: str, **options: object) -> None:
+    def rmtree(*_: object, **options: object) -> None:
         raise RecursionError  # as Python's did before 3.13
 
     with monkeypatch.context() as patched, _scratch() as scratch:
-        patched.setattr("shutil.rmtree", rmtree)
+        patched.setattr(tempfile.TemporaryDirectory, "_rmtree", rmtree)  # some 3.11 have a shutil.rmtree of their own
     shutil.rmtree(scratch)
 
 
