@@ -73,13 +73,14 @@ def _same_failure(yours: CourseError, made: CourseError) -> bool:
 
 
 def _near(one: object, other: object) -> bool:
-    """Whether two are the same as text, but for numbers that differ by at most a hundredth.
+    """Whether two are the same as text, but for numbers that differ by at most 6 %.
 
-    An object that is sent is pickled, and how many bytes that takes depends on the addresses of its tensors.
+    An object that is sent is pickled, and the addresses of its tensors with it, twice each: of 8 digits or of 15, after
+    the thread that they were made on. Of a small tensor's 330 bytes that is 4 %.
     """
     parts = [re.split(r"(\d[\d,]*)", str(value)) for value in (one, other)]
     return len(parts[0]) == len(parts[1]) and all(
-        a == b or (place % 2 == 1 and abs(_number(a) - _number(b)) <= _number(a) / 100)
+        a == b or (place % 2 == 1 and abs(_number(a) - _number(b)) <= 0.06 * _number(a))
         for place, (a, b) in enumerate(zip(*parts, strict=True))
     )
 
