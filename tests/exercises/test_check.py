@@ -123,8 +123,8 @@ def test_what_is_sent_may_be_a_few_bytes_longer_than_the_known_mistake_sends() -
 
     mistake = Mistake(id="sends", solution=sends(1000), told="You send.", action="Do not.")
     exercise = replace(MEAN, mistakes=[mistake])
-    assert exercise.check(sends(1009)).mistake == "sends"
-    assert exercise.check(sends(1020)).mistake is None
+    assert exercise.check(sends(1050)).mistake == "sends"
+    assert exercise.check(sends(1070)).mistake is None
     assert exercise.check(sends(10)).mistake is None
 
 
