@@ -87,9 +87,9 @@ class Watch:
         return max(0.0, self._deadline - time.monotonic())
 
     def kill(self) -> None:
-        """End the process and all that it has started; they have ended when this returns.
+        """End the process and all that it has started, and wait for their end.
 
-        It takes KILL_SECONDS at most, twice: until nobody new comes, and until all have ended.
+        Both until nobody new comes, and then until all have ended, it takes KILL_SECONDS at most.
         """
         stopped = []
         for process in self._everybody():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 
 from ..errors import CourseError
 
@@ -69,16 +70,17 @@ class Connections:
 def _allowed(wanted: int) -> float:
     """How many files may be open, after the limit was raised as far as `wanted` needs it and the system lets it be."""
     if resource is None:
-        return float("inf")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return inf
     for more in (max(wanted, PLENTY), wanted):  # macOS refuses some that it has no limit for
-        if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if _number(soft) < wanted:
             with suppress(ValueError, OSError):
-                resource.setrlimit(
-                    resource.RLIMIT_NOFILE, (more if hard == resource.RLIM_INFINITY else min(more, hard), hard)
-                )
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return float("inf") if soft == resource.RLIM_INFINITY else soft
+                resource.setrlimit(resource.RLIMIT_NOFILE, (int(min(more, _number(hard))), hard))
+    return _number(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _number(limit: int) -> float:
+    return inf if limit == resource.RLIM_INFINITY else limit
 
 
 connections = Connections()

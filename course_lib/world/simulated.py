@@ -61,21 +61,15 @@ class Simulated:
         timeout: float,
         size_of: Callable[[int], int] | None,
     ) -> Outcome:
-        with interrupts.put_off() as late, connections.of_a_run() as promise:
-            promise(self._world_size, self._world_size * (self._world_size - 1))
-            return self._run(Copies(fn, args, kwargs), timeout, size_of, late, promise)
+        with interrupts.put_off() as late:
+            return self._run(Copies(fn, args, kwargs), timeout, size_of, late)
 
-    def _run(
-        self,
-        copies: Copies,
-        timeout: float,
-        size_of: Callable[[int], int] | None,
-        late: list[Any],
-        promise: Promise,
-    ) -> Outcome:
-        rendezvous = ThreadRendezvous(self._world_size)
-        ranks = _ranks(rendezvous, copies, size_of, promise)
-        reports = _conduct(rendezvous, ranks, timeout, late, measured=size_of is not None)
+    def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Outcome:
+        with connections.of_a_run() as promise:
+            promise(self._world_size, self._world_size * (self._world_size - 1))
+            rendezvous = ThreadRendezvous(self._world_size)
+            ranks = _ranks(rendezvous, copies, size_of, promise)
+            reports = _conduct(rendezvous, ranks, timeout, late, measured=size_of is not None)
         outputs = [rank.streams.output for rank in ranks]
         if (fault := rendezvous.fault) is not None:
             if fault.kind == "interrupted":
