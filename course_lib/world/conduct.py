@@ -255,12 +255,13 @@ class Conduct:
         if not process.dead():
             return
         self._printed(rank)
-        for fd in (process.status, process.output):
+        wire = process.wire.fileno()
+        while wire in self._selector.get_map() and process.wire.poll():
+            self._message(rank)  # what it told before
+        for fd in (process.status, process.output, wire):
             self._deaf_to(fd)
         self._stack(rank)
-        if not self.rendezvous.stopping:
-            self.rendezvous.died(rank, process.how_it_died)
-        self.rendezvous.states[rank] = State.DIED
+        self.rendezvous.died(rank, process.how_it_died)
 
     def _deaf_to(self, fd: int) -> None:
         """Nothing more comes from there."""

@@ -23,7 +23,7 @@ class Matching:
         return [*self._open.values(), *self._broken]
 
     def never(self, meeting: Meeting) -> None:
-        """The calls of `meeting` do not fit; keep it open, whoever comes."""
+        """The calls of `meeting` cannot take place; keep it open, whoever comes."""
         meeting.broken = True
         if meeting not in self._broken:
             self._broken.append(meeting)

@@ -30,7 +30,7 @@ class Meeting:
     Attributes:
         members: the ranks that must come.
         any_member: one of them is enough; for a recv from any rank.
-        broken: the calls do not fit, and never take place.
+        broken: the calls never take place: they do not fit, or a member has died.
         calls: of those who have come.
         execute: hands a rank's call to the backend, and returns what its operator returns.
         results: what it returned; for ranks that wait in the call.
@@ -56,7 +56,7 @@ class Meeting:
 
     @property
     def open(self) -> bool:
-        """Whether the calls do not take place: not all have come, or they do not fit. Who waits goes on waiting."""
+        """Whether the calls do not take place: not all have come, or they never will. Who waits goes on waiting."""
         return self.broken or bool(self.missing)
 
     def hopeless_without(self, ranks: set[int]) -> bool:

@@ -74,8 +74,12 @@ class Rendezvous:
             self._fail(Fault(kind="refused", ranks=ranks, calls=meeting.calls, detail=told))
 
     def died(self, rank: int, how: str) -> None:
-        """The process of `rank` is gone. What its peers said of the broken connection is not the cause."""
+        """The process of `rank` is gone, and nothing more comes of it. What its peers said of the broken connection is
+        not the cause."""
         with self.changed:
+            self.states[rank] = State.DIED
+            if self.stopping:
+                return
             if self.fault is not None and self.fault.kind == "raised":
                 self.fault = None
             self._fail(Fault(kind="died", ranks=(rank,), detail=how))
@@ -136,6 +140,9 @@ class Rendezvous:
 
     def _hold(self, meeting: Meeting) -> None:
         """Everyone has come."""
+        if any(self.states[rank] is State.DIED for rank in meeting.members):
+            self._matching.never(meeting)
+            return
         uneven = uneven_splits(meeting.calls)
         if uneven:
             self._break(meeting, Fault(kind="mismatch", ranks=uneven, calls=meeting.calls, detail="split sizes"))

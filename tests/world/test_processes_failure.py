@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -41,6 +42,24 @@ def failure(fn, world_size: int = 3, timeout: float = 30.0) -> RankError:
     world = World(world_size, backend="processes", timeout=timeout)
     world.run(remember)
     return programs.failure(world, fn)
+
+
+@pytest.fixture
+def hold_up(monkeypatch):
+    """Holds the kernel up for so many seconds, once, when every rank of a run has entered its function."""
+    hear, held_up = Conduct._hear, []
+
+    def hold_up(seconds: float) -> None:
+        def late(self, left):
+            heard = hear(self, left)
+            if not self._waited_for and not held_up:
+                held_up.append(time.sleep(seconds))
+            return heard
+
+        monkeypatch.setattr(Conduct, "_hear", late)
+
+    yield hold_up
+    assert held_up
 
 
 def test_a_rank_that_raises():
@@ -188,6 +207,42 @@ def test_a_rank_that_dies_in_the_middle_of_a_transfer():
     assert (error.kind, error.rank) == ("died", 1)
 
 
+def test_a_rank_that_dies_where_it_waits_stays_dead_when_the_others_come():
+    def program():
+        pids = [None] * 3
+        dist.all_gather_object(pids, os.getpid())
+        if rank() == 0:
+            time.sleep(0.2)
+            os.kill(pids[1], signal.SIGKILL)
+            while psutil.pid_exists(pids[1]):
+                time.sleep(0.01)
+            time.sleep(0.05)
+        dist.barrier()
+
+    error = failure(program)
+    assert (error.kind, error.rank) == ("died", 1)
+    assert [report.state for report in error.ranks] == ["waiting", "died", "waiting"]
+    assert "  rank 1 died in barrier #1 at " in str(error) and "Note: rank 1 got a new process." in str(error)
+    assert list(World(3, backend="processes").run(remembered)) == [0, None, 2]
+
+
+def test_what_a_rank_told_before_it_died_is_heard_first(hold_up):
+    def program():
+        if rank() == 1:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            time.sleep(0.2)
+            dist.all_reduce(torch.ones(2), async_op=True)
+            dist.barrier()
+        time.sleep(30)
+
+    world = World(2, backend="processes")
+    world.run(rank)
+    hold_up(1)
+    error = programs.failure(world, program)
+    assert [report.state for report in error.ranks] == ["running", "died"]
+    assert "  rank 1 died in barrier #1 at " in str(error)
+
+
 def test_ranks_that_died_between_two_runs_are_replaced(capsys):
     world = World(2, backend="processes")
     pid = list(world.run(os.getpid))[1]
@@ -228,20 +283,11 @@ def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch):
     assert list(World(2, backend="processes").run(remembered)) == [0, None if replaced else 1]
 
 
-def test_a_kernel_that_was_held_up_hears_what_came_before_the_time_limit(monkeypatch):
-    hear, held_up = Conduct._hear, []
-
-    def late(self, seconds):
-        heard = hear(self, seconds)
-        if not self._waited_for and not held_up:  # every rank has entered its function
-            held_up.append(time.sleep(1))
-        return heard
-
+def test_a_kernel_that_was_held_up_hears_what_came_before_the_time_limit(hold_up):
     world = World(2, backend="processes", timeout=0.5)
     list(world.run(rank))
-    monkeypatch.setattr(Conduct, "_hear", late)
+    hold_up(1)
     assert list(world.run(rank)) == [0, 1]
-    assert held_up
 
 
 @pytest.mark.slow
