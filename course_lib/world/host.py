@@ -23,7 +23,7 @@ from traitlets.config import Application
 from . import interrupts
 from .machines import Machine
 from .process import ForkServer, Process
-from .remote_process import CHUNK
+from .remote_process import CHUNK, STREAMS
 
 Request = tuple[str, int, Any]
 """What is to be done with a process: "write" with bytes for its wire, "signal" with a number, "kill", "close"."""
@@ -84,12 +84,12 @@ class Host:
             self._heard = time.monotonic()  # the first waits until the server has loaded torch
         return [process.pid for process in born]
 
-    def exchange(self, requests: Sequence[Request], full: Collection[tuple[int, str]], wait: float) -> Answer:
+    def exchange(self, requests: Sequence[Request], full: Collection[int], wait: float) -> Answer:
         """Do what is asked for, and tell what is new.
 
         Args:
             requests: in their order.
-            full: streams of which the kernel has no room for more now.
+            full: processes of which the kernel has no room for more now.
             wait: seconds that this takes at most where nothing is new.
         """
         arrived = time.perf_counter()
@@ -141,17 +141,14 @@ class Host:
 
     # -- news ------------------------------------------------------------------------------------------------------
 
-    def _hear(self, full: Collection[tuple[int, str]], wait: float) -> list[News]:
+    def _hear(self, full: Collection[int], wait: float) -> list[News]:
         ready = {key.data: key.fd for key, _ in self._selector.select(wait)}
-        ends = {pid: fd for (pid, stream), fd in ready.items() if stream == "status"}
-        news = [
-            (pid, stream, self._read(fd))
-            for (pid, stream), fd in ready.items()
-            if stream != "status" and (pid, stream) not in full
-        ]
-        # How a process ended is told when all that it has said is told: so whoever hears it has the whole.
-        busy = {pid for pid, _ in full} | {pid for pid, *_ in news}
-        return news + [(pid, "status", self._read(fd)) for pid, fd in ends.items() if pid not in busy]
+        news: list[News] = []
+        for pid, stream in sorted(ready, key=lambda source: STREAMS.index(source[1])):
+            untold = stream == "status" and any(told == pid for told, *_ in news)  # there may be more of that
+            if pid not in full and not untold:
+                news.append((pid, stream, self._read(ready[pid, stream])))
+        return news
 
     def _read(self, fd: int) -> bytes:
         try:

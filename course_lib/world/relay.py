@@ -132,7 +132,7 @@ class Relay:
             selector.register(self._woken, selectors.EVENT_READ)
             for ends in self._ends.values():
                 for stream, fd in ends.fds.items():
-                    events = selectors.EVENT_READ * (stream == "wire") | selectors.EVENT_WRITE * (stream in ends.full)
+                    events = selectors.EVENT_READ * (stream == "wire") | selectors.EVENT_WRITE * (stream == ends.full)
                     if events:
                         selector.register(fd, events)
             selector.select(pause)
@@ -154,7 +154,7 @@ class Relay:
         return requests
 
     def _exchange(self, requests: list[tuple[str, int, Any]]) -> list[tuple[int, str, bytes]]:
-        full = [(pid, stream) for pid, ends in self._ends.items() for stream in ends.full]
+        full = [pid for pid, ends in self._ends.items() if ends.full]
         with self.asking:
             with self._progress:
                 self._begun += 1

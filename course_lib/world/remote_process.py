@@ -21,6 +21,11 @@ CHUNK = 1 << 20
 """The most bytes that are taken from a stream at a time."""
 
 
+STREAMS = ("output", "stack", "wire", "status")
+"""What a process tells, in the order in which it goes on: what it has printed is here when it says that it is done, and
+how it ended when all that it has said is."""
+
+
 class Machinery(Protocol):
     """What carries requests to the machine that a process is on: see `relay.Relay`.
 
@@ -38,7 +43,7 @@ class Machinery(Protocol):
 
 
 class FarEnds:
-    """The other ends of a process's pipes, by stream: `wire`, `output`, `stack`, `status`."""
+    """The other ends of a process's pipes, by stream."""
 
     def __init__(self, fds: dict[str, int]) -> None:
         self.fds = fds
@@ -48,9 +53,9 @@ class FarEnds:
             os.set_blocking(fd, False)
 
     @property
-    def full(self) -> list[str]:
-        """Streams of which nobody has read yet what came."""
-        return [stream for stream, data in self._unread.items() if data]
+    def full(self) -> str | None:
+        """The stream that has no room for what came, so that what comes after it in `STREAMS` waits, too."""
+        return next((stream for stream in STREAMS if self._unread.get(stream)), None)
 
     def deliver(self, stream: str, data: bytes) -> None:
         """That has come; or nothing, where the stream has ended."""
@@ -61,12 +66,13 @@ class FarEnds:
 
     def flush(self) -> None:
         """Hand over what there is room for."""
-        for stream, fd in list(self.fds.items()):
+        for stream in [stream for stream in STREAMS if stream in self.fds]:
+            fd = self.fds[stream]
             try:
                 while self._unread[stream]:
                     self._unread[stream] = self._unread[stream][os.write(fd, self._unread[stream]) :]
             except BlockingIOError:
-                continue
+                return
             except OSError:  # nobody reads any more
                 self._unread[stream] = b""
             if stream in self._ended:

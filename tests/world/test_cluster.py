@@ -120,6 +120,15 @@ def test_what_is_larger_than_any_pipe_goes_through_both_ways(world):
     assert [len(text) for text in run.output] == [500_000] * 2
 
 
+def test_what_was_printed_is_there_when_its_rank_is_done_however_late_the_kernel_reads(world, hold_up):
+    def program():
+        print("x" * 149_999)  # two pipes and a half
+
+    world(2).run(program)
+    hold_up(1)
+    assert [len(text) for text in world(2).run(program).output] == [150_000] * 2
+
+
 @pytest.mark.parametrize(
     ("program", "kind", "told"),
     [

@@ -17,7 +17,6 @@ import torch.distributed as dist
 
 from course_lib import RankError, World
 from course_lib.world import conduct
-from course_lib.world.conduct import Conduct
 from course_lib.world.pool import pool
 from course_lib.world.process import Process
 from course_lib.world.wire import TELL_STACK
@@ -42,24 +41,6 @@ def failure(fn, world_size: int = 3, timeout: float = 30.0) -> RankError:
     world = World(world_size, backend="processes", timeout=timeout)
     world.run(remember)
     return programs.failure(world, fn)
-
-
-@pytest.fixture
-def hold_up(monkeypatch):
-    """Holds the kernel up for so many seconds, once, when every rank of a run has entered its function."""
-    hear, held_up = Conduct._hear, []
-
-    def hold_up(seconds: float) -> None:
-        def late(self, left):
-            heard = hear(self, left)
-            if not self._waited_for and not held_up:
-                held_up.append(time.sleep(seconds))
-            return heard
-
-        monkeypatch.setattr(Conduct, "_hear", late)
-
-    yield hold_up
-    assert held_up
 
 
 def test_a_rank_that_raises():
