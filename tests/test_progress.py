@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import sqlite3
 import stat
 import subprocess
@@ -341,6 +340,7 @@ def small_disk(file: Path) -> Iterator[None]:
 @contextmanager
 def small_files(file: Path) -> Iterator[None]:
     """The system refuses to write beyond the file's size, to anyone."""
+    resource = pytest.importorskip("resource", reason="only POSIX limits the size of files")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size, limits[1]))
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..meter.storages import tensors_in
+from .raised import Raised
 from .sites import Site, learner_site
 
 # The op that a learner knows, for each c10d operator.
@@ -120,6 +121,7 @@ class Call:
         number: this rank's count of the op in the group, from 1.
         site: the learner's line.
         times: when it happened.
+        unfinished: what had been raised on its rank when it was made; see `Raised.unfinished`.
     """
 
     op: str
@@ -136,6 +138,7 @@ class Call:
     padding_bytes: int = 0
     number: int = 1
     times: Times = field(default_factory=Times, compare=False, repr=False)
+    unfinished: Raised | None = field(default_factory=Raised.unfinished, compare=False, repr=False)
 
     @property
     def numels(self) -> tuple[int, ...]:

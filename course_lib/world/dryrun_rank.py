@@ -24,7 +24,7 @@ from . import interpose, torch_internals
 from .asking import Asking
 from .calls import Call
 from .dryrun_tensors import FakeCopies, NoNumbers, WithoutNumbers
-from .failure import Raised
+from .raised import Raised
 from .sites import learner_site
 from .stopping import Stoppable
 from .streams import Streams

@@ -17,9 +17,9 @@ from ..meter import MemoryMeter
 from ..meter.operators import unwatched
 from . import interpose, torch_internals
 from .copies import Copies
-from .failure import Raised
 from .fault import Fault, State, Stopped
 from .open_files import Promise
+from .raised import Raised
 from .stopping import Stoppable
 from .streams import Streams
 from .threads import ThreadRendezvous

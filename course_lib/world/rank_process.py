@@ -30,10 +30,10 @@ import torch.distributed as dist
 
 from ..meter import MemoryMeter
 from . import copies, interpose, metered, results, torch_internals
-from .failure import Raised
 from .fault import Stopped
 from .fresh_imports import FreshImports
 from .gloo import loopback
+from .raised import Raised
 from .remote_rank import RemoteRank
 from .sites import importing
 from .stopping import untold

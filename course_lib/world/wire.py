@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ..meter import MemoryReport
 from .calls import Call
-from .failure import Raised
 from .machines import Place
+from .raised import Raised
 from .results import Packed
 from .sites import Site
 

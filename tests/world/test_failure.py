@@ -364,6 +364,42 @@ def test_ranks_that_wait_in_native_code_for_calls_that_do_not_fit():
 
 
 @pytest.mark.slow
+def raises_before_a_finally():
+    try:
+        dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
+    finally:
+        dist.barrier()
+
+
+def raises_in_a_function_that_an_except_follows():
+    try:
+        dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
+    except ValueError:
+        dist.broadcast(torch.ones(2), src=0)
+
+
+@pytest.mark.parametrize("backend", ["simulated", "processes"])
+@pytest.mark.parametrize("program", [raises_before_a_finally, raises_in_a_function_that_an_except_follows])
+def test_what_a_rank_had_raised_before_a_call_that_does_not_fit_is_told(program, backend):
+    error = programs.failure(World(3, backend=backend), program)
+    assert lines(error)[0].startswith("the ranks call different collectives at the same point: ranks 0, 2: all_reduce")
+    [told] = [line for line in lines(error) if line.startswith("  That call of rank 1 was made in an `except`, ")]
+    assert ", after ValueError: invalid literal for int() with base 10: 'one' at test_failure.py line " in told
+    assert told.endswith('(rank() - 1 or int("one")))')
+    assert "Next: look at that exception first" in str(error)
+
+
+def test_an_exception_that_is_over_has_nothing_to_do_with_a_later_call():
+    def program():
+        try:
+            int("one")
+        except ValueError:
+            pass
+        dist.all_reduce(torch.ones(2 + rank()))
+
+    assert "That call" not in str(failure(program))
+
+
 def test_a_loop_without_end():
     def program():
         while rank() == 1:
