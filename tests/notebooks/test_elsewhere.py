@@ -19,7 +19,7 @@ ELSEWHERE = {
 }
 LESSONS = [path.stem for path in sorted(NOTEBOOKS.glob("[0-9][0-9]-*.ipynb"))]
 EVERY = list(product(ELSEWHERE, LESSONS))
-SOME = [("processes", "01-ranks-and-collectives"), ("processes", "06-zero-3"), ("older-cpu", "07-mixed-precision")]
+SOME = [("processes", "01-ranks-and-collectives"), ("processes", "06-zero-3"), ("older-cpu", "03-data-parallel")]
 
 
 @pytest.mark.slow
