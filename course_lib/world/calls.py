@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..meter.storages import tensors_in
-from .raised import Raised
+from .raised import Unfinished
 from .sites import Site, learner_site
 
 # The op that a learner knows, for each c10d operator.
@@ -121,7 +121,7 @@ class Call:
         number: this rank's count of the op in the group, from 1.
         site: the learner's line.
         times: when it happened.
-        unfinished: what had been raised on its rank when it was made; see `Raised.unfinished`.
+        unfinished: an exception that its rank was not through with when it made the call.
     """
 
     op: str
@@ -138,7 +138,7 @@ class Call:
     padding_bytes: int = 0
     number: int = 1
     times: Times = field(default_factory=Times, compare=False, repr=False)
-    unfinished: Raised | None = field(default_factory=Raised.unfinished, compare=False, repr=False)
+    unfinished: Unfinished | None = field(default_factory=Unfinished.here, compare=False, repr=False)
 
     @property
     def numels(self) -> tuple[int, ...]:

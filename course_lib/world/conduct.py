@@ -189,11 +189,13 @@ class Conduct:
         return bool(heard)
 
     def _message(self, rank: int) -> None:
-        numbered = self._processes[rank].receive()
-        if numbered is None:
+        messages = self._processes[rank].receive()
+        if messages is None:
             self._deaf_to(self._processes[rank].wire.fileno())
-        elif numbered[0] == self._number:
-            self._take(rank, numbered[1])
+            return
+        for number, message in messages:
+            if number == self._number:
+                self._take(rank, message)
 
     def _take(self, rank: int, message: FromRank) -> None:
         if isinstance(message, Left):
@@ -255,10 +257,8 @@ class Conduct:
         if not process.dead():
             return
         self._printed(rank)
-        wire = process.wire.fileno()
-        while wire in self._selector.get_map() and process.wire.poll():
-            self._message(rank)  # what it told before
-        for fd in (process.status, process.output, wire):
+        self._message(rank)  # what it told before
+        for fd in (process.status, process.output, process.wire.fileno()):
             self._deaf_to(fd)
         self._stack(rank)
         self.rendezvous.died(rank, process.how_it_died)

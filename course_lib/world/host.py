@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -133,22 +134,18 @@ class Host:
             self._processes.pop(process.pid).close()
 
     def _write(self, process: Process, data: bytes) -> None:
-        while data:
-            try:
-                data = data[os.write(process.wire.fileno(), data) :]
-            except OSError:  # it is dead: its status says so
-                return
+        with suppress(OSError):  # it is dead: its status says so
+            process.wire.sendall(data)
 
     # -- news ------------------------------------------------------------------------------------------------------
 
     def _hear(self, full: Collection[int], wait: float) -> list[News]:
         ready = {key.data: key.fd for key, _ in self._selector.select(wait)}
-        news: list[News] = []
-        for pid, stream in sorted(ready, key=lambda source: STREAMS.index(source[1])):
-            untold = stream == "status" and any(told == pid for told, *_ in news)  # there may be more of that
-            if pid not in full and not untold:
-                news.append((pid, stream, self._read(ready[pid, stream])))
-        return news
+        return [
+            (pid, stream, self._read(ready[pid, stream]))
+            for pid, stream in sorted(ready, key=lambda source: STREAMS.index(source[1]))
+            if pid not in full
+        ]
 
     def _read(self, fd: int) -> bytes:
         try:

@@ -9,13 +9,15 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from multiprocessing.connection import Connection
-from pickle import dumps, loads
 
 from ..errors import CourseError
 from .deaths import how_it_died
 from .fork_server import FDS, PID
+from .frames import Frames, framed
 from .wire import FromRank, ToRank
+
+SEND = 30.0
+"""Seconds in which a process takes what it is told; it listens whatever it does."""
 
 
 class RankDied(Exception):
@@ -33,9 +35,11 @@ class Process:
         status: a pipe of the fork server's: how it ended.
     """
 
-    def __init__(self, pid: int, wire: Connection, output: int, stack: int, status: int) -> None:
+    def __init__(self, pid: int, wire: socket.socket, output: int, stack: int, status: int) -> None:
         self.pid, self.wire, self.output, self.stack, self.status = pid, wire, output, stack, status
         self.exitcode: int | None = None
+        self._frames = Frames()
+        wire.settimeout(SEND)
         for fd in (output, stack, status):
             os.set_blocking(fd, False)
 
@@ -46,22 +50,22 @@ class Process:
             RankDied: it is not there any more.
         """
         try:
-            self.wire.send_bytes(dumps(message))
-        except OSError:
+            self.wire.sendall(framed(message))
+        except OSError as error:
+            if isinstance(error, TimeoutError):  # a part of it has gone: it will understand nothing more
+                self.kill()
             raise RankDied from None
 
-    def receive(self) -> tuple[int, FromRank] | None:
-        """The next message, with the number of the run that it is about; None when the process is gone."""
-        try:
-            numbered: tuple[int, FromRank] = loads(self.wire.recv_bytes())
-        except (EOFError, OSError):
-            return None
-        return numbered
+    def receive(self) -> list[tuple[int, FromRank]] | None:
+        """The messages that are there, without waiting, each with the number of the run that it is about. None where
+        not a byte is there, which on a wire that is ready says that the process is gone."""
+        data = self.read(self.wire.fileno())
+        return self._frames.whole(data) if data else None
 
     def read(self, fd: int) -> bytes:
-        """What has come through a pipe, without waiting; empty when nothing has."""
+        """What has come through a pipe or the wire, without waiting; empty when nothing has."""
         chunks = []
-        with suppress(BlockingIOError):
+        with suppress(BlockingIOError, ConnectionResetError):
             while chunk := os.read(fd, 1 << 16):
                 chunks.append(chunk)
                 if len(chunks) == 16:  # others want to be heard too
@@ -150,7 +154,7 @@ class ForkServer:
                 "World: the process that starts ranks has ended (its error is above, or in the terminal of "
                 "JupyterLab). Restart the kernel; if it happens again, look at `course doctor`."
             )
-        return Process(PID.unpack(answer)[0], Connection(wire.detach()), *mine)
+        return Process(PID.unpack(answer)[0], wire, *mine)
 
     @property
     def alive(self) -> bool:

@@ -1,4 +1,4 @@
-"""An exception of one rank, as text."""
+"""Exceptions of one rank, as text."""
 
 from __future__ import annotations
 
@@ -40,19 +40,40 @@ class Raised:
             traceback="".join(traceback.format_exception(error)),
         )
 
-    @staticmethod
-    def unfinished() -> Raised | None:
-        """What the learner's code has raised and this thread is not through with: it is in an `except`, in a `finally`,
-        or on its way out of a `with`."""
-        error = sys.exception()
-        record = None if error is None else Raised.of(error)
-        return record if record is not None and record.site is not None else None
-
     def __str__(self) -> str:
         lines = [line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]}…" for line in self.message.splitlines()]
         first, *rest = lines or [""]
         text = f"{self.type}: {first}" if first else self.type
         return "\n".join([text, *(f"    {line}" for line in rest[:6])])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfinished:
+    """An exception that a thread is not through with: it is in an `except`, a `finally`, or on its way out of a `with`.
+
+    Attributes:
+        type: name of the exception's class.
+        text: the first line of what it was made with; empty where that is no text, as only its own code could tell it.
+        site: the innermost line of the learner's.
+    """
+
+    type: str
+    text: str
+    site: Site
+
+    @staticmethod
+    def here() -> Unfinished | None:
+        """This thread's, if it has one that the learner's code has raised."""
+        error = sys.exception()
+        if not isinstance(error, Exception | SystemExit):  # such as GeneratorExit, with which Python ends a generator
+            return None
+        site = _innermost(error.__traceback__)
+        text = error.args[0] if error.args and isinstance(error.args[0], str) else ""
+        line = text.partition("\n")[0][:LINE_LIMIT]
+        return None if site is None else Unfinished(type=type(error).__name__, text=line, site=site)
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.text}" if self.text else self.type
 
 
 def _text(error: BaseException) -> str:

@@ -13,14 +13,13 @@ import faulthandler
 import gc
 import linecache
 import os
-import pickle
 import queue
 import signal
+import socket
 import sys
 import threading
 from datetime import timedelta
 from functools import partial
-from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 from weakref import WeakSet
@@ -31,6 +30,7 @@ import torch.distributed as dist
 from ..meter import MemoryMeter
 from . import copies, interpose, metered, results, torch_internals
 from .fault import Stopped
+from .frames import Frames, framed
 from .fresh_imports import FreshImports
 from .gloo import loopback
 from .raised import Raised
@@ -38,7 +38,7 @@ from .remote_rank import RemoteRank
 from .sites import importing
 from .stopping import untold
 from .streams import rank_variables, seed_process
-from .wire import STOP, TELL_STACK, Entered, FromRank, Group, Job, Left
+from .wire import STOP, TELL_STACK, Entered, FromRank, Group, Job, Left, ToRank
 
 
 def main(wire_fd: int, output_fd: int, stack_fd: int) -> None:
@@ -46,14 +46,15 @@ def main(wire_fd: int, output_fd: int, stack_fd: int) -> None:
     os.setsid()  # Jupyter interrupts the kernel's process group; ranks are stopped by the kernel, with what it tells
     faulthandler.enable(stack_fd, all_threads=False)
     faulthandler.register(TELL_STACK, stack_fd, all_threads=False)
-    RankProcess(Connection(wire_fd), output_fd).serve()
+    RankProcess(socket.socket(fileno=wire_fd), output_fd).serve()
 
 
 class RankProcess:
     """What stays when a run is over: the connection to the kernel, the default group, and all that functions have left
     in modules."""
 
-    def __init__(self, wire: Connection, output_fd: int) -> None:
+    def __init__(self, wire: socket.socket, output_fd: int) -> None:
+        wire.setblocking(True)
         self._wire, self._output_fd = wire, output_fd
         self._sending = threading.Lock()
         self._jobs: queue.SimpleQueue[RemoteRank] = queue.SimpleQueue()
@@ -76,19 +77,23 @@ class RankProcess:
             self._send(rank.job.number, left)
 
     def _listen(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                message = pickle.loads(self._wire.recv_bytes())
-                if isinstance(message, Job):
-                    self._rank = RemoteRank(message, partial(self._send, message.number))
-                    self._jobs.put(self._rank)
-                elif self._rank is not None:
-                    self._rank.told(message)
+        frames = Frames()
+        with contextlib.suppress(OSError):
+            while data := self._wire.recv(1 << 16):
+                for message in frames.whole(data):
+                    self._hear(message)
         os._exit(0)  # the kernel is gone
+
+    def _hear(self, message: ToRank) -> None:
+        if isinstance(message, Job):
+            self._rank = RemoteRank(message, partial(self._send, message.number))
+            self._jobs.put(self._rank)
+        elif self._rank is not None:
+            self._rank.told(message)
 
     def _send(self, number: int, message: FromRank) -> None:
         with self._sending:
-            self._wire.send_bytes(pickle.dumps((number, message)))
+            self._wire.sendall(framed((number, message)))
 
     def _stop(self, _: int, frame: FrameType | None) -> None:
         if self._rank is not None and self._rank.stoppable and not importing(frame):  # why not: see stopping.imports

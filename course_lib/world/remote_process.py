@@ -10,7 +10,6 @@ import signal
 import socket
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from typing import Protocol
 
 from .deaths import machine_lost
@@ -98,7 +97,7 @@ class RemoteProcess(Process):
     def __init__(self, pid: int, relay: Machinery) -> None:
         mine, theirs = socket.socketpair()
         pipes = {stream: os.pipe() for stream in ("output", "stack", "status")}
-        super().__init__(pid, Connection(mine.detach()), *(read for read, _ in pipes.values()))
+        super().__init__(pid, mine, *(read for read, _ in pipes.values()))
         self.far_ends = FarEnds({"wire": theirs.detach()} | {stream: write for stream, (_, write) in pipes.items()})
         self._relay = relay
 
@@ -107,11 +106,11 @@ class RemoteProcess(Process):
             message = replace(message, started=message.started + self._relay.clock_ahead)
         super().send(message)
 
-    def receive(self) -> tuple[int, FromRank] | None:
-        numbered = super().receive()
-        if numbered is not None and isinstance(numbered[1], Left):
-            return numbered[0], _earlier(numbered[1], self._relay.clock_ahead)
-        return numbered
+    def receive(self) -> list[tuple[int, FromRank]] | None:
+        ahead, numbered = self._relay.clock_ahead, super().receive()
+        if numbered is None:
+            return None
+        return [(number, _earlier(told, ahead) if isinstance(told, Left) else told) for number, told in numbered]
 
     def dead(self) -> bool:
         if self.exitcode is None and self._relay.lost:

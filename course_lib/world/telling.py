@@ -44,13 +44,13 @@ def _message(
 ) -> str:
     headline, advice = _TELLERS[fault.kind](fault, reports, timeout)
     lines = [headline, *_where(fault, reports)]
-    of_calls = fault.kind in ("absent", "mismatch", "deadlock")
-    if of_calls and diverged is not None:
-        lines.append(_divergence(diverged))
-    unfinished = _unfinished(fault, reports)
-    lines += unfinished
-    if of_calls and unfinished:
-        advice = "look at that exception first: a rank that raises takes another way than its peers."
+    if fault.kind in ("absent", "mismatch", "deadlock"):
+        if diverged is not None:
+            lines.append(_divergence(diverged))
+        unfinished = _unfinished(fault, reports)
+        if unfinished:
+            lines += unfinished
+            advice = "look at that exception first: a rank that raises takes another way than its peers."
     lines.append(f"Next: {advice}")
     busy = [report.rank for report in reports if not report.stopped]
     if busy:
@@ -216,10 +216,12 @@ def _activity(report: RankReport, fault: Fault, told: tuple[str, str] | None) ->
 
 
 def _unfinished(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
-    """The exceptions that brought ranks to their calls."""
+    """The exceptions that brought ranks to their calls; nothing where all ranks have come the same way."""
     calls = fault.calls | {report.rank: report.call for report in reports if report.call is not None}
     raised = {rank: call.unfinished for rank, call in calls.items() if call.unfinished is not None}
-    texts = {rank: f"{str(one).splitlines()[0]} at {quoted(one.site)}" for rank, one in raised.items()}
+    texts = {rank: f"{one} at {quoted(one.site)}" for rank, one in raised.items()}
+    if len(texts) == len(reports) and len(set(texts.values())) == 1:
+        return []
     return [
         f"  That call of {who(ranks)} was made in an `except`, a `finally` or a `with`, after {text}"
         for ranks, text in grouped(texts)

@@ -2,9 +2,7 @@
 
 import math
 import os
-import pickle
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -22,6 +20,7 @@ from course_lib import CourseError, RankError, World, zero
 from course_lib.world import results
 from course_lib.world.calls import Call
 from course_lib.world.cluster import check
+from course_lib.world.frames import framed
 from course_lib.world.machines import LOOPBACK, Machine, a_gpu_each, evenly, sharing
 from course_lib.world.remote_process import RemoteProcess
 from course_lib.world.sites import Site
@@ -120,6 +119,7 @@ def test_what_is_larger_than_any_pipe_goes_through_both_ways(world):
     assert [len(text) for text in run.output] == [500_000] * 2
 
 
+@pytest.mark.slow
 def test_what_was_printed_is_there_when_its_rank_is_done_however_late_the_kernel_reads(world, hold_up):
     def program():
         print("x" * 149_999)  # two pipes and a half
@@ -262,11 +262,28 @@ def test_times_are_told_by_the_kernels_clock():
         has_group=True,
         spent=False,
     )
-    message = pickle.dumps((7, left))
-    process.far_ends.deliver("wire", struct.pack("!i", len(message)) + message)
-    number, told = process.receive()
+    process.far_ends.deliver("wire", framed((7, left)))
+    [(number, told)] = process.receive()
     assert (number, told.span) == (7, (1.0, 3.0))
     assert (told.calls[0].times.issued, told.calls[0].times.matched, told.calls[0].times.done) == (1.0, 2.0, math.inf)
+    process.close()
+    process.far_ends.close()
+
+
+def test_a_message_that_what_is_printed_holds_up_holds_up_nobody():
+    process, text = RemoteProcess(1, Ahead()), "x" * 3_000_000
+    message = framed((7, text))
+    process.far_ends.deliver("wire", message[:100_000])
+    assert process.receive() == []
+    process.far_ends.deliver("output", b"y" * 100_000)  # more than a pipe holds
+    process.far_ends.deliver("wire", message[100_000:])
+    assert process.receive() is None and process.far_ends.full == "output"
+    printed, told = b"", []
+    while process.far_ends.full:
+        printed += process.read(process.output)
+        told += process.receive() or []
+        process.far_ends.flush()
+    assert (len(printed), told + (process.receive() or [])) == (100_000, [(7, text)])
     process.close()
     process.far_ends.close()
 

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 
 import pytest
@@ -364,7 +364,6 @@ def test_ranks_that_wait_in_native_code_for_calls_that_do_not_fit():
     assert error.kind == "mismatch" and all(report.stopped for report in error.ranks)
 
 
-@pytest.mark.slow
 def raises_before_a_finally():
     try:
         dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
@@ -372,15 +371,21 @@ def raises_before_a_finally():
         dist.barrier()
 
 
-def raises_in_a_function_that_an_except_follows():
+def raises_before_an_except():
     try:
         dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
     except ValueError:
         dist.broadcast(torch.ones(2), src=0)
 
 
+def raises_in_a_with():
+    with ExitStack() as stack:
+        stack.callback(dist.barrier)
+        dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
+
+
 @pytest.mark.parametrize("backend", ["simulated", "processes"])
-@pytest.mark.parametrize("program", [raises_before_a_finally, raises_in_a_function_that_an_except_follows])
+@pytest.mark.parametrize("program", [raises_before_a_finally, raises_before_an_except, raises_in_a_with])
 def test_what_a_rank_had_raised_before_a_call_that_does_not_fit_is_told(program, backend):
     error = programs.failure(World(3, backend=backend), program)
     assert lines(error)[0].startswith("the ranks call different collectives at the same point: ranks 0, 2: all_reduce")
@@ -390,15 +395,51 @@ def test_what_a_rank_had_raised_before_a_call_that_does_not_fit_is_told(program,
     assert "Next: look at that exception first" in str(error)
 
 
-def test_an_exception_that_is_over_has_nothing_to_do_with_a_later_call():
-    def program():
-        with suppress(ValueError):
-            int("one")
+def over():
+    with suppress(ValueError):
+        int("one")
+    dist.all_reduce(torch.ones(2 + rank()))
+
+
+def the_same_on_every_rank():
+    try:
+        int("one")
+    except ValueError:
         dist.all_reduce(torch.ones(2 + rank()))
 
-    assert "That call" not in str(failure(program))
+
+def the_end_of_a_generator():
+    def batches():
+        try:
+            yield 1
+        finally:
+            dist.all_reduce(torch.ones(2 + rank()))
+
+    for _ in batches():
+        break
 
 
+@pytest.mark.parametrize("program", [over, the_same_on_every_rank, the_end_of_a_generator])
+def test_no_exception_is_blamed_that_led_no_rank_astray(program):
+    error = failure(program)
+    assert "That call" not in str(error) and "Next: give tensors of the same size on every rank" in str(error)
+
+
+def test_no_code_of_an_exception_is_run_for_a_call_that_follows_it():
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise AssertionError
+
+    def program():
+        try:
+            raise Silent(torch.ones(2)) if rank() == 1 else Exception
+        except Exception:
+            dist.all_reduce(torch.ones(2 + rank()))
+
+    assert ", after Silent at test_failure.py line " in str(failure(program))
+
+
+@pytest.mark.slow
 def test_a_loop_without_end():
     def program():
         while rank() == 1:

@@ -207,10 +207,11 @@ def test_a_rank_that_dies_where_it_waits_stays_dead_when_the_others_come():
     assert list(World(3, backend="processes").run(remembered)) == [0, None, 2]
 
 
+@pytest.mark.slow
 def test_what_a_rank_told_before_it_died_is_heard_first(hold_up):
     def program():
         if rank() == 1:
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            threading.Timer(1, os.kill, (os.getpid(), signal.SIGKILL)).start()
             time.sleep(0.2)
             dist.all_reduce(torch.ones(2), async_op=True)
             dist.barrier()
@@ -218,7 +219,7 @@ def test_what_a_rank_told_before_it_died_is_heard_first(hold_up):
 
     world = World(2, backend="processes")
     world.run(rank)
-    hold_up(1)
+    hold_up(2)
     error = programs.failure(world, program)
     assert [report.state for report in error.ranks] == ["running", "died"]
     assert "  rank 1 died in barrier #1 at " in str(error)
@@ -264,6 +265,7 @@ def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch):
     assert list(World(2, backend="processes").run(remembered)) == [0, None if replaced else 1]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_was_held_up_hears_what_came_before_the_time_limit(hold_up):
     world = World(2, backend="processes", timeout=0.5)
     list(world.run(rank))

@@ -1,0 +1,39 @@
+"""Messages through a socket, which knows only bytes: each is pickled, and comes after its length."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any
+
+_LENGTH = struct.Struct("!Q")
+
+
+def framed(message: object) -> bytes:
+    """`message` as it is sent."""
+    data = pickle.dumps(message)
+    return _LENGTH.pack(len(data)) + data
+
+
+class Frames:
+    """Messages as they arrive, in pieces."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def whole(self, data: bytes) -> list[Any]:
+        """The messages of which `data` was the last piece."""
+        self._data += data
+        messages = []
+        while (end := self._end()) is not None:
+            message = self._data[_LENGTH.size : end]
+            del self._data[:end]
+            messages.append(pickle.loads(message))
+        return messages
+
+    def _end(self) -> int | None:
+        """Where the first message ends, if it is all there."""
+        if len(self._data) < _LENGTH.size:
+            return None
+        end = _LENGTH.size + int(_LENGTH.unpack_from(self._data)[0])
+        return end if end <= len(self._data) else None

@@ -1,0 +1,70 @@
+"""Messages through a socket."""
+
+import os
+import socket
+
+import pytest
+
+from course_lib.world.frames import Frames, framed
+from course_lib.world.process import Process, RankDied
+
+MESSAGES = ["", ("a tuple", 2), b"x" * 100_000]
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 4096, 10**6])
+def test_messages_come_whole_in_whatever_pieces(size: int) -> None:
+    stream, frames = b"".join(map(framed, MESSAGES)), Frames()
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    assert [message for piece in pieces for message in frames.whole(piece)] == MESSAGES
+
+
+@pytest.fixture
+def two_ends():
+    """The kernel's side of a process, and the socket of that process."""
+    wire, theirs = socket.socketpair()
+    pipes = [os.pipe() for _ in range(3)]
+    process = Process(os.getpid(), wire, *(read for read, _ in pipes))
+    process.exitcode = 0  # there is none to be killed
+    yield process, theirs
+    process.close()
+    theirs.close()
+    for _, write in pipes:
+        os.close(write)
+
+
+def test_who_hears_does_not_wait(two_ends: tuple[Process, socket.socket]) -> None:
+    process, theirs = two_ends
+    message = framed((1, "told"))
+    assert process.receive() is None
+    theirs.sendall(message[:5])
+    assert process.receive() == []
+    theirs.sendall(message[5:] + message)
+    assert process.receive() == [(1, "told")] * 2
+    theirs.sendall(message[:5])
+    theirs.close()
+    assert process.receive() == []
+    assert process.receive() is None
+
+
+def test_what_a_process_told_is_heard_though_it_ended_before_it_heard_all(
+    two_ends: tuple[Process, socket.socket],
+) -> None:
+    process, theirs = two_ends
+    process.send("unread")  # type: ignore[arg-type]
+    theirs.sendall(framed((1, "told")))
+    theirs.close()
+    assert process.receive() == [(1, "told")]
+    with pytest.raises(RankDied):
+        process.send("more")  # type: ignore[arg-type]
+
+
+def test_who_tells_waits_for_a_time_and_ends_who_does_not_listen(
+    two_ends: tuple[Process, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, _ = two_ends
+    killed: list[bool] = []
+    monkeypatch.setattr(process, "kill", lambda: killed.append(True))
+    process.wire.settimeout(0.1)
+    with pytest.raises(RankDied):
+        process.send(b"x" * 10**7)  # type: ignore[arg-type]
+    assert killed == [True]
