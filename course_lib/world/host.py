@@ -23,7 +23,7 @@ from traitlets.config import Application
 
 from . import interrupts
 from .machines import Machine
-from .process import ForkServer, Process
+from .process import ForkServer, Process, RankDied
 from .remote_process import CHUNK, STREAMS
 
 Request = tuple[str, int, Any]
@@ -123,7 +123,8 @@ class Host:
 
     def _do(self, request: str, process: Process, value: Any) -> None:
         if request == "write":
-            self._write(process, value)
+            with suppress(RankDied):  # its status says so
+                process.write(value)
         elif request == "signal":
             process.signal(value)
         elif request == "kill":
@@ -132,10 +133,6 @@ class Host:
             for fd in _streams(process).values():
                 self._deaf_to(fd)
             self._processes.pop(process.pid).close()
-
-    def _write(self, process: Process, data: bytes) -> None:
-        with suppress(OSError):  # it is dead: its status says so
-            process.wire.sendall(data)
 
     # -- news ------------------------------------------------------------------------------------------------------
 

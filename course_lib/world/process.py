@@ -49,11 +49,20 @@ class Process:
         Raises:
             RankDied: it is not there any more.
         """
+        self.write(framed(message))
+
+    def write(self, data: bytes) -> None:
+        """Hand it pieces of messages.
+
+        Raises:
+            RankDied: it is not there any more.
+        """
         try:
-            self.wire.sendall(framed(message))
-        except OSError as error:
-            if isinstance(error, TimeoutError):  # a part of it has gone: it will understand nothing more
-                self.kill()
+            self.wire.sendall(data)
+        except TimeoutError:  # a part has gone: it will understand nothing more
+            self.kill()
+            raise RankDied from None
+        except OSError:
             raise RankDied from None
 
     def receive(self) -> list[tuple[int, FromRank]] | None:

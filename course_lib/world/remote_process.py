@@ -19,7 +19,6 @@ from .wire import FromRank, Job, Left, ToRank
 CHUNK = 1 << 20
 """The most bytes that are taken from a stream at a time."""
 
-
 STREAMS = ("output", "stack", "wire", "status")
 """What a process tells, in the order in which it goes on: what it has printed is here when it says that it is done, and
 how it ended when all that it has said is."""
