@@ -120,6 +120,7 @@ class Conduct:
         for rank in self._there:
             self._tell(rank, Stop())
         self._hear_while(lambda: bool(self._there), GRACE)
+        self._hear_while(lambda: any(self._processes[rank].in_midst_of_message for rank in self._there), STARTING)
         for rank in self._there:
             self._processes[rank].kill()
         self._hear_while(lambda: bool(self._there), DEATH)
@@ -257,8 +258,10 @@ class Conduct:
         if not process.dead():
             return
         self._printed(rank)
-        self._message(rank)  # what it told before
-        for fd in (process.status, process.output, process.wire.fileno()):
+        wire = process.wire.fileno()
+        while wire in self._selector.get_map():
+            self._message(rank)  # what it told before
+        for fd in (process.status, process.output):
             self._deaf_to(fd)
         self._stack(rank)
         self.rendezvous.died(rank, process.how_it_died)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 _LENGTH = struct.Struct("!Q")
 
 
-def framed(message: object) -> bytes:
+def framed(message: object) -> memoryview:
     """`message` as it is sent."""
-    data = pickle.dumps(message)
-    return _LENGTH.pack(len(data)) + data
+    stream = io.BytesIO(bytes(_LENGTH.size))
+    stream.seek(_LENGTH.size)
+    pickle.dump(message, stream)
+    data = stream.getbuffer()
+    _LENGTH.pack_into(data, 0, len(data) - _LENGTH.size)
+    return data
 
 
 class Frames:
@@ -20,6 +25,11 @@ class Frames:
 
     def __init__(self) -> None:
         self._data = bytearray()
+
+    @property
+    def in_midst(self) -> bool:
+        """Whether there is a part of a message."""
+        return bool(self._data)
 
     def whole(self, data: bytes) -> list[Any]:
         """The messages of which `data` was the last piece."""

@@ -16,9 +16,6 @@ from .fork_server import FDS, PID
 from .frames import Frames, framed
 from .wire import FromRank, ToRank
 
-SEND = 30.0
-"""Seconds in which a process takes what it is told; it listens whatever it does."""
-
 
 class RankDied(Exception):
     """The process is gone, and cannot be told anything."""
@@ -39,7 +36,7 @@ class Process:
         self.pid, self.wire, self.output, self.stack, self.status = pid, wire, output, stack, status
         self.exitcode: int | None = None
         self._frames = Frames()
-        wire.settimeout(SEND)
+        wire.setblocking(True)
         for fd in (output, stack, status):
             os.set_blocking(fd, False)
 
@@ -51,7 +48,7 @@ class Process:
         """
         self.write(framed(message))
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Hand it pieces of messages.
 
         Raises:
@@ -59,22 +56,26 @@ class Process:
         """
         try:
             self.wire.sendall(data)
-        except TimeoutError:  # a part has gone: it will understand nothing more
-            self.kill()
-            raise RankDied from None
         except OSError:
             raise RankDied from None
 
     def receive(self) -> list[tuple[int, FromRank]] | None:
         """The messages that are there, without waiting, each with the number of the run that it is about. None where
         not a byte is there, which on a wire that is ready says that the process is gone."""
-        data = self.read(self.wire.fileno())
+        data = b""
+        with suppress(BlockingIOError, ConnectionResetError):
+            data = self.wire.recv(1 << 18, socket.MSG_DONTWAIT)
         return self._frames.whole(data) if data else None
 
+    @property
+    def in_midst_of_message(self) -> bool:
+        """Whether a part of one has come."""
+        return self._frames.in_midst
+
     def read(self, fd: int) -> bytes:
-        """What has come through a pipe or the wire, without waiting; empty when nothing has."""
+        """What has come through a pipe, without waiting; empty when nothing has."""
         chunks = []
-        with suppress(BlockingIOError, ConnectionResetError):
+        with suppress(BlockingIOError):
             while chunk := os.read(fd, 1 << 16):
                 chunks.append(chunk)
                 if len(chunks) == 16:  # others want to be heard too
@@ -126,6 +127,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
+        self._control.setblocking(True)  # whatever a learner has said to `socket.setdefaulttimeout`
         code = (
             f"import sys; sys.path[:] = {json.dumps(sys.path)}; from course_lib.world import fork_server; "
             f"fork_server.serve({theirs.fileno()})"
@@ -157,6 +159,7 @@ class ForkServer:
             os.close(fd)
         mine = [read for read, _ in pipes]
         if not answer:
+            wire.close()
             for fd in mine:
                 os.close(fd)
             raise CourseError(

@@ -53,7 +53,7 @@ class Unfinished:
 
     Attributes:
         type: name of the exception's class.
-        text: the first line of what it was made with; empty where that is no text, as only its own code could tell it.
+        text: the first line of what it says; empty where only code of its own, or of what it was made with, could tell.
         site: the innermost line of the learner's.
     """
 
@@ -68,9 +68,13 @@ class Unfinished:
         if not isinstance(error, Exception | SystemExit):  # such as GeneratorExit, with which Python ends a generator
             return None
         site = _innermost(error.__traceback__)
-        text = error.args[0] if error.args and isinstance(error.args[0], str) else ""
-        line = text.partition("\n")[0][:LINE_LIMIT]
-        return None if site is None else Unfinished(type=type(error).__name__, text=line, site=site)
+        if site is None:
+            return None
+        args = BaseException.__dict__["args"].__get__(error)  # whatever its class makes of them
+        plain = all(type(arg) in (str, bytes, int, float, type(None)) for arg in args)
+        text = str(error) if plain and type(error).__module__ == "builtins" else args[0] if args else ""
+        line = text.strip().partition("\n")[0][:LINE_LIMIT] if type(text) is str else ""
+        return Unfinished(type=type(error).__name__, text=line, site=site)
 
     def __str__(self) -> str:
         return f"{self.type}: {self.text}" if self.text else self.type

@@ -50,7 +50,10 @@ def _message(
         unfinished = _unfinished(fault, reports)
         if unfinished:
             lines += unfinished
-            advice = "look at that exception first: a rank that raises takes another way than its peers."
+            advice = (
+                "look at that exception first: a rank that raises takes another way than its peers. If that is meant: "
+                f"{advice}"
+            )
     lines.append(f"Next: {advice}")
     busy = [report.rank for report in reports if not report.stopped]
     if busy:
@@ -216,11 +219,12 @@ def _activity(report: RankReport, fault: Fault, told: tuple[str, str] | None) ->
 
 
 def _unfinished(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
-    """The exceptions that brought ranks to their calls; nothing where all ranks have come the same way."""
+    """The exceptions that brought ranks to their calls; nothing where all members have come the same way."""
     calls = fault.calls | {report.rank: report.call for report in reports if report.call is not None}
     raised = {rank: call.unfinished for rank, call in calls.items() if call.unfinished is not None}
     texts = {rank: f"{one} at {quoted(one.site)}" for rank, one in raised.items()}
-    if len(texts) == len(reports) and len(set(texts.values())) == 1:
+    members = {rank for call in fault.calls.values() for rank in call.ranks}
+    if members <= raised.keys() and len({(raised[rank].type, raised[rank].site) for rank in members}) == 1:
         return []
     return [
         f"  That call of {who(ranks)} was made in an `except`, a `finally` or a `with`, after {text}"

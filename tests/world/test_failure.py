@@ -392,7 +392,7 @@ def test_what_a_rank_had_raised_before_a_call_that_does_not_fit_is_told(program,
     [told] = [line for line in lines(error) if line.startswith("  That call of rank 1 was made in an `except`, ")]
     assert ", after ValueError: invalid literal for int() with base 10: 'one' at test_failure.py line " in told
     assert told.endswith('(rank() - 1 or int("one")))')
-    assert "Next: look at that exception first" in str(error)
+    assert "Next: look at that exception first: " in str(error) and "If that is meant: bring the calls " in str(error)
 
 
 def over():
@@ -416,27 +416,67 @@ def the_end_of_a_generator():
             dist.all_reduce(torch.ones(2 + rank()))
 
     for _ in batches():
-        break
+        if rank() == 1:
+            break
 
 
-@pytest.mark.parametrize("program", [over, the_same_on_every_rank, the_end_of_a_generator])
+def the_same_with_another_text():
+    try:
+        raise ValueError(f"of rank {rank()}")
+    except ValueError:
+        dist.all_reduce(torch.ones(2 + rank()))
+
+
+def the_same_in_a_subgroup():
+    group = dist.new_group([0, 1])
+    try:
+        int("one")
+    except ValueError:
+        if rank() < 2:
+            dist.all_reduce(torch.ones(2 + rank()), group=group)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [over, the_same_on_every_rank, the_same_with_another_text, the_same_in_a_subgroup, the_end_of_a_generator],
+)
 def test_no_exception_is_blamed_that_led_no_rank_astray(program):
     error = failure(program)
     assert "That call" not in str(error) and "Next: give tensors of the same size on every rank" in str(error)
 
 
-def test_no_code_of_an_exception_is_run_for_a_call_that_follows_it():
-    class Silent(Exception):
-        def __str__(self) -> str:
-            raise AssertionError
+class Silent(Exception):
+    """Whose own code must not be run."""
 
+    @property
+    def args(self):
+        raise AssertionError
+
+    def __str__(self):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("exception", "told"),
+    [
+        (Silent(torch.ones(2)), "Silent"),
+        (Silent("a text"), "Silent: a text"),
+        (RuntimeError(torch.ones(2)), "RuntimeError"),
+        (RuntimeError("\n  two\nlines"), "RuntimeError: two"),
+        (FileNotFoundError(2, "No such file", "x"), "FileNotFoundError: [Errno 2] No such file: 'x'"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (SystemExit(3), "SystemExit: 3"),
+    ],
+)
+def test_an_exception_before_a_call_is_told_without_any_code_of_its_own(exception, told):
     def program():
         try:
-            raise Silent(torch.ones(2)) if rank() == 1 else Exception
-        except Exception:
+            if rank() == 1:
+                raise exception
+        finally:
             dist.all_reduce(torch.ones(2 + rank()))
 
-    assert ", after Silent at test_failure.py line " in str(failure(program))
+    assert f", after {told} at test_failure.py line " in str(failure(program))
 
 
 @pytest.mark.slow
