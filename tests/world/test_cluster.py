@@ -120,6 +120,18 @@ def test_what_is_larger_than_any_pipe_goes_through_both_ways(world):
 
 
 @pytest.mark.slow
+def test_who_hands_over_a_result_when_a_peer_fails_is_let_finish(world):
+    def program():
+        if rank() == 1:
+            time.sleep(1)
+            raise ValueError
+        return torch.zeros(25_000_000)
+
+    error = failure(world(2), program)
+    assert "new process" not in str(error)
+
+
+@pytest.mark.slow
 def test_what_was_printed_is_there_when_its_rank_is_done_however_late_the_kernel_reads(world, hold_up):
     def program():
         print("x" * 149_999)  # two pipes and a half
