@@ -46,6 +46,9 @@ LOCATE = 0.2
 GRACE = 0.5
 """Seconds in which ranks must stop after that, before their processes are ended."""
 
+HANDOVER = 60.0
+"""Seconds after that for who is in the midst of telling something, such as a large result."""
+
 DEATH = 5.0
 """Seconds in which a process that was killed is gone, however busy the machine is."""
 
@@ -120,7 +123,7 @@ class Conduct:
         for rank in self._there:
             self._tell(rank, Stop())
         self._hear_while(lambda: bool(self._there), GRACE)
-        self._hear_while(lambda: any(self._processes[rank].in_midst_of_message for rank in self._there), STARTING)
+        self._hear_while(lambda: any(self._processes[rank].in_midst_of_message for rank in self._there), HANDOVER)
         for rank in self._there:
             self._processes[rank].kill()
         self._hear_while(lambda: bool(self._there), DEATH)

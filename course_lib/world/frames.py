@@ -1,4 +1,7 @@
-"""Messages through a socket, which knows only bytes: each is pickled, and comes after its length."""
+"""Messages through a socket, which knows only bytes: each is pickled, and comes after its length.
+
+`multiprocessing.connection` does the same, and can only wait for the whole of one.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,42 @@
 """What tests of several backends use."""
 
+import os
+import socket
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from course_lib.world.conduct import Conduct
+from course_lib.world.process import Process
+
+
+@dataclass
+class FarEnd:
+    """What a process would hold: the socket on which it tells, and where its end is told.
+
+    Attributes:
+        process: what the kernel has of it.
+    """
+
+    process: Process
+    wire: socket.socket
+    status: int
+
+
+@pytest.fixture
+def far_end() -> Iterator[FarEnd]:
+    """That of a process that is not there."""
+    wire, theirs = socket.socketpair()
+    pipes = [os.pipe() for _ in ("output", "stack", "status")]
+    process = Process(0, wire, *(read for read, _ in pipes))
+    yield FarEnd(process=process, wire=theirs, status=pipes[2][1])
+    process.exitcode = 0  # there is none to be ended
+    process.close()
+    theirs.close()
+    for _, write in pipes:
+        os.close(write)
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import socket
 import pytest
 
 from course_lib.world.frames import Frames, framed
-from course_lib.world.process import ForkServer, Process, RankDied
+from course_lib.world.process import ForkServer, RankDied
+from tests.world.conftest import FarEnd
 
 MESSAGES = ["", ("a tuple", 2), b"x" * 100_000]
 
@@ -18,22 +19,8 @@ def test_messages_come_whole_in_whatever_pieces(size: int) -> None:
     assert [message for piece in pieces for message in frames.whole(piece)] == MESSAGES
 
 
-@pytest.fixture
-def two_ends():
-    """The kernel's side of a process, and the socket of that process."""
-    wire, theirs = socket.socketpair()
-    pipes = [os.pipe() for _ in range(3)]
-    process = Process(os.getpid(), wire, *(read for read, _ in pipes))
-    process.exitcode = 0  # there is none to be killed
-    yield process, theirs
-    process.close()
-    theirs.close()
-    for _, write in pipes:
-        os.close(write)
-
-
-def test_who_hears_does_not_wait(two_ends: tuple[Process, socket.socket]) -> None:
-    process, theirs = two_ends
+def test_who_hears_does_not_wait(far_end: FarEnd) -> None:
+    process, theirs = far_end.process, far_end.wire
     message = bytes(framed((1, "told")))
     assert process.receive() is None
     theirs.sendall(message[:5])
@@ -46,14 +33,13 @@ def test_who_hears_does_not_wait(two_ends: tuple[Process, socket.socket]) -> Non
     assert process.receive() is None
 
 
-def test_what_a_process_told_is_heard_though_it_ended_before_it_heard_all(
-    two_ends: tuple[Process, socket.socket],
-) -> None:
-    process, theirs = two_ends
+def test_what_a_process_told_is_heard_though_it_ended_before_it_heard_all(far_end: FarEnd) -> None:
+    process, theirs = far_end.process, far_end.wire
     process.write(b"unread")
     theirs.sendall(framed((1, "told")))
     theirs.close()
     assert process.receive() == [(1, "told")]
+    assert process.receive() is None
     with pytest.raises(RankDied):
         process.write(b"more")
 

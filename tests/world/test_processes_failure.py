@@ -17,9 +17,14 @@ import torch.distributed as dist
 
 from course_lib import RankError, World
 from course_lib.world import conduct
+from course_lib.world.calls import Call
+from course_lib.world.conduct import Conduct
+from course_lib.world.fork_server import PID
+from course_lib.world.frames import framed
 from course_lib.world.pool import pool
 from course_lib.world.process import Process
-from course_lib.world.wire import TELL_STACK
+from course_lib.world.sites import Site
+from course_lib.world.wire import TELL_STACK, Outside
 from tests.world import programs
 from tests.world.programs import lines, total
 
@@ -207,22 +212,16 @@ def test_a_rank_that_dies_where_it_waits_stays_dead_when_the_others_come():
     assert list(World(3, backend="processes").run(remembered)) == [0, None, 2]
 
 
-@pytest.mark.slow
-def test_what_a_rank_told_before_it_died_is_heard_first(hold_up):
-    def program():
-        if rank() == 1:
-            threading.Timer(1, os.kill, (os.getpid(), signal.SIGKILL)).start()
-            time.sleep(0.2)
-            dist.all_reduce(torch.ones(2), async_op=True)
-            dist.barrier()
-        time.sleep(30)
-
-    world = World(2, backend="processes")
-    world.run(rank)
-    hold_up(2)
-    error = programs.failure(world, program)
-    assert [report.state for report in error.ranks] == ["running", "died"]
-    assert "  rank 1 died in barrier #1 at " in str(error)
+def test_what_a_rank_told_before_it_died_is_heard_first(far_end):
+    call = Call(op="barrier", group_name="", ranks=(), site=Site(filename="", line=1, function=""))
+    far_end.wire.sendall(framed((1, Outside(call=call))))
+    os.write(far_end.status, PID.pack(-signal.SIGKILL))
+    conduct = Conduct([far_end.process], 1, [])
+    conduct._died(0)
+    while conduct._hear(0):
+        pass
+    [report] = conduct.rendezvous.reports(lambda _: None)
+    assert (report.state, report.call) == ("died", call)
 
 
 def test_ranks_that_died_between_two_runs_are_replaced(capsys):
