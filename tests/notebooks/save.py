@@ -6,11 +6,14 @@ python -m tests.notebooks.save [NOTEBOOK...]
 import os
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
 
 from course_lib.lessons import NOTEBOOKS
 
@@ -18,7 +21,10 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def save(path: Path) -> None:
-    """Execute the notebook at `path`, and write it as it is shipped: without widgets, which live only in a kernel."""
+    """Execute the notebook at `path`, and write it as it is shipped.
+
+    Widgets are left out: they live only in a kernel. The answers to predictions are folded.
+    """
     notebook = nbformat.read(path, as_version=4)
     metadata = deepcopy(notebook.metadata)
     with tempfile.TemporaryDirectory() as home:
@@ -31,7 +37,39 @@ def save(path: Path) -> None:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET, None)
+    fold_answers(notebook)
     nbformat.write(notebook, path)
+
+
+def fold_answers(notebook: NotebookNode) -> None:
+    """Fold the outputs that answer predictions. JupyterLab unfolds an output when its cell is run."""
+    for cell in notebook.cells:
+        cell.metadata.pop("jupyter", None)
+    for cell in answers(notebook.cells):
+        cell.metadata["jupyter"] = {"outputs_hidden": True}
+        cell.outputs.insert(0, new_output("display_data"))  # a fold shows the first line of the first output
+
+
+def asks(cell: NotebookNode) -> bool:
+    """Whether the cell asks for a prediction, in its text or with a field."""
+    return ("**Predict" if cell.cell_type == "markdown" else "predict(") in cell.source
+
+
+def answers(cells: Iterable[NotebookNode]) -> Iterator[NotebookNode]:
+    """Find the code cells whose outputs answer a prediction.
+
+    These are all cells from the prediction to the first text after an output. If the prediction has a field, they reach
+    to its `reveal` at least. Fields and exercises never count.
+    """
+    asked = answered = field = False
+    for cell in cells:
+        if asks(cell):
+            asked, answered, field = True, False, field or cell.cell_type == "code"
+        elif cell.cell_type == "markdown":
+            asked = field or (asked and not answered)
+        elif asked and cell.outputs and not cell.source.startswith("@exercise"):
+            answered, field = True, field and ".reveal(" not in cell.source
+            yield cell
 
 
 if __name__ == "__main__":

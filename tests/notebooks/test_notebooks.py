@@ -8,9 +8,11 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+from nbformat.v4 import new_output
 
 from course_lib import exercises
 from course_lib.progress import ExerciseProgress, Progress
+from tests.notebooks.save import answers, asks
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 EXERCISE = re.compile(r'@exercise\("(.+)"\)\n')
@@ -94,6 +96,24 @@ def test_what_is_tagged_to_fail_fails(path: Path) -> None:
     for cell in code_cells(read(path)):
         failed = any(output.output_type == "error" for output in cell.outputs)
         assert failed == ("raises-exception" in cell.metadata.get("tags", [])), cell.source
+
+
+@lessons
+def test_the_answers_to_predictions_are_folded_and_nothing_else(path: Path) -> None:
+    cells = read(path).cells
+    folded = {cell.id: cell for cell in cells if cell.metadata.get("jupyter") == {"outputs_hidden": True}}
+
+    assert list(folded) == [cell.id for cell in answers(cells)]
+    for cell in folded.values():
+        assert cell.outputs[0] == new_output("display_data"), "a fold shows the first line of the first output"
+    for number, cell in enumerate(cells):
+        if asks(cell):
+            assert first_answer(cells[number + 1 :]).id in folded, cell.source
+
+
+def first_answer(cells: list[NotebookNode]) -> NotebookNode:
+    """The first cell with an output, except for fields and exercises."""
+    return next(cell for cell in cells if cell.get("outputs") and not (asks(cell) or EXERCISE.match(cell.source)))
 
 
 @lessons

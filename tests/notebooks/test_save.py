@@ -1,0 +1,52 @@
+"""What the tool that saves the lessons folds: the answers to predictions."""
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from tests.notebooks.save import fold_answers
+
+
+def text(source: str = "Now.") -> NotebookNode:
+    return new_markdown_cell(source)
+
+
+def question() -> NotebookNode:
+    return text("Now.\n\n**Predict:** which?")
+
+
+def code(source: str) -> NotebookNode:
+    return new_code_cell(source, outputs=[new_output("stream", name="stdout", text="42\n")])
+
+
+def folded(*cells: NotebookNode) -> list[str]:
+    """The sources of the cells that are saved folded."""
+    notebook = new_notebook(cells=list(cells))
+    fold_answers(notebook)
+    nbformat.validate(notebook)
+    return [cell.source for cell in notebook.cells if cell.metadata.get("jupyter") == {"outputs_hidden": True}]
+
+
+def test_outputs_from_a_prediction_to_the_next_text_are_folded() -> None:
+    assert folded(code("a"), question(), code("b"), code("c"), text(), code("d")) == ["b", "c"]
+
+
+def test_a_text_before_the_first_output_does_not_end_a_prediction() -> None:
+    assert folded(question(), new_code_cell("x = 1"), text(), code("a"), text(), code("b")) == ["a"]
+
+
+def test_a_field_is_open_until_its_reveal() -> None:
+    field, reveal = code('guess = predict("a.b", "Which?")'), code("guess.reveal(42)")
+
+    assert folded(field, code("a"), text(), reveal, code("b"), text(), code("c")) == ["a", reveal.source, "b"]
+
+
+def test_an_exercise_is_not_folded() -> None:
+    assert folded(question(), code('@exercise("a.b")\ndef f(): ...'), code("a")) == ["a"]
+
+
+def test_a_cell_that_no_longer_answers_is_unfolded() -> None:
+    cell = code("a")
+    cell.metadata["jupyter"] = {"outputs_hidden": True}
+
+    assert folded(cell) == []
