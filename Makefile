@@ -4,7 +4,7 @@ LAB_ARGS ?=
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/installed
 
-.PHONY: help lab test test-elsewhere gpu bench endurance notebooks site clean
+.PHONY: help lab test test-elsewhere gpu bench endurance notebooks screenshot site clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -34,6 +34,9 @@ endurance: $(INSTALLED)  ## an hour in one kernel, more seeds, killed writers of
 
 notebooks: $(INSTALLED)  ## execute every notebook and save its outputs, as they are shipped
 	$(VENV_PYTHON) -m tests.notebooks.save
+
+screenshot: $(INSTALLED)  ## take the README's picture again: docs/screenshot.png (needs Chromium)
+	$(VENV_PYTHON) -m docs.screenshot
 
 site: $(INSTALLED)  ## write the lessons as web pages to site/
 	$(VENV_PYTHON) -m nbconvert --to html --output-dir site notebooks/*.ipynb

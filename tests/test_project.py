@@ -122,6 +122,13 @@ def test_the_oldest_python_is_the_same_everywhere() -> None:
     assert f"Python {major}.{minor} or newer" in (ROOT / "README.md").read_text()
 
 
+# README.md
+
+
+def test_the_readmes_picture_is_small() -> None:
+    assert (ROOT / "docs" / "screenshot.png").stat().st_size < 300_000
+
+
 # Imports
 
 # Which part of course_lib may import which. A part is a module or a folder of course_lib.
@@ -260,12 +267,15 @@ def test_an_ordinary_path_or_address_is_not_taken_for_a_private_place() -> None:
     assert not private_places("tests/home/x, ~/work/x, /usr/bin/env, https://example.org/home/ann")
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_links_lead_somewhere(page: str) -> None:
-    targets = re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text())
-    local = [target for target in targets if not target.startswith("http")]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
-    assert [target for target in local if not (ROOT / target).exists()] == []
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)]+)\)", page.read_text())
+    local = [target.partition("#")[0] for target in targets if not target.startswith(("http", "#"))]
+
+    assert [target for target in local if not (page.parent / target).exists()] == []
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.name)
