@@ -4,6 +4,18 @@ LAB_ARGS ?=
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/installed
 
+# On Linux, pip installs PyTorch with CUDA, which is gigabytes. Without an NVIDIA GPU, pip also gets PyTorch's index of
+# CPU builds, and prefers those. `make` first asks whether that index answers: if it does not, pip retries for seconds,
+# for each package. An empty CPU_INDEX turns this off, and so does a PIP_EXTRA_INDEX_URL of your own.
+CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+SYSTEM := $(shell uname -s)
+NVIDIA := $(wildcard /dev/nvidia* /proc/driver/nvidia $(addsuffix /nvidia-smi,$(subst :, ,$(PATH))))
+ASK := from urllib.request import Request, urlopen; \
+    urlopen(Request("$(CPU_INDEX)/torch/", headers={"User-Agent": "pip"}), timeout=5)
+ifeq ($(SYSTEM)$(strip $(NVIDIA) $(PIP_EXTRA_INDEX_URL)),Linux)
+EXTRA_INDEX = $(shell $(PYTHON) -c '$(ASK)' 2>/dev/null && echo --extra-index-url $(CPU_INDEX))
+endif
+
 .PHONY: help lab test test-elsewhere gpu bench endurance notebooks screenshot site clean
 
 help:  ## show this list
@@ -52,6 +64,6 @@ $(INSTALLED): pyproject.toml $(addprefix requirements/,course.txt test.txt clust
 	         'Name one that is: make PYTHON=python3.12 lab' >&2; exit 1; }
 	@test -x .venv/bin/pip || $(PYTHON) -m venv .venv || { \
 	    echo 'Python could not make .venv. On Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }
-	$(VENV_PYTHON) -m pip install --disable-pip-version-check \
+	$(VENV_PYTHON) -m pip install --disable-pip-version-check $(EXTRA_INDEX) \
 	    --constraint requirements/indirect.txt --editable '.[test]'
 	@touch $@

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -122,6 +123,31 @@ def test_the_oldest_python_is_the_same_everywhere() -> None:
     assert f"Python {major}.{minor} or newer" in (ROOT / "README.md").read_text()
 
 
+# The CPU build of torch. urllib answers a data: address by itself, and no machine has the folder /nowhere.
+
+
+@pytest.mark.parametrize(
+    ("variables", "added"),
+    [
+        (["CPU_INDEX=data:,index"], True),
+        (["CPU_INDEX=data:,index", "NVIDIA=/dev/nvidia0"], False),
+        (["CPU_INDEX=data:,index", "PIP_EXTRA_INDEX_URL=https://example.org/cuda"], False),
+        (["CPU_INDEX=data:,index", "SYSTEM=Darwin"], False),
+        (["CPU_INDEX=file:///nowhere"], False),
+        (["CPU_INDEX="], False),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_make_adds_the_index_of_cpu_builds_where_it_helps(variables: list[str], added: bool) -> None:
+    machine = ["SYSTEM=Linux", "NVIDIA=", "PIP_EXTRA_INDEX_URL=", *variables]
+    environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+    command = ["make", "--dry-run", "--always-make", f"PYTHON={sys.executable}", ".venv/installed", *machine]
+    printed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert "pip install" in printed
+    assert ("--extra-index-url data:,index" in printed) == added
+
+
 # README.md
 
 
@@ -229,7 +255,7 @@ def test_a_forbidden_import_is_found(file: str, source: str, found: list[str]) -
 
 PATH_OF_A_MACHINE = re.compile(r"(?<![\w./~-])/(?:home|Users|root|work|srv|mnt|media|tmp)/\w|\b[A-Z]:\\\w")
 PACKAGE_INDEX = re.compile(r"https?://[^\s\"')]*(?:pypi|pythonhosted|registry|/simple\b|/whl\b)[^\s\"')]*")
-INDEXES_FOR_READERS = {"https://download.pytorch.org/whl/cpu"}  # README.md: the CPU build of torch
+INDEXES_FOR_READERS = {"https://download.pytorch.org/whl/cpu"}  # README.md, Makefile: the CPU build of torch
 
 
 def published_files() -> list[Path]:
