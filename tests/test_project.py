@@ -19,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from course_lib import doctor
+from course_lib.lessons import lessons, read_cells
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -149,6 +150,32 @@ def test_make_adds_the_index_of_cpu_builds_where_it_helps(variables: list[str], 
 
 
 # README.md
+
+
+def minutes(lesson: Path) -> int:
+    """The lesson's time, from the table at its top."""
+    prose = "\n".join(source for kind, source in read_cells(lesson) if kind == "markdown")
+    (time,) = re.findall(r"^\| Time \| (\d+) (minute|hour)s \|$", prose, re.MULTILINE)
+    return int(time[0]) * {"minute": 1, "hour": 60}[time[1]]
+
+
+def test_the_readme_counts_lessons_exercises_and_hours() -> None:
+    course = lessons()
+    exercises = {name for lesson in course for name in lesson.exercises}
+    hours = round(sum(minutes(lesson.path) for lesson in course) / 60)
+
+    readme = (ROOT / "README.md").read_text()
+    assert f"about {hours} hours: {len(course)} lessons with {len(exercises)} exercises" in readme
+
+
+def test_the_readmes_numbers_are_those_of_the_benchmarks() -> None:
+    readme, results = ((ROOT / page).read_text() for page in ("README.md", "benchmarks/RESULTS.md"))
+
+    assert "about a hundredth of a second" in readme
+    (failure_seconds,) = re.findall(r"^\| World\(4\), a rank's failure[^|]*\| ([\d.]+) s \|", results, re.MULTILINE)
+    assert 0.005 < float(failure_seconds) < 0.02
+    assert "7.5 B parameters on 64 ranks" in readme
+    assert "7.5 B parameters, Stage3 on 64 ranks" in results
 
 
 def test_the_readmes_picture_is_small() -> None:
