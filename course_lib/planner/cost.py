@@ -102,7 +102,9 @@ def seconds(op: str, nbytes: float, group: Group) -> float:
 
 
 def bus_bandwidth(op: str, nbytes: float, measured_seconds: float, ranks: int) -> float:
-    """Bytes a second that each rank's link must have carried, as NCCL's tests define it (doc/PERFORMANCE.md).
+    """Bytes a second that each rank's link carried, as NCCL's tests define it (doc/PERFORMANCE.md).
+
+    That holds where ranks pass messages, as in a ring. Where switches add, as with NVLS, no link carried that much.
 
     Independent of the number of ranks: n / t times 2(N-1)/N for an all-reduce, (N-1)/N for a reduce-scatter or an
     all-gather, 1 for a broadcast.

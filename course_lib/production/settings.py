@@ -61,7 +61,7 @@ SETTINGS: dict[str, Setting] = {
         does="Scales all gradients down to this norm where theirs is larger. 0 switches it off.",
         costs="A norm over all ranks: one small all-reduce in a step.",
         fsdp2="torch.nn.utils.clip_grad_norm_(model.parameters(), ...), which clips nothing unless you call it.",
-        default="1.0",
+        default="1.0; 0 before DeepSpeed 0.19.3",
     ),
     "optimizer.type": Setting(
         kind="text",

@@ -10,7 +10,7 @@ from .ring import ring_seconds
 
 
 def bus_bandwidth(op: str, nbytes: float, seconds: float, ranks: int) -> float:
-    """Bytes a second that each link carried, as NCCL's tests define it."""
+    """Bytes a second that each link of a ring carried, as NCCL's tests define it."""
     rounds = 2 if op == "all_reduce" else 1
     return rounds * (ranks - 1) / ranks * nbytes / seconds
 
@@ -54,7 +54,7 @@ def measured_bus(rng: random.Random) -> Numeric:
         "its bus bandwidth, in GB a second?",
         expected=bus_bandwidth(op, gigabytes * 1e9, ms * 1e-3, ranks) / 1e9,
         unit="GB a second",
-        right="That is what each link carried, and what you can compare with a data sheet.",
+        right="In a ring, that is what each link carried: you can compare it with the link's bandwidth.",
         wrong="Divide bytes by seconds first. Then: what share of these bytes went over a link?",
         mistakes=(
             Mistake.near(algorithm / 1e9, "That is the algorithm bandwidth: bytes of the tensor by seconds."),

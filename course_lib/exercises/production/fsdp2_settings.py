@@ -143,11 +143,12 @@ def draw(rng: random.Random, number: int) -> Case:
 FSDP2_SETTINGS = Exercise(
     name="production.fsdp2_settings",
     title="From DeepSpeed to FSDP2",
-    task="Translate a DeepSpeed configuration of stage 2 or 3. What it leaves out has DeepSpeed's default: gradients "
-    "are clipped to 1.0, and `gradient_clipping` 0 means that they are not; nothing is `enabled`; a `device` to "
-    'offload to is `"none"`. FSDP2 offloads all or nothing: so do it where either of the two is offloaded to the '
-    'CPU. Stage 2 has parameters whole from forward to backward. `"gradient_accumulation_steps"` may be missing: with '
-    "a `train_batch_size`, that is the micro-batch times the steps times the ranks; with none, it is 1.",
+    task="Translate a DeepSpeed configuration of stage 2 or 3. What it leaves out has the default of "
+    "DeepSpeed 0.19.8: gradients are clipped to 1.0, and `gradient_clipping` 0 means that they are not; nothing is "
+    '`enabled`; a `device` to offload to is `"none"`. FSDP2 offloads all or nothing: so do it where either of the two '
+    'is offloaded to the CPU. Stage 2 has parameters whole from forward to backward. `"gradient_accumulation_steps"` '
+    "may be missing: with a `train_batch_size`, that is the micro-batch times the steps times the ranks; with none, it "
+    "is 1.",
     stub=stubs.fsdp2_settings,
     reference=fsdp2_settings,
     draw=draw,
@@ -157,7 +158,8 @@ FSDP2_SETTINGS = Exercise(
         Mistake(
             id="no-clipping-by-default",
             solution=settings_with("max_norm", lambda config, ranks: config.get("gradient_clipping") or None),
-            told="Where the configuration says nothing of clipping, you do not clip. DeepSpeed does, to a norm of 1.0.",
+            told="Where the configuration says nothing of clipping, you do not clip. DeepSpeed 0.19.8 clips to a norm "
+            "of 1.0.",
             action='Give `get` the default: `config.get("gradient_clipping", 1.0)`.',
         ),
         Mistake(
@@ -249,7 +251,8 @@ FSDP2_SETTINGS = Exercise(
         '    "max_norm": config.get("gradient_clipping", ...) or None,\n    ...\n}\n```',
     ],
     explanation="A configuration says as much by what it leaves out. Clipping is the default that bites: move a "
-    "training from DeepSpeed to FSDP2 without it, and the losses part at the first large gradient. Not all translates: "
-    "FSDP2 offloads parameters, gradients and optimizer state together, and with its parameters whole only between "
-    "forward and backward its stage 2 holds less between steps than DeepSpeed's.",
+    "training from DeepSpeed to FSDP2 without it, and the losses part at the first large gradient. (Before release "
+    "0.19.3, DeepSpeed did not clip by default.) Not all translates: FSDP2 offloads parameters, gradients and "
+    "optimizer state together, and with its parameters whole only between forward and backward its stage 2 holds less "
+    "between steps than DeepSpeed's.",
 )

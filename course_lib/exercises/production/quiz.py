@@ -111,13 +111,14 @@ QUIZ = register(
             Question(
                 id="clipping",
                 ask=Choice(
-                    prompt="A training moves from DeepSpeed to FSDP2. Its configuration says nothing of clipping. The "
-                    "losses agree for some steps, then part. What is the likely reason?",
+                    prompt="A training moves from DeepSpeed 0.19.8 to FSDP2. Its configuration says nothing of "
+                    "clipping. The losses agree for some steps, then part. What is the likely reason?",
                     options=(
                         Option(
-                            text="DeepSpeed clips gradients to a norm of 1.0 unless it is told otherwise.",
+                            text="DeepSpeed clips gradients to a norm of 1.0 unless the configuration says otherwise.",
                             right=True,
-                            feedback="So FSDP2 has to be told to: torch.nn.utils.clip_grad_norm_(params, 1.0).",
+                            feedback="It does so since release 0.19.3. With FSDP2, call torch.nn.utils.clip_grad_norm_ "
+                            "yourself.",
                         ),
                         Option(
                             text="FSDP2 sums gradients where DeepSpeed averages them.",
