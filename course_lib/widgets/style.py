@@ -101,6 +101,17 @@ SHEET = """
 
 /* The plain-text form stands in for a widget that is not alive, and only for that. */
 .jp-OutputArea:has(.course-widget) .course-text { display: none; }
+
+/* When its kernel has ended, a card keeps what it says. ipywidgets would put a red icon before each of its parts. */
+.course-widget .jupyter-widgets-disconnected::before { content: none; }
+.course-widget.jupyter-widgets-disconnected::before {
+  content: "The kernel that ran this cell has ended. Run this cell to go on.";
+  color: inherit;
+  font: inherit;
+  padding: 0.25em 0;
+}
+.course-widget.jupyter-widgets-disconnected .widget-button { display: none; }
+.course-widget.jupyter-widgets-disconnected :is(input, select) { opacity: 0.6; pointer-events: none; }
 """
 
 # JupyterLab takes a letter that is typed outside of text, with a list or a button in focus, say, for a command to the
@@ -118,7 +129,16 @@ widget.addEventListener('keydown', event => {
   if (typed) event.target.dispatchEvent(new Event('change', {bubbles: true}));
 }, true);
 """
-_WRAP = "white-space: pre-wrap; word-break: normal"  # JupyterLab would break lines inside words
+# JupyterLab breaks lines of output inside words, unless it is asked not to.
+_CARD = (
+    "white-space: pre-wrap; word-break: normal; "
+    "border: 1px solid #999999; border-radius: 0.25em; padding: 0.75em 1em; max-width: 60em"
+)
+# A saved widget has no model, and JupyterLab shows "Loading widget", then "model not found" in its place: an output
+# without elements. A notebook that is not trusted loses this style, but there JupyterLab shows no widget at all.
+_NO_ERROR = """<style>
+.jp-OutputArea:has(.course-text) .lm-Panel.jp-OutputArea-output:not(:has(*)) { display: none; }
+</style>"""
 _MARKS = re.compile(r"`([^`]+)`|(?<!\w)\*(\w[^*`]*)\*(?!\w)")
 
 
@@ -181,5 +201,6 @@ def display_with_text(widget: Widget, *, text: str, summary: str) -> None:
 
 def display_text(text: str) -> None:
     """Display the plain-text form of a widget, which is hidden while the widget is alive."""
-    html = f'<pre class="course-text" style="{_WRAP}">{escape(text)}</pre>'
+    state = "This is how the card was when the cell ran. Run this cell to go on."
+    html = f'<pre class="course-text" style="{_CARD}">{escape(text)}\n\n{state}</pre>{_NO_ERROR}'
     display({"text/html": html, "text/plain": text}, raw=True)

@@ -1,0 +1,83 @@
+"""A lesson without its kernel: saved and opened on another day, or after a restart of the kernel."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, open_notebook, run_all, wait_until_idle
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+NAME = "day-two.ipynb"
+CELLS = [
+    "from course_lib import choose_world, exercise, predict, quiz, show_planner",
+    "choose_world()",
+    'guess = predict("browser.sum", "What is `6 * 7`?", tolerance=0)',
+    '@exercise("ranks.hello")\ndef hello() -> str:\n    return "hello"',
+    'quiz("start")',
+    "show_planner()",
+]
+WIDGETS = range(1, 6)
+LOST = "Error displaying widget: model not found"
+GO_ON = "Run this cell to go on."
+TEXTS_BEFORE = """widget => [widget, ...widget.querySelectorAll('*')]
+    .map(part => getComputedStyle(part, '::before').content).filter(text => text !== 'none' && text !== 'normal')"""
+
+
+@pytest.fixture
+def lesson(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Page:
+    """A short lesson with every widget, open, and every cell run."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, notebooks / NAME)
+    open_notebook(page, jupyterlab, NAME)
+    run_all(page)
+    for number in WIDGETS:
+        expect(cell(page, number).locator(".course-widget")).to_be_visible(timeout=READY_MS)
+        expect(cell(page, number).locator(".course-text").first).to_be_hidden()
+    return page
+
+
+def cell(page: Page, number: int) -> Locator:
+    return page.locator(".jp-Notebook .jp-Cell").nth(number)
+
+
+def open_on_day_two(page: Page, server: JupyterLab) -> None:
+    """Save, end the kernel, and open the notebook with a new one; until the old widgets are given up."""
+    page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+    page.wait_for_function(f"!{NOTEBOOK}.context.model.dirty", timeout=READY_MS)
+    page.evaluate(f"async () => await {NOTEBOOK}.sessionContext.shutdown()")
+    open_notebook(page, server, NAME)
+
+
+def test_on_day_two_each_widget_is_its_text(lesson: Page, jupyterlab: JupyterLab) -> None:
+    open_on_day_two(lesson, jupyterlab)
+    expect(lesson.get_by_text(LOST)).to_have_count(len(WIDGETS), timeout=READY_MS)
+
+    for number in WIDGETS:
+        expect(cell(lesson, number).get_by_text(LOST)).to_be_hidden()
+    for number in WIDGETS:
+        expect(cell(lesson, number).get_by_text(GO_ON)).to_be_visible()
+    expect(cell(lesson, 2).get_by_text("Predict: What is `6 * 7`?")).to_be_visible()
+    expect(cell(lesson, 3).get_by_text("ranks.hello: failed")).to_be_visible()
+
+    run_all(lesson)
+    for number in WIDGETS:
+        expect(cell(lesson, number).locator(".course-widget")).to_be_visible(timeout=READY_MS)
+        expect(cell(lesson, number).get_by_text(GO_ON)).to_be_hidden()
+
+
+def test_after_a_restart_a_card_keeps_what_it_says_and_has_nothing_to_click(lesson: Page) -> None:
+    lesson.evaluate(f"async () => await {NOTEBOOK}.sessionContext.session.kernel.restart()")
+    wait_until_idle(lesson, READY_MS / 1000)
+
+    for number in WIDGETS:
+        widget = cell(lesson, number).locator(".course-widget")
+        assert widget.evaluate(TEXTS_BEFORE) == [f'"The kernel that ran this cell has ended. {GO_ON}"']
+        assert widget.locator(".widget-button").locator("visible=true").count() == 0
+    expect(cell(lesson, 3).locator(".course-widget").get_by_text("Not right yet.")).to_be_visible()
+
+    run_all(lesson)
+    expect(cell(lesson, 4).get_by_role("button", name="Check").first).to_be_visible(timeout=READY_MS)
