@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import CourseError
+from ..errors import CourseError, wrapped
 from .calls import Call
 from .raised import Raised
 from .sites import Site
@@ -81,7 +80,7 @@ class RankError(CourseError):
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of the frames of this library."""
-        lines = [_wrapped(f"{type(self).__name__}: {self}")]
+        lines = [wrapped(f"{type(self).__name__}: {self}")]
         if self.traceback:
             lines.append("\nLibrary frames are left out; they are in the error's .traceback.")
         return lines
@@ -92,15 +91,7 @@ class Interrupted(KeyboardInterrupt):
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of the frames of this library."""
-        return [_wrapped(f"KeyboardInterrupt: {self}")]
-
-
-def _wrapped(text: str) -> str:
-    """`text` in lines that fit a notebook: JupyterLab breaks longer ones inside words."""
-    return "\n".join(
-        textwrap.fill(line, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-        for line in text.split("\n")
-    )
+        return [wrapped(f"KeyboardInterrupt: {self}")]
 
 
 def _rebuild(message: str, kind: str, rank: int, ranks: Sequence[RankReport], output: Sequence[str]) -> RankError:
