@@ -1,16 +1,18 @@
-"""A figure as the notebook shows it: drawn by matplotlib, right in light and in dark themes, and readable as text.
+"""A figure as the notebook shows it: drawn on white by matplotlib, right in every theme, and readable as text.
 
-No one colour of text is legible on both white and JupyterLab's dark background: a contrast of 4.5 to 1 with the one
-excludes it with the other. So a figure is inline SVG in which whatever would be black is drawn in `INK`, and `INK`
-then becomes `currentColor`: the text colour of the page, whichever theme is on, also when it changes later.
+A figure is an image: JupyterLab takes inline SVG out of a notebook that it does not trust, and leaves only its words.
+An image does not know the colours of the page, and no one colour of text is legible on both white and JupyterLab's
+dark background. So a figure has a white background of its own.
 Colours are those of Okabe and Ito, which people with any common colour vision tell apart; hatches repeat what they
-say, and outlines in `INK` part what the background would swallow.
+say, and outlines in `INK` part neighbours.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +22,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-INK = "#0a0b0c"
-"""Stands for the page's text colour; used by nothing else."""
+INK, PAPER = "black", "white"
+"""Lines and letters that are no data, and what they stand on."""
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, VERMILION, YELLOW, GREY = "#56B4E9", "#D55E00", "#F0E442", "#999999"
@@ -29,7 +31,10 @@ PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW)
 HATCHES = ("", "////", "----", "xxxx", "||||", "++++", "\\\\\\\\")
 
 _STYLE = {
-    "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's size when it is zoomed
+    "svg.fonttype": "none",  # text stays text, which is shorter than its outlines
+    "svg.hashsalt": "course",  # the same figure has the same ids
+    "savefig.facecolor": PAPER,
+    "axes.facecolor": PAPER,
     "font.size": 10,
     "hatch.linewidth": 0.5,
     "axes.spines.top": False,
@@ -46,7 +51,7 @@ class Picture:
     """A figure that shows itself as the last value of a cell.
 
     Attributes:
-        svg: the figure.
+        svg: the figure, a file of its own.
         caption: a sentence that says what to see.
         text: the same facts, for those who cannot see it.
     """
@@ -62,9 +67,17 @@ class Picture:
     def html(self) -> str:
         """The figure with its caption, and its text to unfold."""
         return (
-            f'<figure style="margin: 0.5em 0">{self.svg}<figcaption>{escape(self.caption)}</figcaption>'
+            f'<figure style="margin: 0.5em 0">{self.image}<figcaption>{escape(self.caption)}</figcaption>'
             f"<details><summary>The figure as text</summary><pre>{escape(self.text)}</pre></details></figure>"
         )
+
+    @property
+    def image(self) -> str:
+        """The figure as an `<img>`, whose size is known before it is drawn, so that the page does not jump."""
+        root, data = ET.fromstring(self.svg).attrib, base64.b64encode(self.svg.encode()).decode()
+        ratio = " / ".join(root["viewBox"].split()[2:])
+        style = f"width: {root['width']}; aspect-ratio: {ratio}; max-width: 100%"
+        return f'<img alt="{escape(self.caption)}" style="{style}" src="data:image/svg+xml;base64,{data}">'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self.html, "text/plain": repr(self)}
@@ -80,24 +93,10 @@ def drawing() -> Iterator[None]:
 def picture(figure: Figure, *, caption: str, text: str) -> Picture:
     """Close what was drawn: from here on it is a `Picture`. Call it within `drawing`."""
     out = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": caption + text}):  # ids: other figures have others, the same the same
-        figure.savefig(out, format="svg", transparent=True)
-    svg = _at_home_in_a_page(out.getvalue()).replace(INK, "currentColor")
-    head = f'<svg role="img" aria-label="{escape(caption)}" style="max-width: 100%; height: auto; {_LINES}"'
-    return Picture(svg=head + svg.removeprefix("<svg"), caption=caption, text=text)
-
-
-_LINES = "stroke-linejoin: round; stroke-linecap: butt"  # matplotlib's own rule, which would hold for the whole page
-
-
-def _at_home_in_a_page(svg: str) -> str:
-    """The `<svg>` of a file without what only a file needs, without ids that it does not use itself (a page may have
-    an id once, and figures are many), and with short paths."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' d="([^"]*)"', lambda path: f' d="{short_path(path[1])}"', svg)
-    used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
-    return re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    svg = re.sub(r"<metadata>.*?</metadata>", "", out.getvalue(), flags=re.DOTALL)
+    svg = re.sub(r' d="([^"]*)"', lambda path: f' d="{short_path(path[1])}"', svg[svg.index("<svg") :])
+    return Picture(svg=svg, caption=caption, text=text)
 
 
 def short_path(path: str) -> str:

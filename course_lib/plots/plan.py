@@ -1,7 +1,7 @@
 """What a plan holds, sends and takes: bytes at each moment of a step, each collective, and the step on its streams.
 
 Drawn without matplotlib, in a few milliseconds, so that it can follow each change of a setting. Colours and hatches are
-those of memory.py; what is text takes the page's colour, as picture.py explains.
+those of memory.py and picture.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ..planner import Hardware, Plan, Span, Timeline, hardware
 from ..planner.explain import duration, how, size
 from ..planner.parts import AVERAGING, STEP
 from .memory import CATEGORIES
-from .picture import Picture
+from .picture import INK, PAPER, Picture
 
 WIDTH, LEFT, RIGHT = 760, 175, 80
 ACROSS = WIDTH - LEFT - RIGHT
-BAR, ROW, GAP = 16, 24, 30
+BAR, ROW, GAP, MARGIN = 16, 24, 30, 12
 SPACING = 6
 """Between the lines of a hatch."""
 
@@ -43,7 +43,7 @@ def plot_plan(plan: Plan, machine: str | Hardware) -> Picture:
     _draw_traffic(drawing, plan)
     _draw_step(drawing, timeline, chosen)
     caption = _caption(plan, chosen, timeline.seconds)
-    return Picture(svg=drawing.svg(caption), caption=caption, text=plan.explain(chosen))
+    return Picture(svg=drawing.svg(), caption=caption, text=plan.explain(chosen))
 
 
 @dataclass
@@ -89,11 +89,12 @@ class Drawing:
             self.text(x + BAR + 4, name)
             x += BAR + 16 + 7 * len(name)
 
-    def svg(self, caption: str) -> str:
-        style = "max-width: 100%; height: auto; font-size: 12px; font-family: inherit"
+    def svg(self) -> str:
+        width, height = WIDTH + 2 * MARGIN, f"{self.y + MARGIN:.0f}"
         return (
-            f"<svg role='img' aria-label='{escape(caption, quote=True)}' width='{WIDTH}' height='{self.y + 8:.0f}' "
-            f"viewBox='0 0 {WIDTH} {self.y + 8:.0f}' style='{style}' fill='currentColor'>{''.join(self.elements)}</svg>"
+            f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}px' height='{height}px' "
+            f"viewBox='-{MARGIN} 0 {width} {height}' font-size='12px' font-family='sans-serif' fill='{INK}'>"
+            f"<rect x='-{MARGIN}' width='100%' height='100%' fill='{PAPER}'/>{''.join(self.elements)}</svg>"
         )
 
 
@@ -108,7 +109,7 @@ def _hatch(kind: str, width: float) -> str:
         "\\": [f"M{x - BAR} 0l{BAR} {BAR}" for x in steps],
         "x": [f"M{x} 0l-{BAR} {BAR}M{x - BAR} 0l{BAR} {BAR}" for x in steps],
     }[kind]
-    return f"<path d='{''.join(lines)}' stroke='currentColor' stroke-width='0.5' fill='none'/>" if lines else ""
+    return f"<path d='{''.join(lines)}' stroke='{INK}' stroke-width='0.5' fill='none'/>" if lines else ""
 
 
 # Memory
@@ -127,7 +128,7 @@ def _draw_memory(drawing: Drawing, plan: Plan, machine: Hardware) -> None:
     if plan.host_bytes:
         drawing.row("in the host's memory", size(plan.host_bytes), [])
     drawing.elements.append(
-        f"<path d='M{line:.1f} {top + 4:.1f}V{drawing.y + 8:.1f}' stroke='currentColor' stroke-width='2' "
+        f"<path d='M{line:.1f} {top + 4:.1f}V{drawing.y + 8:.1f}' stroke='{INK}' stroke-width='2' "
         "stroke-dasharray='5 3'/>"
     )
 

@@ -6,6 +6,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from course_lib.plots import plot_shards
 from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, open_notebook, run_all, wait_until_idle
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -29,15 +30,19 @@ TEXTS_BEFORE = """widget => [widget, ...widget.querySelectorAll('*')]
 @pytest.fixture
 def lesson(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Page:
     """A short lesson with every widget, open, and every cell run."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, notebooks / NAME)
+    write(notebooks / NAME, [nbformat.v4.new_code_cell(cell) for cell in CELLS])
     open_notebook(page, jupyterlab, NAME)
     run_all(page)
     for number in WIDGETS:
         expect(cell(page, number).locator(".course-widget")).to_be_visible(timeout=READY_MS)
         expect(cell(page, number).locator(".course-text").first).to_be_hidden()
     return page
+
+
+def write(path: Path, cells: list[nbformat.NotebookNode]) -> None:
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, path)
 
 
 def cell(page: Page, number: int) -> Locator:
@@ -81,3 +86,20 @@ def test_after_a_restart_a_card_keeps_what_it_says_and_has_nothing_to_click(less
 
     run_all(lesson)
     expect(cell(lesson, 4).get_by_role("button", name="Check").first).to_be_visible(timeout=READY_MS)
+
+
+def test_where_a_notebook_is_not_trusted_a_figure_is_whole_and_no_widget_is_missed(
+    page: Page, jupyterlab: JupyterLab, notebooks: Path
+) -> None:
+    picture = plot_shards([("weight", 10, [(0, 0, 5), (1, 5, 10)])])
+    widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "gone"}, "text/plain": ""}
+    outputs = [nbformat.v4.new_output("display_data", data) for data in (picture._repr_mimebundle_(), widget)]
+    write(notebooks / NAME, [nbformat.v4.new_code_cell("run.plot_shards()", outputs=outputs)])
+    open_notebook(page, jupyterlab, NAME)
+
+    image = cell(page, 0).get_by_role("img", name=picture.caption)
+    expect(image).to_be_visible(timeout=READY_MS)
+    assert image.evaluate("async image => { await image.decode(); return image.naturalWidth; }") > 100
+    assert cell(page, 0).locator("figure").inner_text().split("\n")[0] == picture.caption
+    assert "jp-mod-trusted" not in cell(page, 0).locator(".jp-RenderedHTML").get_attribute("class")
+    expect(cell(page, 0).get_by_text("widget")).to_have_count(0)
