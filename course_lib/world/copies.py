@@ -46,9 +46,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def unpack(packed: bytes, shared: Sequence[Any] = ()) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """A new copy of function, arguments and keyword arguments."""
-    unpickler = pickle.Unpickler(io.BytesIO(packed))
-    unpickler.persistent_load = shared.__getitem__  # type: ignore[method-assign]
-    copy: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = unpickler.load()
+    copy: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = _Unpickler(packed, shared).load()
     return copy
 
 
@@ -83,6 +81,24 @@ class Copies:
 _Share = Callable[[Any], int | None]
 
 
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, buffer: io.BytesIO, share: _Share) -> None:
+        super().__init__(buffer)
+        self._share = share
+
+    def persistent_id(self, value: Any) -> int | None:
+        return self._share(value)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, packed: bytes, shared: Sequence[Any]) -> None:
+        super().__init__(io.BytesIO(packed))
+        self._shared = shared
+
+    def persistent_load(self, position: int) -> Any:
+        return self._shared[position]
+
+
 def _packed(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], share: _Share) -> bytes:
     try:
         return _dump((fn, args, kwargs), share)
@@ -92,10 +108,8 @@ def _packed(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _dump(value: Any, share: _Share) -> bytes:
     buffer = io.BytesIO()
-    pickler = cloudpickle.Pickler(buffer)
-    pickler.persistent_id = share
     with _quick_submodules.in_use():
-        pickler.dump(value)
+        _Pickler(buffer, share).dump(value)
     return buffer.getvalue()
 
 
