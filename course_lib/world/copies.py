@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import inspect
 import io
 import pickle
@@ -30,6 +31,12 @@ _SHARED = (
     queue.SimpleQueue,
 )
 """What cannot be copied and is there to be shared between threads."""
+
+# cloudpickle copies the globals that a function reads. It misses those that only the body of a class in the function
+# reads, such as a decorator or a type annotation: Python reads them with instructions of their own.
+cloudpickle.cloudpickle.GLOBAL_OPS += tuple(
+    dis.opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap
+)
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

@@ -73,6 +73,20 @@ def test_locks_are_shared_between_threads():
     assert list(World(2).run(hold)) == [0, 1]
 
 
+def test_names_read_only_in_a_class_body_reach_every_rank():
+    def grad_is_enabled(x):
+        class Model:
+            size: torch.Size
+
+            @torch.no_grad()
+            def forward(self):
+                return (2 * x).requires_grad
+
+        return Model().forward()
+
+    assert list(World(2).run(grad_is_enabled, torch.ones(1, requires_grad=True))) == [False, False]
+
+
 def test_an_instance_of_a_class_of_the_notebook_is_still_one_when_it_comes_back():
     class Point:
         def __init__(self, x):
