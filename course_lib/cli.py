@@ -59,8 +59,8 @@ def add_check(subcommands: Subcommands) -> None:
     seconds = "to run one notebook, and again to check it; a third of them for one cell, or one exercise (300)"
     parser.add_argument("--seconds", type=positive, default=300, help=seconds)
     parser.add_argument("--memory", type=positive, default=8, metavar="GIB", help="GiB that one notebook may use (8)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the results as CSV, a row for each exercise")
+    parser.add_argument("--json", type=report, metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--csv", type=report, metavar="FILE", help="write the results as CSV, a row for each exercise")
     parser.set_defaults(run=run_check)
 
 
@@ -73,6 +73,13 @@ def positive(text: str) -> float:
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no limit: say a number above 0")
     return number
+
+
+def report(name: str) -> Path:
+    """The file for a report, which never replaces a notebook."""
+    if name.lower().endswith(".ipynb"):
+        raise argparse.ArgumentTypeError(f"{name} is a notebook, and the report would replace it: name another file")
+    return Path(name)
 
 
 def run_check(options: argparse.Namespace) -> int:

@@ -460,3 +460,14 @@ def test_results_are_written_as_they_come_and_a_file_that_cannot_be_is_told_firs
     assert cli.main(["check", "ann.ipynb", "--csv", str(tmp_path / "nowhere" / "out.csv")]) == 1
     out, err = capsys.readouterr()
     assert out == "" and "out.csv cannot be written (No such file or directory). Name another file." in err
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv"])
+def test_a_report_never_replaces_a_notebook(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notebook = tmp_path / "ann.ipynb"
+    notebook.write_text("a learner's work")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["check", option, str(notebook), "ben.ipynb"])
+    assert notebook.read_text() == "a learner's work"
+    told = f"argument {option}: {notebook} is a notebook, and the report would replace it: name another file"
+    assert told in capsys.readouterr().err
