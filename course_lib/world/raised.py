@@ -7,6 +7,7 @@ import traceback
 from dataclasses import dataclass
 from types import TracebackType
 
+from ..errors import CourseError
 from .sites import Site, is_learners, site_in_dump
 
 LINE_LIMIT = 500
@@ -32,9 +33,11 @@ class Raised:
     @staticmethod
     def of(error: BaseException) -> Raised:
         """The record of `error`, which can be dropped afterwards."""
-        message, _, stack = _text(error).partition("\n\nAt:\n")  # of one that was raised in a callback, by pybind11
+        cause = error.__cause__
+        shown = cause if isinstance(cause, CourseError) else error  # torch's pipeline() raises an error of its own
+        message, _, stack = _text(shown).partition("\n\nAt:\n")  # of one that was raised in a callback, by pybind11
         return Raised(
-            type=type(error).__name__,
+            type=type(shown).__name__,
             message=message,
             site=site_in_dump(f"{stack}\n") or _innermost(error.__traceback__),
             traceback="".join(traceback.format_exception(error)),

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from ..errors import CourseError
 from ..meter import MemoryMeter
-from . import gloo, interrupts, metered, stopping, surroundings
+from . import gloo, interrupts, metered, one_process, stopping, surroundings
 from .copies import Copies
 from .failure import RankReport
 from .fault import State
@@ -103,7 +103,7 @@ def _conduct(
 ) -> list[RankReport]:
     """Let the ranks run until they have left, or are stopped: what each was doing at a fault."""
     reports: list[RankReport] = []
-    with surroundings.of_threads(measured=measured):
+    with surroundings.of_threads(measured=measured), one_process.one_at_a_time.in_use():
         for rank in ranks:
             rank.start()
         _supervise(rendezvous, timeout, late)

@@ -1,7 +1,7 @@
 """The private torch names that worlds are built on: a check that they are there, and what is read with them.
 
-They are touched here, in `gloo`, `interpose` and `kernels`, and for dry runs in `dryrun`, `dryrun_standins` and
-`dryrun_tensors`: nowhere else in worlds.
+They are touched here, in `gloo`, `interpose`, `kernels` and `one_process`, and for dry runs in `dryrun`,
+`dryrun_standins` and `dryrun_tensors`: nowhere else in worlds.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _NEEDED = {
         ["_dispatch_tls_set_dispatch_key_included", "_dispatch_keyset_full_after", "_current_graph_task_id"],
     ),
     "torch.autograd.Variable": (torch.autograd.Variable, ["_execution_engine"]),
+    "torch.autograd.profiler": (torch.autograd.profiler, ["_prepare_profiler", "_disable_profiler"]),
     "torch._C._distributed_c10d": (native, ["_set_thread_isolation_mode", "_create_work_from_future"]),
     "torch.distributed.distributed_c10d": (
         c10d,

@@ -1,0 +1,69 @@
+"""What torch does for a whole process, where several ranks share one."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from course_lib import RankError, World
+
+
+def train() -> None:
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    model(torch.ones(1, 2)).sum().backward()
+
+
+def profiled() -> bool:
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        train()
+        with record_function("sent"):
+            dist.barrier()
+    return "sent" in {event.key for event in profiler.key_averages()}
+
+
+def test_two_simulated_ranks_cannot_be_profiled_at_once_and_the_next_one_can():
+    world = World(3)
+    with pytest.raises(RankError, match=r"CourseError: torch's profiler is running on rank \d, and simulated ranks"):
+        world.run(profiled)
+
+    def profile_one():
+        if dist.get_rank() == 1:
+            return profiled()
+        train()
+        dist.barrier()
+
+    assert list(world.run(profile_one)) == [None, True, None]
+
+
+def test_a_profiler_that_is_never_stopped_ends_with_its_rank():
+    def start():
+        if dist.get_rank() == 1:
+            profile(activities=[ProfilerActivity.CPU]).start()
+
+    World(2).run(start)
+    assert list(World(1).run(profiled)) == [True]
+
+
+@pytest.mark.slow
+def test_processes_are_profiled_at_once():
+    assert list(World(2, backend="processes").run(profiled)) == [True, True]
+
+
+def test_export_is_refused_on_simulated_ranks_and_ddp_runs_afterwards():
+    world = World(2)
+    with pytest.raises(RankError, match=r"CourseError: torch\.export changes .* Give each rank a process: World"):
+        world.run(lambda: torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)))
+    world.run(train)
+
+
+@pytest.mark.slow
+def test_pipelines_are_cut_by_export_and_refused_with_its_reason():
+    from torch.distributed.pipelining import SplitPoint, pipeline
+
+    def cut():
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        return pipeline(model, (torch.ones(1, 2),), split_spec={"1": SplitPoint.BEGINNING}).num_stages
+
+    with pytest.raises(RankError, match=r"CourseError: torch\.export changes .*\n.* in cut:  return pipeline\(model"):
+        World(2).run(cut)
