@@ -21,7 +21,9 @@ _ADVICE = {
     ),
     "is not part of group": "src and dst are global ranks, and must belong to the group that you pass.",
     "Expected to have finished reduction in the prior iteration": (
-        "Some parameters got no gradient on this rank. Use them all, or pass find_unused_parameters=True."
+        "Some parameters got no gradient on this rank. Use them all, or pass find_unused_parameters=True. "
+        "To read their names here, call dist.set_debug_level(dist.DebugLevel.INFO) before you make the DDP: torch "
+        "reads TORCH_DISTRIBUTED_DEBUG only when it is imported."
     ),
 }
 """What to do next, for errors of torch whose text does not tell; by a part of the text."""

@@ -203,6 +203,10 @@ def _announced_wait(wait: Callable[..., Any]) -> Callable[..., Any]:
 
 def _stand_ins_of_ranks() -> Iterator[Replacement]:
     yield c10d, "ProcessGroupGloo", LoopbackGloo
+    # At the level DETAIL, torch wraps each group, so that a call first compares itself with the other ranks' calls. The
+    # world has compared them already, and the wrapper's own wait never ends on simulated ranks and crashes DDP on
+    # processes. DDP reads the level elsewhere, and still names parameters.
+    yield c10d, "get_debug_level", lambda: dist.DebugLevel.OFF
     yield c10d, "_new_process_group_helper", _gated_group_helper(c10d._new_process_group_helper)
     yield c10d, "_warn_not_in_group", _told_not_in_group(c10d._warn_not_in_group)
     yield dist.Work, "wait", _announced_wait(dist.Work.wait)

@@ -44,7 +44,7 @@ _NEEDED = {
     "torch._C._distributed_c10d": (native, ["_set_thread_isolation_mode", "_create_work_from_future"]),
     "torch.distributed.distributed_c10d": (
         c10d,
-        ["_world", "ProcessGroupGloo", "_new_process_group_helper", "_warn_not_in_group"],
+        ["_world", "ProcessGroupGloo", "_new_process_group_helper", "_warn_not_in_group", "get_debug_level"],
     ),
     "torch.random": (torch.random, ["default_generator"]),
 }

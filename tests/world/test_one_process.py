@@ -1,5 +1,7 @@
 """What torch does for a whole process, where several ranks share one."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,8 +11,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from course_lib import RankError, World
 
 
-def train() -> None:
-    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+def train(group: dist.ProcessGroup | None = None) -> None:
+    model = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=group)
     model(torch.ones(1, 2)).sum().backward()
 
 
@@ -48,6 +50,39 @@ def test_a_profiler_that_is_never_stopped_ends_with_its_rank():
 @pytest.mark.slow
 def test_processes_are_profiled_at_once():
     assert list(World(2, backend="processes").run(profiled)) == [True, True]
+
+
+@pytest.fixture
+def own_debug_level() -> Iterator[None]:
+    level = dist.get_debug_level()
+    yield
+    dist.set_debug_level(level)
+
+
+@pytest.mark.parametrize("backend", ["simulated", pytest.param("processes", marks=pytest.mark.slow)])
+def test_ddp_trains_at_torchs_debug_level_detail(backend, own_debug_level):
+    def train_on_a_new_group():
+        dist.set_debug_level(dist.DebugLevel.DETAIL)
+        train(dist.new_group())
+
+    World(2, backend=backend).run(train_on_a_new_group)
+
+
+def test_the_message_on_unused_parameters_says_how_to_read_their_names(own_debug_level):
+    class Half(torch.nn.ModuleDict):
+        def forward(self, x):
+            return self["used"](x)
+
+    def train_half(level):
+        dist.set_debug_level(level)
+        model = DistributedDataParallel(Half({"used": torch.nn.Linear(2, 2), "unused": torch.nn.Linear(2, 2)}))
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+
+    with pytest.raises(RankError, match=r"Next: .*call dist\.set_debug_level\(dist\.DebugLevel\.INFO\)"):
+        World(2).run(train_half, dist.DebugLevel.OFF)
+    with pytest.raises(RankError, match=r"did not receive grad for rank \d: unused\.bias, unused\.weight"):
+        World(2).run(train_half, dist.DebugLevel.INFO)
 
 
 def test_export_is_refused_on_simulated_ranks_and_ddp_runs_afterwards():
