@@ -31,6 +31,8 @@ def _does(code: CodeType) -> list[tuple[str, Any]]:
     """
     steps = []
     for step in dis.get_instructions(code):
+        if step.opname == "PUSH_NULL":  # since Python 3.13 a part of that difference
+            continue
         value = None if step.opcode in (*dis.hasjrel, *dis.hasjabs) else step.argval
         name = step.opname.replace("LOAD_METHOD", "LOAD_ATTR")
         steps.append((name, _does(value) if isinstance(value, CodeType) else value))
