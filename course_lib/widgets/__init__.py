@@ -6,6 +6,7 @@
     world_picker                                      where ranks live
     attempt, guess                                    what the exercise's and the prediction's show and do
     style, number_field                               the look of all of them, and a field that two have
+    message_order                                     no click overtakes what was typed before it
 """
 
 from .cells import choose_world, course_map, exercise, predict, quiz

@@ -8,6 +8,7 @@ from ipywidgets import HTML, Button, Layout, VBox
 
 from ..quizzes.quantities import Unreadable
 from .guess import Guess, Outcome
+from .message_order import keep_order
 from .number_field import NumberField
 from .style import alert, display_with_text, inline, markup, note, sheet
 
@@ -26,6 +27,7 @@ class PredictionWidget(VBox):
         card.add_class("course-card")
         super().__init__([sheet(), card])
         self.add_class("course-widget")
+        keep_order(self)
         self._lock()
         if guess.outcome:
             self.message.value = note("Last time.", guess.outcome.text, tone=_tone(guess.outcome))

@@ -13,6 +13,7 @@ from ipywidgets import HTML, Button, Checkbox, HBox, Layout, RadioButtons, VBox
 
 from ..progress import Progress
 from ..quizzes import Answer, Choice, Feedback, Numeric, Problem, Quiz, Sitting, Turn
+from .message_order import keep_order
 from .number_field import NumberField
 from .style import alert, display_with_text, inline, markup, note, plain, sheet
 
@@ -133,6 +134,7 @@ class Card(VBox):
         self.prompt.value = self._heading + markup(problem.prompt) + markup(problem.instruction)
         self.entry = entry_for(problem, self.turn.given, changed=self._forget_feedback, entered=self.check)
         self.entry_box.children = [self.entry]
+        keep_order(self)
 
     def _forget_feedback(self) -> None:
         """It spoke of the answer that was checked, not of the one being given."""
