@@ -1,5 +1,7 @@
 """The lessons as their notebooks have them: titles, exercises, quizzes. Nothing else lists them, so nothing goes stale.
 
+The questions of a quiz are read from its source, too: to import it takes torch, which takes seconds.
+
     lessons()                                   # the course's own, in order
     named(source, "exercise")                   # the names that a cell's text calls `exercise` with
 """
@@ -7,7 +9,7 @@
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,17 @@ from typing import Any
 from .errors import CourseError, json_trouble
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+QUIZZES = Path(__file__).resolve().parent / "exercises"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """One notebook of the course; `exercises` and `quizzes` are names, in the order of its cells."""
+    """One notebook of the course: names of exercises, and ids of questions by the name of their quiz, in order."""
 
     path: Path
     title: str
     exercises: tuple[str, ...]
-    quizzes: tuple[str, ...]
+    quizzes: Mapping[str, tuple[str, ...]]
 
 
 def lessons(folder: Path = NOTEBOOKS) -> tuple[Lesson, ...]:
@@ -50,7 +53,7 @@ def read_lesson(path: Path) -> Lesson:
         path=path,
         title=heading[1].strip() if heading else path.stem,
         exercises=_each_once(name for source in sources for name in named(source, "exercise")),
-        quizzes=_each_once(name for source in sources for name in named(source, "quiz")),
+        quizzes={name: questions(name) for source in sources for name in named(source, "quiz")},
     )
 
 
@@ -106,13 +109,25 @@ def named(source: str, function: str) -> list[str]:
     What is no Python, such as a cell of shell commands, calls nothing.
     """
     try:
-        tree = ast.parse(source)
+        calls = _calls(source, function)
     except (SyntaxError, ValueError, RecursionError):
         return []
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node.func) == function]
-    calls.sort(key=lambda call: (call.lineno, call.col_offset))
     values = [argument.value for call in calls for argument in call.args[:1] if isinstance(argument, ast.Constant)]
     return [value for value in values if isinstance(value, str)]
+
+
+def questions(quiz: str) -> tuple[str, ...]:
+    """The ids of the questions of a quiz, in order; none where the course has no such quiz."""
+    paths = (QUIZZES / quiz / "quiz.py", QUIZZES / f"{quiz}.py")
+    calls = [call for path in paths if path.is_file() for call in _calls(path.read_text("utf-8"), "Question")]
+    return tuple(ast.literal_eval(word.value) for call in calls for word in call.keywords if word.arg == "id")
+
+
+def _calls(source: str, function: str) -> list[ast.Call]:
+    """The calls of `function` in `source`, in order."""
+    nodes = ast.walk(ast.parse(source))
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _called(node.func) == function]
+    return sorted(calls, key=lambda call: (call.lineno, call.col_offset))
 
 
 def _called(function: ast.expr) -> str:

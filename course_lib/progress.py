@@ -75,19 +75,11 @@ class ExerciseProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuizProgress:
-    """Questions answered, and questions whose latest answer is right."""
-
-    answered: int = 0
-    right: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Whatever has been begun, by name."""
+    """Everything that was begun, by name. Of a quiz: the ids of the questions that were right at least once."""
 
     exercises: Mapping[str, ExerciseProgress]
-    quizzes: Mapping[str, QuizProgress]
+    quizzes: Mapping[str, frozenset[str]]
 
 
 class Progress:
@@ -244,9 +236,8 @@ def _summary(db: sqlite3.Connection) -> Summary:
     for name, hints in db.execute("SELECT exercise, count(*) FROM hints GROUP BY exercise"):
         exercises[name] = replace(exercises.get(name, ExerciseProgress()), hints=hints)
 
-    latest: dict[str, dict[str, bool]] = {}
-    query = "SELECT quiz, question, correct FROM answers ORDER BY answered_ns, rowid"
+    right: dict[str, frozenset[str]] = {}
+    query = "SELECT quiz, question, max(correct) FROM answers GROUP BY quiz, question"
     for quiz, question, correct in db.execute(query):
-        latest.setdefault(quiz, {})[question] = bool(correct)
-    quizzes = {quiz: QuizProgress(answered=len(by), right=sum(by.values())) for quiz, by in latest.items()}
-    return Summary(exercises=exercises, quizzes=quizzes)
+        right[quiz] = right.get(quiz, frozenset()) | ({question} if correct else set())
+    return Summary(exercises=exercises, quizzes=right)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .lessons import Lesson
-from .progress import ExerciseProgress, QuizProgress, Summary
+from .progress import ExerciseProgress, Summary
+from .quizzes import Score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +79,11 @@ def _items(lesson: Lesson, summary: Summary) -> Iterator[Item]:
         counts = f"{_count(tried.attempts, 'attempt')}, {_count(tried.hints, 'hint')}"
         begun = bool(tried.attempts or tried.hints)
         yield Item(name=name, state=tried.state, detail=counts if begun else "", begun=begun, done=tried.passed)
-    for name in lesson.quizzes:
-        quiz = summary.quizzes.get(name, QuizProgress())
-        state = f"{quiz.right} right of {quiz.answered} answered" if quiz.answered else "not started"
-        # How many questions a quiz has is known to its lesson, which needs torch; here, done is: nothing left wrong.
-        done = 0 < quiz.right == quiz.answered
-        yield Item(name=f"quiz {name}", state=state, detail="", begun=quiz.answered > 0, done=done)
+    for name, questions in lesson.quizzes.items():
+        right = summary.quizzes.get(name, frozenset()).intersection(questions)
+        score, begun = Score(right=len(right), questions=len(questions)), name in summary.quizzes
+        state = str(score) if begun else "not started"
+        yield Item(name=f"quiz {name}", state=state, detail="", begun=begun, done=score.done)
 
 
 def _count(number: int, what: str) -> str:

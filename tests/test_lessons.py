@@ -7,7 +7,7 @@ import pytest
 
 from course_lib import exercises, quizzes
 from course_lib.errors import CourseError
-from course_lib.lessons import Lesson, lessons, named, read_cells
+from course_lib.lessons import Lesson, lessons, named, questions, read_cells
 
 
 def write(folder: Path, name: str, *cells: tuple[str, str | list[str]]) -> Path:
@@ -33,7 +33,10 @@ def test_a_lesson_is_read_from_its_notebook(tmp_path: Path) -> None:
 
     first, second = lessons(tmp_path)
     assert first == Lesson(
-        path=path, title="01 · Ranks", exercises=("ranks.hello", "ranks.bye"), quizzes=("ranks",)
+        path=path,
+        title="01 · Ranks",
+        exercises=("ranks.hello", "ranks.bye"),
+        quizzes={"ranks": questions("ranks")},
     )
     assert second.title == "02-memory"
 
@@ -72,4 +75,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_the_courses_own_lessons_hold_every_exercise_and_quiz_that_is_declared() -> None:
     course = lessons()
     assert {name for lesson in course for name in lesson.exercises} == set(exercises.names())
-    assert {name for lesson in course for name in lesson.quizzes} == set(quizzes.names())
+    assert {name: ids for lesson in course for name, ids in lesson.quizzes.items()} == {
+        name: tuple(question.id for question in quizzes.get(name).questions) for name in quizzes.names()
+    }
+    assert questions("no-such-quiz") == ()

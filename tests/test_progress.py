@@ -22,7 +22,6 @@ from course_lib.progress import (
     ExerciseProgress,
     Prediction,
     Progress,
-    QuizProgress,
 )
 
 KILLER = Path(__file__).with_name("progress_killer.py")
@@ -109,13 +108,15 @@ def test_the_summary_tells_what_is_solved(path: Path) -> None:
     progress.begin_attempt("zero1.step", "def step(): crash()")
     progress.answer("zero1", "bytes", 1, 7, correct=True)
     progress.answer("zero1", "volume", 1, 3, correct=False)
+    progress.answer("zero1", "bytes", 2, 8, correct=False)
+    progress.answer("zero2", "volume", 1, 3, correct=False)
 
     summary = progress.summary()
     assert summary.exercises == {
         "zero1.partition": ExerciseProgress(attempts=2, passed=True, last_status="failed", hints=1),
         "zero1.step": ExerciseProgress(attempts=1),
     }
-    assert summary.quizzes == {"zero1": QuizProgress(answered=2, right=1)}
+    assert summary.quizzes == {"zero1": {"bytes"}, "zero2": set()}
 
 
 # Where it is stored

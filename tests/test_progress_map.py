@@ -16,9 +16,9 @@ LESSONS = (
         path=Path("01-ranks.ipynb"),
         title="01 · Ranks",
         exercises=("ranks.hello", "ranks.ring"),
-        quizzes=("ranks",),
+        quizzes={"ranks": ("who", "why")},
     ),
-    Lesson(path=Path("02-a & b.ipynb"), title="02 · A & <b>", exercises=("ab.step",), quizzes=()),
+    Lesson(path=Path("02-a & b.ipynb"), title="02 · A & <b>", exercises=("ab.step",), quizzes={}),
 )
 
 
@@ -52,7 +52,7 @@ def test_the_map_tells_what_is_done_and_what_comes_next(progress: Progress) -> N
         "01 · Ranks (1 of 3 done)",
         "  ✓ ranks.hello  passed       1 attempt, 0 hints",
         "  ◐ ranks.ring   not started  0 attempts, 1 hint",
-        "  ◐ quiz ranks   1 right of 2 answered",
+        "  ◐ quiz ranks   1 of 2 right",
         "",
         "02 · A & <b> (0 of 1 done)",
         "  ○ ab.step      not started",
@@ -66,11 +66,27 @@ def test_next_is_the_first_that_is_not_done_quizzes_included(progress: Progress)
     assert drawn(progress).advice == "Next: quiz ranks, in 01-ranks.ipynb"
 
     progress.answer("ranks", "who", 0, "a", correct=True)
+    assert drawn(progress).advice == "Next: quiz ranks, in 01-ranks.ipynb"
+
+    progress.answer("ranks", "why", 0, "a", correct=True)
     assert drawn(progress).advice == "Next: ab.step, in 02-a & b.ipynb"
 
     solve(progress, "ab.step")
     assert drawn(progress).advice == "Everything is done."
     assert CourseMap((), progress.summary()).advice == "There are no lessons here."
+
+
+def test_practice_takes_no_tick_away(progress: Progress) -> None:
+    for question in ("who", "why"):
+        progress.answer("ranks", question, 0, "a", correct=True)
+    progress.answer("ranks", "who", 1, "b", correct=False)
+    assert "✓ quiz ranks   2 of 2 right" in str(drawn(progress))
+
+
+def test_answers_to_a_question_that_was_removed_do_not_count(progress: Progress) -> None:
+    for question in ("who", "removed"):
+        progress.answer("ranks", question, 0, "a", correct=True)
+    assert "◐ quiz ranks   1 of 2 right" in str(drawn(progress))
 
 
 def test_in_a_notebook_every_lesson_is_a_link_and_nothing_becomes_html(progress: Progress) -> None:

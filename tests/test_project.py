@@ -197,7 +197,7 @@ ALLOWED: dict[str, set[str]] = {
     "progress": {"progress_export", "progress_store"},
     "lessons": {"errors"},
     "lab": {"errors", "lessons"},
-    "progress_map": {"lessons", "progress"},
+    "progress_map": {"lessons", "progress", "quizzes"},
     "meter": {"errors"},
     "plots": {"errors", "planner"},
     "world": {"errors", "meter", "plots"},

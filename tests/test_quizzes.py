@@ -274,6 +274,18 @@ def test_a_retry_asks_anew_and_keeps_what_was_earned() -> None:
     assert sitting.score.right == 1
 
 
+def test_a_quiz_is_done_when_every_question_was_right_once() -> None:
+    sitting = Sitting(QUIZ)
+    for turn in sitting.turns:
+        assert not sitting.score.done
+        turn.answer(turn.problem.solution)
+    assert sitting.score.done
+
+    sitting.turns[2].retry()
+    sitting.turns[2].answer("1")
+    assert sitting.score.done
+
+
 # The registry
 
 

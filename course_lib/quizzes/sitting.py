@@ -30,6 +30,11 @@ class Score:
     right: int
     questions: int
 
+    @property
+    def done(self) -> bool:
+        """Whether every question was right at least once. A later wrong answer takes nothing away."""
+        return 0 < self.right == self.questions
+
     def __str__(self) -> str:
         return f"{self.right} of {self.questions} right"
 

@@ -67,7 +67,8 @@ class QuizWidget(VBox):
         )
 
     def _show_score(self) -> None:
-        self.score.value = markup(f"Score: {self.sitting.score}.") + markup(self.notice)
+        score = self.sitting.score
+        self.score.value = markup(f"Score: {score}.{' ✓ Done.' * score.done}") + markup(self.notice)
 
     @property
     def notice(self) -> str:

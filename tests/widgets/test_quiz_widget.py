@@ -58,6 +58,14 @@ def test_one_option_is_picked_and_answered(widget: QuizWidget) -> None:
     assert "Score: 1 of 4 right." in widget.score.value
 
 
+def test_the_score_says_when_the_quiz_is_done(widget: QuizWidget) -> None:
+    for card in widget.cards:
+        assert "Done." not in widget.score.value
+        card.turn.answer(card.turn.problem.solution)
+        card.check_button.click()
+    assert "Score: 4 of 4 right. ✓ Done." in widget.score.value
+
+
 def test_picking_an_option_lets_go_of_the_other(widget: QuizWidget) -> None:
     card = widget.cards[0]
     pick(card, "A quarter of the sum")
