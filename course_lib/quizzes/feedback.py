@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-HEADLINES = {"right": "Right.", "wrong": "Not yet.", "unread": "Not marked."}
+HEADLINES = {"right": "✓ Right.", "wrong": "✗ Not yet.", "unread": "Not marked."}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,12 +49,12 @@ def test_one_option_is_picked_and_answered(widget: QuizWidget) -> None:
     card = widget.cards[0]
     pick(card, "A quarter of the sum")
     card.check_button.click()
-    assert "<strong>Not yet.</strong> That is <code>reduce_scatter</code>." in card.feedback.value
+    assert "<strong>✗ Not yet.</strong> That is <code>reduce_scatter</code>." in card.feedback.value
 
     pick(card, "The sum of all four")
     assert card.feedback.value == ""
     card.check_button.click()
-    assert "<strong>Right.</strong> Every rank holds all of it." in card.feedback.value
+    assert "<strong>✓ Right.</strong> Every rank holds all of it." in card.feedback.value
     assert "Score: 1 of 4 right." in widget.score.value
 
 
@@ -80,12 +80,12 @@ def test_several_options_are_ticked_and_answered(widget: QuizWidget) -> None:
     card = widget.cards[1]
     pick(card, "The parameters")
     card.check_button.click()
-    assert "<strong>Not yet.</strong> 1 missing." in card.feedback.value
+    assert "<strong>✗ Not yet.</strong> 1 missing." in card.feedback.value
     assert isinstance(card.entry, AnyOf)
     for box in card.entry.boxes:
         box.value = not box.description.endswith("The moments of Adam")
     card.check_button.click()
-    assert "<strong>Right.</strong> That is all of them." in card.feedback.value
+    assert "<strong>✓ Right.</strong> That is all of them." in card.feedback.value
 
 
 def test_a_number_is_typed_and_answered_with_the_enter_key(widget: QuizWidget) -> None:
@@ -220,8 +220,8 @@ def test_a_quiz_goes_on_where_it_was_left(progress: Progress) -> None:
     after = QuizWidget(QUIZ, progress)
     assert [card.entry.given for card in after.cards] == [card.entry.given for card in before.cards]
     assert [card.prompt.value for card in after.cards] == [card.prompt.value for card in before.cards]
-    assert "<strong>Right.</strong> Every rank holds all of it." in after.cards[0].feedback.value
-    assert "<strong>Not yet.</strong> 1 missing." in after.cards[1].feedback.value
+    assert "<strong>✓ Right.</strong> Every rank holds all of it." in after.cards[0].feedback.value
+    assert "<strong>✗ Not yet.</strong> 1 missing." in after.cards[1].feedback.value
     assert [card.again_button.layout.display for card in after.cards] == [None] * 4
     assert "Score: 1 of 4 right." in after.score.value
     assert repr(after) == f"{QUIZ.text()}\n\n1 of 4 right."
@@ -245,12 +245,12 @@ def test_questions_of_earlier_lessons_stand_below_and_are_kept_apart(progress: P
     card.entry.value = "16"
     card.check_button.click()
 
-    assert "<strong>Right.</strong>" in card.feedback.value
+    assert "<strong>✓ Right.</strong>" in card.feedback.value
     assert "You missed these at first." in widget.children[-2].value
     assert "Score: 0 of 4 right." in widget.score.value
     assert progress.first_answers("sample") == {}
     again = QuizWidget(QUIZ, progress, earlier=earlier)
-    assert "<strong>Right.</strong>" in again.children[-1].feedback.value
+    assert "<strong>✓ Right.</strong>" in again.children[-1].feedback.value
     assert repr(again) == f"{QUIZ.text()}\n\n{earlier.text()}\n\n1 of 1 right."
 
 
@@ -260,7 +260,7 @@ def test_answers_that_cannot_be_stored_are_told(tmp_path: Path) -> None:
     pick(widget.cards[0], "The sum of all four")
     widget.cards[0].check_button.click()
 
-    assert "<strong>Right.</strong>" in widget.cards[0].feedback.value
+    assert "<strong>✓ Right.</strong>" in widget.cards[0].feedback.value
     assert "Progress cannot be stored in" in widget.score.value
     assert "Progress cannot be stored in" in repr(widget)
 
