@@ -111,7 +111,7 @@ class Guess:
     def _outcome(self, measured: Fraction) -> Outcome:
         found = f"Measured: {write(measured, self.unit)}."
         if self.given is None:
-            return Outcome(text=f"{found} You made no prediction: next time, commit one before you run the cell.")
+            return Outcome(text=found)
         problem = Numeric(
             prompt=self.question, expected=measured, unit=self.unit, tolerance=self.tolerance, right="", wrong=""
         )
