@@ -1,6 +1,6 @@
 """The lessons as their notebooks have them: titles, exercises, quizzes. Nothing else lists them, so nothing goes stale.
 
-The questions of a quiz are read from its source, too: to import it takes torch, which takes seconds.
+The questions of a quiz are read from its source, too: importing it needs torch, which takes seconds.
 
     lessons()                                   # the course's own, in order
     named(source, "exercise")                   # the names that a cell's text calls `exercise` with

@@ -10,7 +10,7 @@ def keep_order(widget: Widget) -> None:
 
     JupyterLab asks for one thread of the kernel, a subshell, for all widgets. ipykernel 7.4 instead chooses a thread
     for each widget, the one that last wrote to it: a click on a button could overtake the number typed before it.
-    ipykernel does as JupyterLab asks where a comm, a widget's channel, lacks the method that chooses.
+    Without the method that chooses, ipykernel does as JupyterLab asks.
     """
     widget.comm._reply_subshell_for = None
     for child in getattr(widget, "children", ()):
