@@ -77,7 +77,7 @@ class DryRank(Stoppable):
     def not_in_group(self, op: str) -> None:
         raise NotInGroup(f"{op} was called on a group that rank {self.rank} does not belong to")
 
-    def waiting(self, work: Any) -> None:
+    def waiting(self, waited: Any) -> None:
         pass
 
     @contextlib.contextmanager

@@ -49,8 +49,9 @@ class Interposer(Protocol):
     def not_in_group(self, op: str) -> None:
         """Called when a collective is asked of a group that this rank does not belong to."""
 
-    def waiting(self, work: Any) -> None:
-        """Called before `work.wait()`."""
+    def waiting(self, waited: Any) -> None:
+        """Called before `waited.wait()` of a Work, and before `wait_tensor(waited)` of a functional collective. Returns
+        when the result is there; raises what ended the call or the run."""
 
 
 class ThreadInterposer(Interposer, Protocol):
@@ -196,6 +197,8 @@ def _announced_wait(wait: Callable[..., Any]) -> Callable[..., Any]:
         interposer = current()
         if interposer is not None:
             interposer.waiting(work)
+            if (args or kwargs) and work.is_completed():  # a Work of ours refuses a timeout
+                return wait(work)
         return wait(work, *args, **kwargs)
 
     return announce

@@ -30,6 +30,8 @@ _BACKENDS = {
 
 def _collective_kernel(operator: Any, current: Current) -> Callable[..., Any]:
     names = [argument.name for argument in operator._schema.arguments]
+    # A monitored barrier is over when all have come; gloo's own would block here, rank after rank.
+    waits_only = operator._schema.name == "c10d::monitored_barrier_"
 
     def kernel(keyset: Any, *args: Any) -> Any:
         interposer = current()
@@ -39,10 +41,31 @@ def _collective_kernel(operator: Any, current: Current) -> Callable[..., Any]:
         # not this one's.
         backend = _BACKENDS.get(next(tensors_in(args)).device.type, _BACKENDS["cpu"])
         return interposer.collective(
-            operator, dict(zip(names, args, strict=False)), lambda *lent: operator.redispatch(backend, *lent)
+            operator,
+            dict(zip(names, args, strict=False)),
+            lambda *lent: None if waits_only else operator.redispatch(backend, *lent),
         )
 
     return kernel
+
+
+def _waiting_library(current: Current) -> torch.library.Library:
+    """The library in which `wait_tensor` asks the rank to wait first. Its kernel is one for the CPU: inside a
+    `__torch_dispatch__`, where tensors of functional collectives wait for themselves, torch leaves out `KEY`."""
+    operator = torch.ops._c10d_functional.wait_tensor.default
+
+    def kernel(tensor: torch.Tensor) -> Any:
+        interposer = current()
+        try:
+            if interposer is not None:
+                interposer.waiting(tensor)
+        finally:  # in any case: torch forgets a Work when it is waited for
+            result = operator.redispatch(_BACKENDS["cuda"], tensor)  # torch's own kernel, the same for all devices
+        return result
+
+    library = torch.library.Library("_c10d_functional", "IMPL")
+    library.impl("wait_tensor", kernel, "CPU")
+    return library
 
 
 def _random_kernel(operator: Any, current: Current) -> Callable[..., Any]:
@@ -106,4 +129,4 @@ def register(current: Current) -> list[torch.library.Library]:
                     qualified += "." + operator._schema.overload_name
                 library.impl(qualified, make(operator, current), KEY, with_keyset=True)
         libraries.append(library)
-    return libraries
+    return [*libraries, _waiting_library(current)]

@@ -75,8 +75,7 @@ class Meeting:
         for rank, call in self.calls.items():
             call.times.matched = matched
             try:
-                # A monitored barrier is over when all have come; gloo's own would block here, rank after rank.
-                self.results[rank] = self.execute[rank]() if call.op != "monitored_barrier" else None
+                self.results[rank] = self.execute[rank]()
             except Exception as error:  # the backend refuses this rank's call
                 self.errors[rank] = error
         self.execute.clear()

@@ -72,9 +72,9 @@ class Rank(Stoppable):
         with self.shielded():
             self.rendezvous.not_in_group(self.rank, op)
 
-    def waiting(self, work: Any) -> None:
+    def waiting(self, waited: Any) -> None:
         with self.shielded():
-            self.rendezvous.waiting(self.rank, work)
+            self.rendezvous.waiting(self.rank, waited)
 
     @contextlib.contextmanager
     def identity(self) -> Iterator[None]:

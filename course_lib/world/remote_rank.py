@@ -27,7 +27,7 @@ from . import torch_internals
 from .asking import Asking, is_later
 from .calls import Call
 from .fault import Stopped
-from .later import promised
+from .later import Promises, promised
 from .meeting import Meeting
 from .sites import learner_site, site_of
 from .wire import STOP, Came, FromRank, Go, Job, Locate, Located, Outside, Refused, Stop, ToRank, Waits
@@ -76,7 +76,7 @@ class RemoteRank:
         self._asking = Asking(job.rank)
         self._lock = threading.Lock()
         self._open: dict[int, Open] = {}
-        self._works: dict[int, tuple[Any, Call, Open]] = {}  # by id of the Work
+        self._promises: Promises[tuple[Call, Open]] = Promises()
 
     @property
     def calls(self) -> list[Call]:
@@ -183,17 +183,15 @@ class RemoteRank:
         if later and not on_gpu:
             meeting = Meeting(members=frozenset({self.job.rank}), calls={self.job.rank: call})
             meeting.execute[self.job.rank] = execute
-            result, work = promised(meeting, self.job.rank, call, operator, arguments, contextlib.nullcontext)
-            one = self._ask(call, tag, waits=False, meeting=meeting)
-            self._works[id(work)] = (work, call, one)
-            meeting.futures[self.job.rank].add_done_callback(partial(self._forget, id(work)))
+            result, promise = promised(meeting, self.job.rank, call, operator, arguments, contextlib.nullcontext)
+            self._promises.add(promise, (call, self._ask(call, tag, waits=False, meeting=meeting)))
             return result
         # gloo's own Work knows the streams of a GPU, and one of ours would not: there, a rank waits for its peers also
         # before it goes on.
         call.times.waited_from = call.times.issued
         self._wait(self._ask(call, tag, waits=True))
         call.times.matched = time.perf_counter()
-        result = execute() if call.op != "monitored_barrier" else None  # it is over when all have come
+        result = execute()
         if result is not None and not later and call.op != "recv":  # the Work of that can be waited for once
             torch_internals.work_of(result).wait()  # the caller would do so next; here the end is seen
         call.times.done = time.perf_counter()
@@ -222,14 +220,11 @@ class RemoteRank:
                 time.sleep(STOP_EVERY)
             raise Stopped
 
-    def waiting(self, work: Any) -> None:
+    def waiting(self, waited: Any) -> None:
         with self._shielded():
-            _, call, one = self._works.get(id(work), (None, None, None))
-            if call is not None and one is not None:
+            for promise, (call, one) in self._promises.of(waited):
                 call.times.wait_begins()
                 if not one.may_go.is_set():
                     self._send(Waits(index=one.index))
                 self._wait(one)
-
-    def _forget(self, work_id: int, _: Any) -> None:
-        self._works.pop(work_id, None)
+                promise.future.wait()

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -14,7 +13,7 @@ from . import torch_internals
 from .asking import Asking, is_later
 from .calls import Call
 from .fault import Fault, State, Stopped
-from .later import promised
+from .later import Promises, promised
 from .meeting import Identity, Meeting
 from .rendezvous import Rendezvous
 from .sites import learner_site
@@ -29,7 +28,7 @@ class ThreadRendezvous(Rendezvous):
         self._asking = [Asking(rank) for rank in range(world_size)]
         self._threads: dict[int, int] = {}
         self._gates: dict[Meeting, threading.Condition] = {}  # where ranks wait for others, each meeting's its own
-        self._works: dict[int, dict[int, tuple[Any, Meeting]]] = defaultdict(dict)  # by rank, by id of the Work
+        self._promises: dict[int, Promises[Meeting]] = defaultdict(Promises)  # by rank
 
     @property
     def log(self) -> list[list[Call]]:
@@ -46,9 +45,8 @@ class ThreadRendezvous(Rendezvous):
         with self.changed:
             meeting = self._matching.meeting(rank, call, arguments.get("tag", 0))
             if is_later(call, arguments):
-                result, work = promised(meeting, rank, call, operator, arguments, identity)
-                self._works[rank][id(work)] = (work, meeting)
-                meeting.futures[rank].add_done_callback(partial(self._forget, rank, id(work)))
+                result, promise = promised(meeting, rank, call, operator, arguments, identity)
+                self._promises[rank].add(promise, meeting)
                 self._join(rank, meeting, call, execute)
                 return result
             result = self._take_part_now(rank, meeting, call, execute)
@@ -70,13 +68,13 @@ class ThreadRendezvous(Rendezvous):
         self._threads[rank] = threading.get_ident()
         self.spans[rank] = (time.perf_counter(), inf)
 
-    def waiting(self, rank: int, work: Any) -> None:
-        """Wait until the meeting behind `work` has everyone; the work itself then finishes soon."""
-        with self.changed:
-            _, meeting = self._works[rank].get(id(work), (None, None))
-            if meeting is not None:
+    def waiting(self, rank: int, waited: Any) -> None:
+        """Wait until the result behind `waited` is there; see `interpose.Interposer`."""
+        for promise, meeting in self._promises[rank].of(waited):
+            with self.changed:
                 meeting.calls[rank].times.wait_begins()
                 self.wait(rank, meeting)
+            promise.future.wait()
 
     def not_in_group(self, rank: int, op: str) -> None:
         """Fail the run, and wait for its end."""
@@ -135,6 +133,3 @@ class ThreadRendezvous(Rendezvous):
         super()._hold(meeting)
         if not meeting.open and (gate := self._gates.pop(meeting, None)):
             gate.notify_all()
-
-    def _forget(self, rank: int, work_id: int, _: Any) -> None:
-        self._works[rank].pop(work_id, None)

@@ -141,10 +141,7 @@ def at_end_of_backward(arrived: Callable[[], None], passed: Callable[[], None]) 
 
 
 def pending_result(operator: Any, arguments: dict[str, Any], future: Any) -> tuple[Any, Any]:
-    """What an asynchronous `operator` returns while `future` is open, and its Work.
-
-    Keep the Work: as long as it lives, torch hands this very object to the caller.
-    """
+    """What an asynchronous `operator` returns while `future` is open, and its Work."""
     work = native._create_work_from_future(future)
     outputs = next(iter(arguments.values()))
     return ((outputs, work.boxed()) if len(operator._schema.returns) == 2 else work.boxed()), work

@@ -1,4 +1,6 @@
-"""Every collective that gloo offers, on ranks that are threads."""
+"""Every collective that gloo offers; on ranks that are processes, too, where a call takes another way."""
+
+from datetime import timedelta
 
 import pytest
 import torch
@@ -34,6 +36,14 @@ def all_reduce_later():
     work = dist.all_reduce(x, async_op=True)
     work.wait()
     assert work.is_completed()
+    return x
+
+
+def all_reduce_with_a_limit():
+    x = mine()
+    work = dist.all_reduce(x, async_op=True)
+    work.wait(timedelta(minutes=1))
+    work.wait(timeout=timedelta(minutes=1))
     return x
 
 
@@ -136,6 +146,7 @@ def several_at_once():
         (all_reduce, [3, 30]),
         (all_reduce_max, [2, 20]),
         (all_reduce_later, [3, 30]),
+        (all_reduce_with_a_limit, [3, 30]),
         (broadcast, [2, 20]),
         (reduce, [3, 30]),
         (all_gather, [0, 0, 1, 10, 2, 20]),
@@ -153,8 +164,9 @@ def several_at_once():
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_every_rank_gets_the_same_right_result(program, expected):
-    for result in World(N).run(program):
+@pytest.mark.parametrize("backend", ["simulated", "processes"])
+def test_every_rank_gets_the_same_right_result(program, expected, backend):
+    for result in World(N, backend=backend, timeout=20).run(program):
         torch.testing.assert_close(result, torch.tensor(expected, dtype=torch.float32))
 
 

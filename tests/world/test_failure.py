@@ -12,6 +12,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 
 from course_lib import RankError, World
 from course_lib.world import sites
@@ -657,3 +658,21 @@ def test_a_rank_that_has_returned_is_at_no_line() -> None:
         with pytest.raises(RankError) as failed:
             World(3).run(leave_early)
         assert "\n  rank 0 returned\n" in str(failed.value)
+
+
+@pytest.mark.parametrize("backend", ["simulated", "processes"])
+def test_a_rank_that_waits_for_a_functional_collective_stops_there(backend, tmp_path) -> None:
+    def program() -> None:
+        issued = tmp_path / "issued"
+        if rank() == 0:
+            while not issued.exists():
+                time.sleep(0.01)
+            raise ValueError
+        parts = funcol.all_gather_single(torch.ones(2), 0, dist.group.WORLD)
+        issued.touch()
+        funcol.wait_tensor(parts)
+        (tmp_path / "went on").touch()
+
+    error = programs.failure(World(2, backend=backend), program)
+    assert "\n  rank 1 waited in all_gather_single_coalesced #1 at test_failure.py line " in str(error)
+    assert not (tmp_path / "went on").exists()
