@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import World
+from course_lib import RankError, World
 
 N = 3
 
@@ -168,6 +168,21 @@ def several_at_once():
 def test_every_rank_gets_the_same_right_result(program, expected, backend):
     for result in World(N, backend=backend, timeout=20).run(program):
         torch.testing.assert_close(result, torch.tensor(expected, dtype=torch.float32))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional:FutureWarning")
+@pytest.mark.parametrize("backend", ["simulated", "processes"])
+def test_differentiable_collectives_find_the_group_of_their_run(backend):
+    def program():
+        from torch.distributed.nn.functional import all_reduce
+
+        return all_reduce(values(dist.get_rank())).item()
+
+    world = World(2, backend=backend)
+    for _ in range(2):
+        assert list(world.run(program)) == [1.0, 1.0]
+        with pytest.raises(RankError):
+            world.run(lambda: 1 / 0)
 
 
 def test_messages_arrive_in_the_order_in_which_they_were_sent():
