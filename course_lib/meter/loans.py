@@ -33,7 +33,7 @@ class Loan:
         self.arguments = [_twin(argument) for argument in arguments]
         # Kept, so that they end here, on the rank's thread. A thread of gloo's that had the last reference would say by
         # no sign when it has let go of the memory, too.
-        self._tensors = list(tensors_in(self.arguments))
+        self._tensors = [tensor for tensor in tensors_in(self.arguments) if not tensor.is_sparse]
 
     @property
     def held(self) -> bool:
@@ -86,7 +86,8 @@ _ALONE = _references([torch.empty(0)])[0]
 
 
 def _twin(value: Any) -> Any:
-    """Another tensor with the storage of the first; of what contains tensors, a list of such."""
+    """Another tensor with the storage of the first; of what contains tensors, a list of such. A sparse tensor is lent
+    itself: gloo gives it new storages."""
     if isinstance(value, Tensor):
-        return value.detach()
+        return value if value.is_sparse else value.detach()
     return [_twin(item) for item in value] if isinstance(value, list | tuple) else value

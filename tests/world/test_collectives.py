@@ -47,6 +47,12 @@ def all_reduce_with_a_limit():
     return x
 
 
+def all_reduce_sparse():
+    x = torch.sparse_coo_tensor([[0, dist.get_rank()]], [1.0, 10.0], (N,), check_invariants=True)
+    dist.all_reduce(x)
+    return x.to_dense()
+
+
 def broadcast():
     x = mine()
     dist.broadcast(x, src=2)
@@ -147,6 +153,7 @@ def several_at_once():
         (all_reduce_max, [2, 20]),
         (all_reduce_later, [3, 30]),
         (all_reduce_with_a_limit, [3, 30]),
+        (all_reduce_sparse, [13, 10, 10]),
         (broadcast, [2, 20]),
         (reduce, [3, 30]),
         (all_gather, [0, 0, 1, 10, 2, 20]),
