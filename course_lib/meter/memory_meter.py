@@ -73,7 +73,7 @@ class MemoryMeter:
     # -- what operators make: see operators.Watcher ----------------------------------------------------------------
 
     def made(self, result: Any, operator: str) -> None:
-        if type(result) is Tensor:
+        if type(result) is Tensor and not result.is_nested:
             self._note(result, result, operator, sys._getframe(1))
         else:
             for tensor in tensors_in(result):

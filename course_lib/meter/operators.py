@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import CourseError
+from .compiling import tracing, untraced
 
 _KEY_NAME = "TESTING_ONLY_GenericWrapper"
 _NEEDED = (
@@ -161,6 +162,8 @@ def watched_again(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _who() -> Watcher | None:
     """Who watches the calling thread, which may have inherited the key: autograd has a thread for each GPU."""
+    if tracing():
+        return None
     return current() or (_watchers[0] if len(_watchers) == 1 else None)
 
 
@@ -250,7 +253,8 @@ def _register() -> list[torch.library.Library]:
         if namespace == "aten" and hasattr(torch.ops.aten, packet):
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
             if packet in _SPECIAL or _makes_memory(operator):
-                aten.impl(name, _SPECIAL.get(packet, _making)(operator._op, packet), _KEY_NAME)
+                kernel = _SPECIAL.get(packet, _making)(operator._op, packet)
+                aten.impl(name, untraced(kernel), _KEY_NAME)
     return [fallthrough, aten]
 
 

@@ -15,6 +15,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from .compiling import untraced
 from .operators import current, unwatched, unwatched_inside, watched_again
 from .storages import tensors_in
 
@@ -99,24 +100,24 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
     yield vmap, "vmap_increment_nesting", unwatched_inside(vmap.vmap_increment_nesting)
 
 
-def _telling_of_self(make: Callable[..., Any]) -> Callable[..., Any]:
+def _telling_of_self(make: Callable[..., Any]) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = make(self, *args, **kwargs)
         if (watcher := current()) is not None:
             watcher.found(self)
         return result
 
-    return call
+    return untraced(call)
 
 
-def _telling_of_result(make: Callable[..., Any]) -> Callable[..., Any]:
+def _telling_of_result(make: Callable[..., Any]) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         result = make(*args, **kwargs)
         if (watcher := current()) is not None:
             watcher.found(result)
         return result
 
-    return call
+    return untraced(call)
 
 
 def _telling_of_size(resize: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,7 +158,7 @@ def steps_told() -> Iterator[None]:
         if (watcher := current()) is not None:
             watcher.stepped(optimizer)
 
-    handle = register_optimizer_step_post_hook(stepped)
+    handle = register_optimizer_step_post_hook(untraced(stepped))
     try:
         yield
     finally:

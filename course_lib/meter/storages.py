@@ -13,7 +13,9 @@ from torch.nn import Parameter
 def plain(tensor: Tensor) -> Iterator[Tensor]:
     """The ordinary tensors that `tensor` consists of: itself, the local part of a DTensor, a sparse one's values."""
     if type(tensor) is Tensor or type(tensor) is Parameter:
-        if tensor.layout is torch.strided:
+        if tensor.is_nested:
+            yield tensor.values()
+        elif tensor.layout is torch.strided:
             yield tensor
         elif tensor.layout is torch.sparse_coo:
             yield from (tensor._indices(), tensor._values())

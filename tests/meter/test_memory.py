@@ -492,3 +492,53 @@ def test_gradients_of_each_sample_can_be_taken_on_a_measured_rank():
     run = World(1).run(per_sample)
     assert torch.equal(run[0][2], torch.tensor([[16.0, 18.0, 20.0, 22.0]] * 2))
     assert run.memory[0].peak_bytes >= run.memory[0].marks["after them"].current_bytes + 400  # it is looked at again
+
+
+# Tensors and functions of other kinds
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_nested_tensor_has_the_bytes_of_its_parts():
+    def program():
+        layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True)
+        encoder = nn.TransformerEncoder(layer, num_layers=1).eval()
+        with torch.no_grad():
+            encoder(torch.ones(2, 3, 8), src_key_padding_mask=torch.tensor([[False, True, True], [False] * 3]))
+        mark("before")
+        nested = torch.nested.nested_tensor([torch.ones(N), torch.ones(2 * N)])
+        mark("after")
+        return nested
+
+    marks = measured(program).marks
+    assert marks["after"].current_bytes - marks["before"].current_bytes == 3 * BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # which torch's compiler reads
+@pytest.mark.parametrize("backend", ["simulated", "processes"])
+def test_compiling_a_function_leaves_the_meter_out(backend):
+    def program(compiled):
+        from torch._dynamo import convert_frame
+
+        frames, compile_frame = [], convert_frame._compile
+        convert_frame._compile = lambda code, *args, **kwargs: (
+            frames.append(code.co_filename),
+            compile_frame(code, *args, **kwargs),
+        )[1]
+        torch.manual_seed(0)
+        net = nn.Linear(8, 4)
+
+        def step(x):
+            loss = net(x).square().mean()
+            loss.backward()  # here the compiled function ends, and a new one begins
+            return loss * 2
+
+        run = torch.compile(step, backend="aot_eager") if compiled else step
+        losses = [run(torch.ones(size, 8)).item() for size in (2, 3, 5)]
+        convert_frame._compile = compile_frame
+        mark("end")
+        return losses, [name for name in frames if "course_lib" in name]
+
+    eager, compiled = (World(1, backend=backend, timeout=300).run(program, how) for how in (False, True))
+    assert compiled[0] == (pytest.approx(eager[0][0]), [])
+    assert compiled.memory[0].marks["end"].current_bytes == eager.memory[0].marks["end"].current_bytes
