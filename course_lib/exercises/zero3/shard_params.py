@@ -46,6 +46,18 @@ def emptied_by_a_view(params: Params) -> Tensor:
     return shard
 
 
+def new_parameters(params: Params) -> Tensor:
+    shard = parameters_kept(params)
+    params[:] = [nn.Parameter(torch.empty(0, dtype=param.dtype)) for param in params]
+    return shard
+
+
+def not_detached(params: Params) -> Tensor:
+    flat = torch.cat([param.flatten() for param in params])
+    empty(params)
+    return F.pad(flat, (0, -flat.numel() % dist.get_world_size())).chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
 def memory_taken_away(params: Params) -> Tensor:
     shard = parameters_kept(params)
     for param in params:
@@ -164,19 +176,26 @@ AFTER = "once the parameters are sharded"
 
 
 def shard_and_parameters(solution: Callable[[Params], Any], shapes: Shapes, dtype: torch.dtype, seed: int) -> Any:
-    params = list(Holder(shapes, dtype, seed).params)
+    module = Holder(shapes, dtype, seed)
+    params = list(module.params)
     shard = solution(params)
     mark(AFTER)
     if not isinstance(shard, Tensor):
         return shard
-    return {"the shard": shard, "elements in each parameter": [param.numel() for param in params]}
+    return {
+        "the shard": shard,
+        "elements in each parameter": [param.numel() for param in params],
+        "elements in each of the module's parameters": [param.numel() for param in module.params],
+        "whether the shard is a leaf": shard.is_leaf,
+    }
 
 
 SHARD_PARAMS = Exercise(
     name="zero3.shard_params",
     title="Keep a shard of the parameters",
     task="Put the parameters into one flat tensor, one after the other, with zeros behind the last so that its length "
-    "is a multiple of the world size, and return the part of this rank: rank 0 has the first. Leave each parameter "
+    "is a multiple of the world size, and return the part of this rank: rank 0 has the first. An optimizer will update "
+    "it, so it must be a leaf: autograd does not link it to the parameters. Leave each of the module's parameters "
     "empty, with 0 elements. The memory of the whole has to be freed: it is measured.",
     stub=stubs.shard_params,
     reference=unit.shard_params,
@@ -206,6 +225,20 @@ SHARD_PARAMS = Exercise(
             told="The parameters have no elements any more, but they are empty views of their old memory, and that "
             "keeps it.",
             action="Assign a new tensor of 0 elements to `param.data`, not a slice of the old one.",
+        ),
+        Mistake(
+            id="new-parameters",
+            solution=new_parameters,
+            told="You put new parameters into the list. The module still has its own parameters, and they still hold "
+            "all of their elements.",
+            action="Keep the parameters in the list, and assign an empty tensor to `param.data` of each.",
+        ),
+        Mistake(
+            id="not-detached",
+            solution=not_detached,
+            told="Autograd recorded how the shard was made from the parameters, so the shard is not a leaf. An "
+            "optimizer refuses to update such a tensor, and no gradient arrives in its `.grad`.",
+            action="Detach each parameter before you use it: `param.detach()`.",
         ),
         Mistake(
             id="memory-taken-away",
