@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,8 +13,11 @@ from torch import Tensor, nn
 
 from ...meter import mark
 from ..declare import Case, Exercise, Mistake
+from ..findings import Finding
+from ..observe import Trial
+from ..rules import at_most
 from . import stubs
-from .data import Holder, Shapes, draw_params, last_rank_comes_later, mark_when_gone, memory_of, poisoned_unit
+from .data import Holder, Shapes, draw_params, last_rank_comes_later, poisoned_unit
 from .rules import lets_go
 from .unit import Unit, free, start_gather
 
@@ -64,6 +67,28 @@ def waits_for_a_list(unit: Unit) -> Finish:
     unit.flat = room(unit)
     dist.all_gather(list(unit.flat.chunk(dist.get_world_size())), unit.shard.detach())
     return lambda: give(unit, views(unit))
+
+
+def starts_in_finish(unit: Unit) -> Finish:
+    unit.flat = room(unit)
+
+    def finish() -> None:
+        dist.all_gather_single(unit.flat, unit.shard.detach())
+        give(unit, views(unit))
+
+    return finish
+
+
+def all_reduces(unit: Unit) -> Finish:
+    unit.flat = room(unit)
+    unit.flat.chunk(dist.get_world_size())[dist.get_rank()].copy_(unit.shard.detach())
+    handle: Any = dist.all_reduce(unit.flat, async_op=True)
+
+    def finish() -> None:
+        handle.wait()
+        give(unit, views(unit))
+
+    return finish
 
 
 def never_waits(unit: Unit) -> Finish:
@@ -204,14 +229,23 @@ def gathered_parameters(
         "the parameters": [param.detach().clone() for param in unit.module.parameters()],
         "elements in unit.flat": None if unit.flat is None else unit.flat.numel(),
     }
-    memory = memory_of(unit.module.parameters())
     free(unit)
-    mark_when_gone(FREED, memory)
+    mark(FREED)
     moments = [torch.zeros(2, dtype=torch.float64) for _ in range(dist.get_world_size())]
     dist.all_gather(moments, torch.tensor([started[0], finished], dtype=torch.float64))
     if min(finished for _, finished in moments) < max(started for started, _ in moments):
         raise RuntimeError("finish() came to its end on one rank before another had started its all-gather")
     return seen
+
+
+def starts_before_it_returns(trial: Trial) -> Iterator[Finding]:
+    """The first call of every rank except the last is not the message that says that the function has returned."""
+    late = [rank for rank, calls in enumerate(trial.yours.calls[:-1]) if calls[0].op == "send"]
+    if late:
+        yield Finding(
+            observed=f"{trial.who(late)} had not started an all-gather when the function returned.",
+            action="Start the all-gather before you return, with `async_op=True`.",
+        )
 
 
 START_GATHER = Exercise(
@@ -226,7 +260,7 @@ START_GATHER = Exercise(
     trial=gathered_parameters,
     measured=True,
     inputs_matter=False,
-    rules=[lets_go(GATHERED), lets_go(FREED)],
+    rules=[starts_before_it_returns, at_most("all_reduce", 0), lets_go(GATHERED), lets_go(FREED)],
     case_count=4,
     variants={"into-a-list": into_a_list, "with-a-method": with_a_method},
     mistakes=[
@@ -244,6 +278,18 @@ START_GATHER = Exercise(
             "be computed meanwhile. Here a rank even waits for ever, since the last one starts only when all others "
             "have returned.",
             action="Pass `async_op=True`, and call the handle's `wait()` in the function that you return.",
+        ),
+        Mistake(
+            id="starts-in-finish",
+            solution=starts_in_finish,
+            told="The all-gather starts only when `finish` is called. So no bytes move while the rank computes.",
+            action="Start the all-gather before you return, with `async_op=True`; only `wait()` belongs in `finish`.",
+        ),
+        Mistake(
+            id="all-reduces",
+            solution=all_reduces,
+            told="The values are right. But an all-reduce of a shard and zeros sends twice the bytes of an all-gather.",
+            action="Use `dist.all_gather_single(unit.flat, shard, async_op=True)`.",
         ),
         Mistake(
             id="never-waits",
