@@ -14,8 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ...meter import mark
 from ..data_parallel.data import ranks
 from ..declare import Case, Exercise, Mistake, Solution
+from ..rules import lets_go
 from . import stubs
 
 Params = list[nn.Parameter]
@@ -83,6 +85,7 @@ def build(
     on_gradient: Callable[[nn.Parameter, int], None] = reduce_all_and_free,
     steps_in: Callable[[int, int], int] = lambda step, updated: step,
     update: Callable[[nn.Parameter, Tensor], None] = subtract,
+    shards_moments: bool = True,
 ) -> Step:
     """A right program, but for the parts that are given.
 
@@ -90,18 +93,20 @@ def build(
         on_gradient: called with a parameter and its owner when there is a gradient.
         steps_in: the step counter, of the number of the step and of the parameters that were updated so far in all.
         update: changes a parameter.
+        shards_moments: whether a rank has the moments only of the parameters that it owns.
     """
-    state = {
-        n: [torch.zeros_like(p), torch.zeros_like(p)] for n, p in enumerate(params) if owners[n] == dist.get_rank()
-    }
+    owned = [number for number, owner in enumerate(owners) if owner == dist.get_rank()]
+    with_moments = owned if shards_moments else range(len(params))
+    state = {number: [torch.zeros_like(params[number]), torch.zeros_like(params[number])] for number in with_moments}
     counts = {"steps": 0, "updated": 0}
     for param, owner in zip(params, owners, strict=True):
         param.register_post_accumulate_grad_hook(lambda param, owner=owner: on_gradient(param, owner))
 
     def step() -> None:
         counts["steps"] += 1
-        for number, (mean, square) in state.items():
+        for number in owned:
             counts["updated"] += 1
+            mean, square = state[number]
             param, steps = params[number], steps_in(counts["steps"], counts["updated"])
             mean.lerp_(param.grad, 1 - 0.9)
             square.lerp_(param.grad**2, 1 - 0.999)
@@ -204,10 +209,13 @@ def with_torchs_adam(params: Params, owners: list[int], lr: float) -> Step:
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    """Every rank owns something, and no two parameters have one size: so what meets by mistake does not match."""
+    """Every rank owns something, and no two parameters have one size: so what meets by mistake does not match.
+
+    The moments of the smallest take more bytes than two right solutions may differ by.
+    """
     world_size, seed = (2, 3, 4)[number % 3], rng.getrandbits(32)
     count = rng.randint(max(3, world_size), 5)
-    numels = rng.sample(range(2, 12), count)
+    numels = rng.sample(range(12, 40), count)
     owners = [rank % world_size for rank in range(count)]
     rng.shuffle(owners)
 
@@ -234,20 +242,26 @@ def three_steps(
         gradients = [None if param.grad is None else param.grad.clone() for param in params]
         step()
         seen.append({"gradients": gradients, "parameters": [param.detach().clone() for param in params]})
+    mark(AFTER)
     return seen
+
+
+AFTER = "after the last step"
 
 
 REPAIR = Exercise(
     name="zero2.repair",
     title="Repair a stage 2",
     task="This program has four faults. Gradients are to be averaged during backward, and only the owner of a "
-    "parameter keeps its gradient; it makes a step of Adam with it, and all ranks get the result. Numbers are to be "
-    "those of `torch.optim.Adam` in one process with the mean of all ranks' gradients.",
+    "parameter keeps its gradient and its moments; it makes a step of Adam with them, and all ranks get the result. "
+    "Numbers are to be those of `torch.optim.Adam` in one process with the mean of all ranks' gradients.",
     stub=stubs.make_adam_step,
     reference=make_adam_step,
     draw=draw,
     trial=three_steps,
+    measured=True,
     inputs_matter=False,
+    rules=[lets_go(AFTER)],
     variants={"with-reduce": with_parts(on_gradient=reduce_to_owner), "with-torchs-adam": with_torchs_adam},
     mistakes=[
         Mistake(
@@ -307,6 +321,13 @@ REPAIR = Exercise(
             told="Every rank keeps all gradients, also of what others own: that is the memory of ZeRO-1. And nobody "
             "counts the steps: with 0 of them the bias correction divides by 0, and the model is NaN.",
             action="Set `param.grad = None` where another rank owns the parameter. Then see who counts the steps.",
+        ),
+        Mistake(
+            id="keeps-all-moments",
+            solution=with_parts(shards_moments=False),
+            told="The numbers are right, but every rank has Adam's moments of all parameters. ZeRO shards them before "
+            "anything else: a rank needs the moments only of the parameters that it updates.",
+            action="Make the moments only where `owners[number] == rank`.",
         ),
         Mistake(
             id="averages-and-keeps-all",

@@ -11,14 +11,12 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...meter import mark
 from ..data_parallel.data import draw_unused, give_gradients, ranks
 from ..declare import Case, Exercise, Mistake
 from ..ranks.data import dtype_name, whole_numbers
-from ..rules import at_most, only_calls
+from ..rules import at_most, lets_go, only_calls
 from . import stubs
-from .data import DTYPES, Holder, Shapes, draw_shapes, draw_world_size, poisoned_unit
-from .rules import lets_go
+from .data import DTYPES, Holder, Shapes, draw_shapes, draw_world_size, mark_when_gone, memory_of, poisoned_unit
 from .unit import Unit, free, gather
 
 
@@ -232,8 +230,9 @@ def reduced_shard(
     for param in unit.params:
         if param.grad is not None:
             param.grad *= 12  # divides by 2, 3 and 4: averages are exact
+    memory = memory_of([unit.flat, *(param.grad for param in unit.params if param.grad is not None)])
     solution(unit)
-    mark(REDUCED)
+    mark_when_gone(REDUCED, memory)
     return {
         "unit.shard.grad": unit.shard.grad,
         "unit.shard, where it is not padding": unit.shard.detach().nan_to_num(0),

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ...meter import mark
 from ..declare import Exercise, Mistake
+from ..rules import lets_go
 from . import stubs, unit
 from .data import Holder, Shapes, draw_params
-from .rules import lets_go
 
 Params = list[nn.Parameter]
 

@@ -16,10 +16,9 @@ from ...meter import mark
 from ..data_parallel.data import ranks
 from ..declare import Case, Exercise, Mistake
 from ..ranks.data import dtype_name, whole_numbers
-from ..rules import at_most
+from ..rules import at_most, lets_go
 from . import stubs
-from .data import DTYPES, draw_world_size, poisoned_unit
-from .rules import lets_go
+from .data import DTYPES, Memory, draw_world_size, mark_when_gone, memory_of, poisoned_unit
 from .unit import Unit, free, gather
 
 
@@ -210,14 +209,17 @@ def draw(rng: random.Random, number: int) -> Case:
 def output_and_gradients(
     solution: Callable[[Unit, Tensor], Tensor], width: int, inner: int, x: Tensor, seed: int
 ) -> Any:
+    memory: Memory = []
+
     def on_use() -> None:
+        memory.extend(memory_of(unit.params))
         if dist.get_rank() == 0:  # there the meter then looks for who holds what was a parameter's; that takes long
             mark(IN_USE)
 
     unit = poisoned_unit(Scaled(width, inner, x.dtype, seed, on_use))
     x.requires_grad_()
     output = solution(unit, x)
-    mark(AFTER)
+    mark_when_gone(AFTER, memory)
     if not isinstance(output, Tensor):
         return output
     freed = [param.numel() for param in unit.params]

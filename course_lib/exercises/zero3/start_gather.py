@@ -15,10 +15,9 @@ from ...meter import mark
 from ..declare import Case, Exercise, Mistake
 from ..findings import Finding
 from ..observe import Trial
-from ..rules import at_most
+from ..rules import at_most, lets_go
 from . import stubs
-from .data import Holder, Shapes, draw_params, last_rank_comes_later, poisoned_unit
-from .rules import lets_go
+from .data import Holder, Shapes, draw_params, last_rank_comes_later, mark_when_gone, memory_of, poisoned_unit
 from .unit import Unit, free, start_gather
 
 Finish = Callable[[], None]
@@ -229,8 +228,9 @@ def gathered_parameters(
         "the parameters": [param.detach().clone() for param in unit.module.parameters()],
         "elements in unit.flat": None if unit.flat is None else unit.flat.numel(),
     }
+    memory = memory_of(unit.module.parameters())
     free(unit)
-    mark(FREED)
+    mark_when_gone(FREED, memory)
     moments = [torch.zeros(2, dtype=torch.float64) for _ in range(dist.get_world_size())]
     dist.all_gather(moments, torch.tensor([started[0], finished], dtype=torch.float64))
     if min(finished for _, finished in moments) < max(started for started, _ in moments):
