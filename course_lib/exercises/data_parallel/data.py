@@ -52,22 +52,28 @@ class Ladder(nn.Module):
         widths: of the inner part of each layer: layers have other sizes.
         used: which layers this rank uses.
         dtype: of the parameters.
-        on_layer: called in backward with a layer's number before the layer's own backward; for all layers, the last
-            one first.
+        on_layer: called in backward with a layer's place in forward before the layer's own backward; for all layers,
+            the last place first.
+        order: the numbers of the layers as forward goes through them; by default as they are registered.
     """
 
     def __init__(
-        self, widths: Sequence[int], used: Iterable[int], dtype: torch.dtype, on_layer: Callable[[int], None]
+        self,
+        widths: Sequence[int],
+        used: Iterable[int],
+        dtype: torch.dtype,
+        on_layer: Callable[[int], None],
+        order: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(2, width, dtype=dtype) for width in widths)
-        self.used, self.on_layer = set(used), on_layer
+        self.used, self.on_layer, self.order = set(used), on_layer, order or range(len(widths))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.detach().requires_grad_()  # so that each layer is announced, also where those before it are not used
-        for number, layer in enumerate(self.layers):
-            x = x + layer(x).mean(dim=1, keepdim=True) if number in self.used else 1 * x
-            x.register_hook(lambda _, number=number: self.on_layer(number))
+        for place, number in enumerate(self.order):
+            x = x + self.layers[number](x).mean(dim=1, keepdim=True) if number in self.used else 1 * x
+            x.register_hook(lambda _, place=place: self.on_layer(place))
         return x
 
 

@@ -91,6 +91,10 @@ def all_have_arrived(buckets: Buckets, arrived: Arrived, started: int) -> bool:
     return started < len(buckets) and len(arrived) == sum(map(len, buckets))
 
 
+def last_listed_has_arrived(buckets: Buckets, arrived: Arrived, started: int) -> bool:
+    return started < len(buckets) and buckets[started][-1] in arrived
+
+
 def start_and_finish(bucket: list[nn.Parameter]) -> Finish:
     start_averaging(bucket)()
     return lambda: None
