@@ -128,14 +128,16 @@ def _rejected(
         output=failed.yours.output,
     )
     endless = isinstance(error, RankError) and error.kind == "timeout"
-    return _diagnosed(verdict, chain([failed], tried[:-1], untried), world) if diagnose and not endless else verdict
+    if endless or not diagnose:
+        return verdict
+    return _diagnosed(verdict, failed.exercise, chain([failed], tried[:-1], untried), world)
 
 
-def _diagnosed(verdict: Verdict, trials: Iterator[Trial], world: World | None) -> Verdict:
+def _diagnosed(verdict: Verdict, exercise: Exercise, trials: Iterator[Trial], world: World | None) -> Verdict:
     """The verdict with the known mistake that was made, in place of the cause that its first finding guesses."""
     mistake = None
     with suppress(KeyboardInterrupt):  # what is known by now is told
-        mistake = known_mistake(trials, world)
+        mistake = known_mistake(exercise, trials, world)
     if mistake is None:
         return verdict
     first, *others = verdict.findings

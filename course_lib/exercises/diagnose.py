@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import tee
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
@@ -18,29 +20,39 @@ from .observe import Observation, Trial, recall
 from .plain import same
 
 if TYPE_CHECKING:
-    from .declare import Mistake
+    from .declare import Exercise, Mistake
 
 
-def known_mistake(trials: Iterable[Trial], world: World | None = None) -> Mistake | None:
+def known_mistake(exercise: Exercise, trials: Iterable[Trial], world: World | None = None) -> Mistake | None:
     """The mistake that behaves like the solution.
 
     Args:
-        trials: of the solution; first the case that failed. Taken one by one while there are candidates.
+        exercise: whose mistakes are compared.
+        trials: of the solution; first the case that failed. Taken one by one while a mistake behaves like it.
         world: where they were run, if not on simulated ranks.
     """
-    candidates: list[tuple[Mistake, int, int]] | None = None  # how often rules and calls were the same, too
+    nearest: Mistake | None = None
+    fewest: tuple[float, float] = inf, inf
+    for mistake in exercise.mistakes:
+        trials, these = tee(trials)
+        differences = _differences(mistake, these, world)
+        if differences is not None and differences < fewest:
+            nearest, fewest = mistake, differences
+        if fewest == (0, 0):
+            break  # each mistake takes its time to run, and none can be nearer
+    return nearest
+
+
+def _differences(mistake: Mistake, trials: Iterable[Trial], world: World | None) -> tuple[int, int] | None:
+    """In how many trials rules and calls were different; None where the mistake behaves differently in one of them."""
+    rules = calls = 0
     for trial in trials:
-        if candidates is None:
-            candidates = [(mistake, 0, 0) for mistake in trial.exercise.mistakes]
-        matches = []
-        for mistake, rules, calls in candidates:
-            made = recall(trial.exercise, mistake.solution, trial.case, world)
-            if (same_rules := _same_rules(trial, made)) is not None:
-                matches.append((mistake, rules + same_rules, calls + _near(_calls(made), _calls(trial.yours))))
-        candidates = matches
-        if not candidates:
+        made = recall(trial.exercise, mistake.solution, trial.case, world)
+        if (same_rules := _same_rules(trial, made)) is None:
             return None
-    return max(candidates, key=lambda candidate: candidate[1:])[0] if candidates else None
+        rules += not same_rules
+        calls += not _near(_calls(made), _calls(trial.yours))
+    return rules, calls
 
 
 def _same_rules(trial: Trial, made: Observation) -> bool | None:
