@@ -15,7 +15,7 @@ from torch.optim import SGD, Adam, Optimizer
 from ..declare import Case, Exercise, Mistake, Solution
 from ..rules import same_calls
 from . import stubs
-from .data import Net, Sizes, draw_sizes, draw_world_size, mesh, shards, train
+from .data import Net, Sizes, draw_sizes, draw_world_size, in_one_call, mesh, shards, train
 
 
 def make_zero3(model: nn.Module, mesh: DeviceMesh, lr: float) -> Optimizer:
@@ -99,6 +99,7 @@ def trained(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[str,
     """Losses of two steps, and what the rank then holds of each parameter."""
     model = Net(sizes, seed)
     optimizer = solution(model, mesh(), lr)
+    in_one_call(optimizer)
     return {"losses": train(model, optimizer, 2, seed), "what the rank holds": shards(model)}
 
 

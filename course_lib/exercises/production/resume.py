@@ -22,7 +22,7 @@ from torch.optim import Adam, Optimizer
 
 from ..declare import Case, Exercise, Mistake, Solution
 from . import stubs
-from .data import Net, Sizes, draw_sizes, draw_world_size, local, mesh, shards, train
+from .data import Net, Sizes, draw_sizes, draw_world_size, in_one_call, local, mesh, shards, train
 from .make_zero3 import make_zero3
 
 Checkpoint = dict[str, Any]
@@ -148,8 +148,10 @@ def resumed(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[str,
     """What the rank holds once the states are loaded, and the losses of two steps that follow."""
     model = Net(sizes, seed + 1)
     optimizer = make_zero3(model, mesh(), 0.5)
+    in_one_call(optimizer)
     checkpoint = checkpoint_of(sizes, lr, seed) if dist.get_rank() == 0 else {}
     solution(model, optimizer, checkpoint)
+    in_one_call(optimizer)
     dist.barrier()  # who returns too early waits here, and not in a collective that the others may be in
     held: dict[str, dict[str, Tensor]] = {
         name: {key: local(value).clone() for key, value in optimizer.state[param].items()}
