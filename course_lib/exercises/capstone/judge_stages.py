@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 from ... import planner
@@ -65,6 +66,10 @@ def all_devices(plans: list[Plan], machine: Hardware) -> list[str]:
 
 def the_hosts_memory(plans: list[Plan], machine: Hardware) -> list[str]:
     return judged(plans, machine, memory=machine.host_bytes)
+
+
+def not_to_the_last_byte(plans: list[Plan], machine: Hardware) -> list[str]:
+    return judged(plans, machine, memory=machine.memory_bytes - 1)
 
 
 def in_gib(plans: list[Plan], machine: Hardware) -> list[str]:
@@ -155,11 +160,14 @@ def plans_for(model: str, world_size: int, batch: int) -> list[Plan]:
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    model, machine, world_size, batch = CLUSTERS[number] if number < len(CLUSTERS) else rng.choice(CLUSTERS)
-    about = f"{model} on {world_size} ranks of {HARDWARE[machine].name}, {batch} rows a rank"
-    return Case(
-        world_size=0, args=lambda rank: (list(plans_for(model, world_size, batch)), HARDWARE[machine]), about=about
-    )
+    """A cluster; after each of them was drawn, one whose memory stage 2 fills to the last byte."""
+    model, name, world_size, batch = CLUSTERS[number] if number < len(CLUSTERS) else rng.choice(CLUSTERS)
+    plans, machine = plans_for(model, world_size, batch), HARDWARE[name]
+    about = f"{model} on {world_size} ranks of {machine.name}, {batch} rows a rank"
+    if number == len(CLUSTERS):
+        machine = replace(machine, memory_bytes=plans[2].peak_bytes)
+        about += f", each with {machine.memory_bytes:,} bytes"
+    return Case(world_size=0, args=lambda rank: (list(plans), machine), about=about)
 
 
 JUDGE_STAGES = Exercise(
@@ -172,9 +180,15 @@ JUDGE_STAGES = Exercise(
     stub=stubs.judge_stages,
     reference=judge_stages,
     draw=draw,
-    case_count=len(CLUSTERS),
+    case_count=len(CLUSTERS) + 1,
     variants={"two-passes": in_two_passes, "one-by-one": one_by_one},
     mistakes=[
+        Mistake(
+            id="not-to-the-last-byte",
+            solution=not_to_the_last_byte,
+            told="A plan that fills the memory to the last byte fits, and you refuse it.",
+            action='Only a plan that holds more than the device has "does not fit": compare with `>`, or `<=`.',
+        ),
         Mistake(
             id="sum-of-largest",
             solution=sum_of_largest,

@@ -35,6 +35,12 @@ def chunks_alone(shards: list[Tensor], numel: int, world_size: int) -> list[Tens
     return [shard.clone() for shard in torch.cat(shards)[:numel].chunk(world_size)]
 
 
+def pads_each_chunk(shards: list[Tensor], numel: int, world_size: int) -> list[Tensor]:
+    length = -(-numel // world_size)
+    chunks = torch.cat(shards)[:numel].chunk(world_size)
+    return [F.pad(chunk, (0, length - chunk.numel())).clone() for chunk in chunks]
+
+
 def rest_lost(shards: list[Tensor], numel: int, world_size: int) -> list[Tensor]:
     length = numel // world_size
     return [shard.clone() for shard in torch.cat(shards)[: length * world_size].split(length)]
@@ -123,6 +129,8 @@ WORLDS = ((4, 2), (2, 4), (4, 3), (3, 2), (1, 4), (4, 1))
 def draw(rng: random.Random, number: int) -> Case:
     before, after = WORLDS[number % len(WORLDS)]
     numel, padding = rng.randint(3, 5) * 12 + (9, 5, 1, 7, 2, 3)[number % 6], PADDING[number % 3]
+    if number == 4:
+        numel = 5  # `chunk(4)` gives three chunks
     seed, dtype = rng.getrandbits(32), (torch.float32, torch.float64)[number % 2]
 
     def args(rank: int) -> tuple[list[Tensor], int, int]:
@@ -164,6 +172,13 @@ RESHARD = Exercise(
             id="chunks-alone",
             solution=chunks_alone,
             told="`chunk` without padding leaves the last shard shorter, and sometimes gives fewer than asked for.",
+            action="Pad the values to a multiple of `world_size` before you cut them.",
+        ),
+        Mistake(
+            id="pads-each-chunk",
+            solution=pads_each_chunk,
+            told="`chunk` rounds the length of a chunk up, so a few elements can fill fewer chunks than you asked for: "
+            "5 elements in 4 chunks are 2, 2 and 1. Then ranks are left without a shard.",
             action="Pad the values to a multiple of `world_size` before you cut them.",
         ),
         Mistake(

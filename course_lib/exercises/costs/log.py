@@ -79,6 +79,11 @@ def anything_with_via(log: str) -> dict[str, int]:
     return dict(counts)
 
 
+def any_channel(log: str) -> dict[str, int]:
+    lines = [line.partition(" via ") for line in log.splitlines() if "Channel" in line and " via " in line]
+    return tally([right(path) for told, _, path in lines if "[receive]" not in told])
+
+
 def only_sent(log: str) -> dict[str, int]:
     return tally([kind for told, kind, _ in connections(log) if "[send]" in told])
 
@@ -148,7 +153,8 @@ def make_log(rng: random.Random, nodes: int, devices: int, channels: int, inside
     """NCCL's log of ranks on a ring; hops inside a node, and between nodes, take one of these paths in each channel."""
     ranks = nodes * devices
     starts = [f"node{r // devices}:{4000 + r}:{4100 + r} [{r % devices}] NCCL INFO" for r in range(ranks)]
-    lines = ["rank 0: starting, data via NET/nfs/4", "NCCL version 2.27.5+cuda12.9"]
+    lines = ["rank 0: starting, data via NET/nfs/4", "rank 0: Channel of data via NET/nfs/5"]
+    lines += ["NCCL version 2.27.5+cuda12.9"]
     lines += [f"{start} Bootstrap: Using eth0:10.0.0.{r // devices + 1}<0>" for r, start in enumerate(starts)]
     for rank, channel in product(range(ranks), range(channels)):
         following = (rank + 1) % ranks
@@ -191,6 +197,12 @@ LOG = Exercise(
             solution=both_ends,
             told="Connections over the network count twice: their sender and their receiver both write a line.",
             action='Leave out the lines with "[receive]".',
+        ),
+        Mistake(
+            id="any-channel",
+            solution=any_channel,
+            told="You count every line with the word Channel, also one that the program itself printed.",
+            action='Ask for "NCCL INFO Channel".',
         ),
         Mistake(
             id="halved",

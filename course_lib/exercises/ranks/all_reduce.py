@@ -36,6 +36,10 @@ def keeps_the_padding(tensor: torch.Tensor) -> torch.Tensor:
     return padded_sum(tensor)
 
 
+def unpacks_the_shape(tensor: torch.Tensor) -> torch.Tensor:
+    return padded_sum(tensor)[: tensor.numel()].view(*tensor.shape)
+
+
 def flat_result(tensor: torch.Tensor) -> torch.Tensor:
     return padded_sum(tensor)[: tensor.numel()]
 
@@ -127,8 +131,8 @@ def with_pad(tensor: torch.Tensor) -> torch.Tensor:
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size = draw_world_size(rng, number)
-    # In turn: a remainder of 1; of 1 or 2; a matrix; a rank that is alone; fewer elements than ranks; even sizes.
-    shape = ((5,), (rng.choice([4, 5, 7]),), (3, rng.choice([3, 5])), (2, 2), (3,), (2, 12))[number % 6]
+    # In turn: a remainder of 1; of 1 or 2; a matrix; a rank that is alone; one number on 4 ranks; even sizes.
+    shape = ((5,), (rng.choice([4, 5, 7]),), (3, rng.choice([3, 5])), (2, 2), (), (2, 12))[number % 6]
     world_size = 4 if number % 6 == 4 else world_size
     dtype, seed = DTYPES[number % 3], rng.getrandbits(32)
     return Case(
@@ -156,6 +160,12 @@ ALL_REDUCE = Exercise(
             solution=keeps_the_padding,
             told="The sum is right, with the padding still behind it.",
             action="Cut it off: keep the first `tensor.numel()` elements, then give them the tensor's shape.",
+        ),
+        Mistake(
+            id="unpacks-the-shape",
+            solution=unpacks_the_shape,
+            told="`view(*shape)` gets no argument where the tensor is a single number: its shape is empty.",
+            action="Give the shape as one argument, `view(shape)`, or use `view_as(tensor)`.",
         ),
         Mistake(
             id="flat-result",

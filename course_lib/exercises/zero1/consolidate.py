@@ -52,6 +52,16 @@ def with_group(state: dict[int, Any], optimizer: Optimizer, parts: Parts) -> dic
     return {"state": state, "param_groups": [options | {"params": list(range(sum(map(len, parts))))}]}
 
 
+def zipped(optimizer: Optimizer, parts: Parts) -> State:
+    states = gathered(optimizer)
+    if states is None:
+        return None
+    whole: dict[int, Any] = {}
+    for part, state in zip(parts, states, strict=True):
+        whole |= zip(part, state.values(), strict=False)
+    return with_group(whole, optimizer, parts)
+
+
 def its_own_alone(optimizer: Optimizer, parts: Parts) -> State:
     return optimizer.state_dict() if dist.get_rank() == 0 else None
 
@@ -176,7 +186,7 @@ def draw(rng: random.Random, number: int) -> Case:
     parts = shuffled_parts(rng, shapes, world_size)
     while world_size > 1 and [n for part in parts for n in part] == sorted(range(count)):
         parts = shuffled_parts(rng, shapes, world_size)
-    unused = rng.randrange(count) if number in (1, 4) else None
+    unused = max(parts, key=len)[0] if number in (1, 4) else None  # others of its owner come after it
 
     def args(rank: int) -> tuple[Any, ...]:
         return shapes, parts, (number + 1) % 3, unused, seed
@@ -238,6 +248,13 @@ CONSOLIDATE = Exercise(
             told="Every rank numbers its own parameters from 0, so the states of different ranks have the same "
             "numbers, and the later ones overwrite the earlier.",
             action="Place `place` on rank r is parameter `parts[r][place]`.",
+        ),
+        Mistake(
+            id="zipped",
+            solution=zipped,
+            told="You pair a rank's parameters with its states one by one. A parameter that was never used has no "
+            "state, so every state behind it goes to the wrong parameter.",
+            action="Go by the keys: the state of `parts[r][place]` is at `place`, if there is one.",
         ),
         Mistake(
             id="one-after-the-other",
