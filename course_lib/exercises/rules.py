@@ -106,11 +106,10 @@ def holds_no_more(category: str, at: str | None = None, *, slack: int = 0) -> Ru
 
 
 def lets_go(at: str, *, slack: int = 64) -> Rule:
-    """At the mark `at`, no rank holds more bytes than with the reference, whatever they are for, give or take `slack`.
+    """At the mark `at`, no rank holds over `slack` bytes more than with the reference, for whatever purpose.
 
-    What a rank holds besides may differ by a few bytes from run to run, so only the table tells how many they are. Of
-    ranks that do not come to the mark, nothing is asked. The finding names who holds what was a parameter's: where
-    the exercise has let the meter see, at an earlier mark, that it was. To find out takes long.
+    The sum may differ by a few bytes from run to run, so only the table contains it. A rank that does not reach the
+    mark passes. Where an earlier mark saw the module's parameters, the finding names what still holds their memory.
     """
 
     def rule(trial: Trial) -> Iterator[Finding]:
