@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from course_lib import RankError, World
-from course_lib.world.pool import pool
+from course_lib.world.processes.pool import pool
 
 from .measure import Row, median_seconds, seconds
 

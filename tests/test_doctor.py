@@ -97,7 +97,7 @@ def test_a_torch_that_does_not_import_is_told_and_not_asked_further(monkeypatch:
 
 
 def test_a_torch_without_a_private_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "course_lib.world.torch_internals", raising=False)
+    monkeypatch.delitem(sys.modules, "course_lib.world.torch_hooks.torch_internals", raising=False)
     monkeypatch.delattr(torch._C._distributed_c10d, "_set_thread_isolation_mode")
 
     finding = doctor.simulated_worlds()
@@ -109,7 +109,7 @@ def test_a_torch_without_a_private_name_is_told(monkeypatch: pytest.MonkeyPatch)
 def test_a_torch_that_ranks_do_not_run_on_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.simulated_worlds().status == "ok"
 
-    monkeypatch.setattr("course_lib.world.gloo.LoopbackGloo.__init__", lambda self: None)
+    monkeypatch.setattr("course_lib.world.torch_hooks.gloo.LoopbackGloo.__init__", lambda self: None)
     finding = doctor.simulated_worlds()
     assert finding.status == "missing"
     assert finding.value.startswith("both ranks raised TypeError: ")

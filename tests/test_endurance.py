@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import CourseError, World, exercises
-from course_lib.world.pool import pool
+from course_lib.world.processes.pool import pool
 
 SECONDS = float(os.environ.get("ENDURANCE_SECONDS", "20"))
 GROWTH = 32e6

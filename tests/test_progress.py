@@ -17,12 +17,7 @@ import pytest
 
 from course_lib import progress_store
 from course_lib.errors import CourseError
-from course_lib.progress import (
-    Attempt,
-    ExerciseProgress,
-    Prediction,
-    Progress,
-)
+from course_lib.progress import Attempt, ExerciseProgress, Prediction, Progress
 
 KILLER = Path(__file__).with_name("progress_killer.py")
 NOBODY = 65534

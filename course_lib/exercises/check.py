@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
 from ..world import RankError, World
-from ..world.interrupts import put_off
+from ..world.rank_threads.interrupts import put_off
 from .compare import findings
 from .diagnose import known_mistake
 from .findings import Finding, Verdict

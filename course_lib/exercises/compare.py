@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..errors import CourseError
 from ..world import RankError
-from ..world.failure import quoted
+from ..world.errors.failure import quoted
 from .findings import Finding, Row
 from .forms import recognise_form
 from .gap import Cause, Gap

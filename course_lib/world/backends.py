@@ -14,7 +14,7 @@ from .outcome import Outcome
 from .run import Run
 
 if TYPE_CHECKING:
-    from .pool import Pool
+    from .processes.pool import Pool
 
 
 class Backend(Protocol):
@@ -78,38 +78,38 @@ class Entry:
 
 
 def _simulated(choice: Choice) -> Backend:
-    from .simulated import Simulated
+    from .simulated.backend import Simulated
 
     return Simulated(choice.world_size)
 
 
 def _dryrun(choice: Choice) -> Backend:
-    from .dryrun import DryRun
+    from .dryrun.backend import DryRun
 
     return DryRun(choice.world_size, 0 if choice.rank is None else choice.rank)
 
 
 def _one_rank(outcome: Any) -> Run:
-    from .dryrun_run import DryRunResult
+    from .dryrun.run import DryRunResult
 
     return DryRunResult(outcome)
 
 
 def _processes(choice: Choice) -> Backend:
-    from .processes import Processes
+    from .processes.backend import Processes
 
     return Processes(choice.world_size, pool=_pool(choice))
 
 
 def _nccl(choice: Choice) -> Backend:
-    from .gpus import on_gpus
+    from .processes.gpus import on_gpus
 
     return on_gpus(choice.world_size, pool=_pool(choice), gpus=choice.gpus, share_gpu=choice.share_gpu)
 
 
 def _pool(choice: Choice) -> Pool:
     if choice.cluster is not None:
-        from .cluster import clusters
+        from .cluster.backend import clusters
 
         return clusters.pool(choice.cluster)
     if not hasattr(os, "fork"):
@@ -117,7 +117,7 @@ def _pool(choice: Choice) -> Pool:
             f"World(backend='processes'): {sys.platform} cannot fork processes, as Linux and macOS do. "
             "Leave the argument out for simulated ranks, which run everywhere."
         )
-    from .pool import pool
+    from .processes.pool import pool
 
     return pool
 

@@ -17,7 +17,7 @@ from typing import Any
 import cloudpickle
 
 from ..errors import CourseError
-from .standins import Shared, replaced
+from .torch_hooks.standins import Shared, replaced
 
 _SHARED = (
     type(threading.Lock()),

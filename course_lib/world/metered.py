@@ -9,9 +9,9 @@ from itertools import chain
 from ..meter import MemoryMeter, arithmetic, owners
 from ..meter.comm import CommCall, Communication, meaning
 from ..meter.timeline import Timeline
-from .calls import Call
+from .collectives.calls import Call
 from .sites import Site, is_learners
-from .standins import replaced
+from .torch_hooks.standins import replaced
 
 
 def communication(rank: int, calls: Iterable[Call], started: float) -> Communication:

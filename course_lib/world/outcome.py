@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..meter import MemoryReport
-from .calls import Call
+from .collectives.calls import Call
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from ..meter import MemoryReport
 from ..meter.comm import Communication, matrix
 from ..meter.timeline import Timeline, save_trace
 from . import metered
-from .calls import Call
+from .collectives.calls import Call
 from .outcome import Outcome
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import torch.distributed as dist
 
 from ..errors import CourseError
 from ..meter.allocator import ALLOCATORS
-from . import interpose, journal
+from . import journal
 from .backends import chosen
-from .failure import RankError
+from .errors.failure import RankError
 from .run import Run, shortened
+from .torch_hooks import interpose
 
 
 class World:

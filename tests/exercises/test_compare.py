@@ -12,7 +12,7 @@ from course_lib.exercises import Case, Finding, Observation, Row, Trial, Verdict
 from course_lib.exercises.compare import findings
 from course_lib.exercises.plain import Array, Opaque, difference, plain, same
 from course_lib.exercises.texts import pair, short
-from course_lib.world.calls import Call
+from course_lib.world.collectives.calls import Call
 from course_lib.world.sites import Site
 from tests.exercises.sample import MEAN
 

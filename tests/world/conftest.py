@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from course_lib.world.conduct import Conduct
-from course_lib.world.process import Process
+from course_lib.world.processes.conduct import Conduct
+from course_lib.world.processes.process import Process
 
 
 @dataclass

@@ -10,8 +10,8 @@ import ipyparallel
 import psutil
 import zmq
 
-from course_lib.world.cluster import clusters
-from course_lib.world.machines import LOOPBACK
+from course_lib.world.cluster.backend import clusters
+from course_lib.world.processes.machines import LOOPBACK
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,13 +18,13 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import CourseError, RankError, World, zero
 from course_lib.world import results
-from course_lib.world.calls import Call
-from course_lib.world.cluster import check
-from course_lib.world.frames import framed
-from course_lib.world.machines import LOOPBACK, Machine, a_gpu_each, evenly, sharing
-from course_lib.world.remote_process import RemoteProcess
+from course_lib.world.cluster.backend import check
+from course_lib.world.cluster.remote_process import RemoteProcess
+from course_lib.world.collectives.calls import Call
+from course_lib.world.processes.frames import framed
+from course_lib.world.processes.machines import LOOPBACK, Machine, a_gpu_each, evenly, sharing
+from course_lib.world.processes.wire import Left
 from course_lib.world.sites import Site
-from course_lib.world.wire import Left
 from tests.world.engines import ROOT, Engines
 from tests.world.programs import failure, total, train
 
@@ -360,7 +360,7 @@ def test_no_gpu_on_the_machines_is_told(engines, monkeypatch):
 
 def test_without_ipyparallel_it_is_told_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ipyparallel", None)
-    monkeypatch.delitem(sys.modules, "course_lib.world.cluster")
+    monkeypatch.delitem(sys.modules, "course_lib.world.cluster.backend")
     with pytest.raises(CourseError, match=r"ipyparallel.* is not installed here\. .*pip install '\.\[cluster\]'"):
         World(2, backend="processes", cluster="a client")
 

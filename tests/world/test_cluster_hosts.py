@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World, zero
-from course_lib.world import relay
+from course_lib.world.cluster import relay
 from course_lib.zero.checkpoint import load_checkpoint, save_checkpoint
 from tests.world.engines import Engines
 

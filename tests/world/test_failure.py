@@ -16,7 +16,7 @@ import torch.distributed._functional_collectives as funcol
 
 from course_lib import RankError, World
 from course_lib.world import sites
-from course_lib.world.rank import Rank
+from course_lib.world.simulated.rank import Rank
 from tests.world import programs
 from tests.world.programs import lines, total
 

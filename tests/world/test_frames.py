@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from course_lib.world.frames import Frames, framed
-from course_lib.world.process import ForkServer, RankDied
+from course_lib.world.processes.frames import Frames, framed
+from course_lib.world.processes.process import ForkServer, RankDied
 from tests.world.conftest import FarEnd
 
 MESSAGES = ["", ("a tuple", 2), b"x" * 100_000]

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World, zero
-from course_lib.world import surroundings
-from course_lib.world.gloo import loopback
+from course_lib.world.rank_threads import surroundings
+from course_lib.world.torch_hooks.gloo import loopback
 
 
 def reduce_in_a_subgroup():

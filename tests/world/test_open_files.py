@@ -13,7 +13,7 @@ import resource
 from concurrent.futures import ThreadPoolExecutor
 import torch.distributed as dist
 from course_lib import CourseError, RankError, World
-from course_lib.world.open_files import connections
+from course_lib.world.simulated.open_files import connections
 
 def allow(soft, hard=resource.getrlimit(resource.RLIMIT_NOFILE)[1]):
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import CourseError, World, zero
-from course_lib.world.pool import pool
+from course_lib.world.processes.pool import pool
 from tests.world.programs import train
 
 

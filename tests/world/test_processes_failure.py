@@ -16,15 +16,15 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World
-from course_lib.world import conduct
-from course_lib.world.calls import Call
-from course_lib.world.conduct import Conduct
-from course_lib.world.fork_server import PID
-from course_lib.world.frames import framed
-from course_lib.world.pool import pool
-from course_lib.world.process import Process
+from course_lib.world.collectives.calls import Call
+from course_lib.world.processes import conduct
+from course_lib.world.processes.conduct import Conduct
+from course_lib.world.processes.fork_server import PID
+from course_lib.world.processes.frames import framed
+from course_lib.world.processes.pool import pool
+from course_lib.world.processes.process import Process
+from course_lib.world.processes.wire import TELL_STACK, Outside
 from course_lib.world.sites import Site
-from course_lib.world.wire import TELL_STACK, Outside
 from tests.world import programs
 from tests.world.programs import lines, total
 

@@ -13,7 +13,7 @@ PROGRAM = """
 import os
 import torch.distributed as dist
 from course_lib import World
-from course_lib.world.pool import pool
+from course_lib.world.processes.pool import pool
 world = World(2, backend="processes", timeout=60)
 print(*world.run(os.getpid), pool.source.server_pid, flush=True)
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...world.calls import Call
+from ...world.collectives.calls import Call
 from ..findings import Finding, Row
 from ..observe import Trial
 from ..rules import only_calls

@@ -1,0 +1,1 @@
+"""Ranks as processes of several machines, driven through ipyparallel."""

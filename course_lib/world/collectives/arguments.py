@@ -1,0 +1,105 @@
+"""What one rank's own arguments must satisfy, whatever its peers pass.
+
+gloo looks at them only when the call takes place; by then the peers' calls are under way, and would hang.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...meter.storages import tensors_in
+
+_LISTS = {  # op: (the list with one tensor for each rank, the single tensor, where the list is needed)
+    "all_gather": ("output_tensors", "input_tensors", "everywhere"),
+    "reduce_scatter": ("input_tensors", "output_tensors", "everywhere"),
+    "gather": ("output_tensors", "input_tensors", "root"),
+    "scatter": ("input_tensors", "output_tensors", "root"),
+}
+_SINGLES = {  # op: (the tensor with a part for each rank, the part)
+    "all_gather_single": ("output_tensor", "input_tensor"),
+    "reduce_scatter_single": ("input_tensor", "output_tensor"),
+}
+
+
+def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], devices: tuple[str, ...]) -> None:
+    """Refuse arguments that cannot be right on this rank.
+
+    Args:
+        op: the name in `torch.distributed`.
+        group_size: number of members of the group.
+        is_root: whether this rank is `src` or `dst`.
+        arguments: of the `c10d` operator, by their names in its schema.
+        devices: from which kinds of device the backend sends.
+
+    Raises:
+        ValueError: a size, a number of tensors, a dtype or a device does not fit.
+    """
+    for tensor in tensors_in(arguments):
+        if tensor.device.type not in devices:
+            raise ValueError(
+                f"{op}: the tensor is on device {tensor.device}, and gloo, the backend of this world, sends from the "
+                "CPU. Make it without device=, or move it: tensor.cpu()."
+            )
+    if op in _LISTS:
+        many, one, where = _LISTS[op]
+        if where == "everywhere" or is_root:
+            _check_list(op, group_size, list(tensors_in(arguments[many])), next(tensors_in(arguments[one])))
+    elif op in _SINGLES:
+        whole, part = (arguments[name] for name in _SINGLES[op])
+        _check_single(op, group_size, whole, part)
+    elif op == "all_to_all":
+        for name in ("input_tensors", "output_tensors"):
+            _check_count(op, group_size, len(arguments[name]))
+    elif op == "all_to_all_single":
+        for name in ("input", "output"):
+            _check_splits(op, group_size, name, arguments[name], arguments[f"{name}_split_sizes"])
+
+
+def _check_count(op: str, group_size: int, count: int) -> None:
+    if count != group_size:
+        raise ValueError(f"{op}: the list needs one tensor for each of the {group_size} ranks, got {count}.")
+
+
+def _check_list(op: str, group_size: int, many: list[torch.Tensor], one: torch.Tensor) -> None:
+    _check_count(op, group_size, len(many))
+    for index, tensor in enumerate(many):
+        if tensor.numel() != one.numel() or tensor.dtype != one.dtype:
+            raise ValueError(
+                f"{op}: tensor {index} of the list is {_told(tensor)}, and the single tensor is {_told(one)}. All must "
+                "have the same size and dtype; pad the shorter ones, and cut the padding off afterwards."
+            )
+
+
+def _check_single(op: str, group_size: int, whole: torch.Tensor, part: torch.Tensor) -> None:
+    if whole.dtype != part.dtype:
+        raise ValueError(f"{op}: the input and the output differ in dtype: {_told(whole)} and {_told(part)}.")
+    if whole.numel() == group_size * part.numel():
+        return
+    if op == "reduce_scatter_single" and whole.numel() % group_size:
+        raise ValueError(
+            f"{op}: the input needs a length divisible by the {group_size} ranks, got {whole.numel()} elements. Pad it "
+            f"to {-(-whole.numel() // group_size) * group_size} first."
+        )
+    raise ValueError(
+        f"{op}: {_told(whole)} is not {group_size} times {_told(part)}. "
+        f"The large tensor has {group_size} parts, one for each rank, of the size of the small one."
+    )
+
+
+def _check_splits(op: str, group_size: int, name: str, tensor: torch.Tensor, splits: list[int]) -> None:
+    rows = tensor.shape[0] if tensor.dim() else 0
+    if splits and (len(splits) != group_size or sum(splits) != rows):
+        raise ValueError(
+            f"{op}: {name}_split_sizes={list(splits)} must hold one number for each of the {group_size} ranks, and add "
+            f"up to the {rows} rows of the {name}."
+        )
+    if not splits and rows % group_size:
+        raise ValueError(
+            f"{op}: the {rows} rows of the {name} do not divide by {group_size} ranks. Pass {name}_split_sizes."
+        )
+
+
+def _told(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -1,0 +1,51 @@
+"""What a rank asks of its peers, read from the arguments of a `c10d` operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ..torch_hooks import torch_internals
+from .arguments import check
+from .calls import OPS, Call, describe
+
+
+class Asking:
+    """The calls of one rank, in their order."""
+
+    def __init__(self, rank: int) -> None:
+        self.calls: list[Call] = []
+        self._rank = rank
+        self._numbers: Counter[tuple[str, str]] = Counter()
+
+    def call(self, operator: Any, arguments: dict[str, Any], devices: tuple[str, ...] = ("cpu",)) -> Call:
+        """The call behind `operator` with `arguments`, checked and numbered.
+
+        Args:
+            operator: a `c10d` operator.
+            arguments: by their names in its schema.
+            devices: from which kinds of device the group's backend sends.
+
+        Raises:
+            ValueError: the arguments cannot be right on this rank, whatever its peers pass.
+        """
+        name = operator._schema.name.split("::")[1]
+        group = torch_internals.group_of(arguments["process_group"])
+        reduce_op = torch_internals.reduce_op_name(arguments["reduce_op"]) if "reduce_op" in arguments else None
+        op, ranks = OPS.get(name, name), torch_internals.group_ranks(group)
+        number = self._numbers[group.group_name, op] + 1
+        call = describe(op, number, group.group_name, ranks, arguments, reduce_op)
+        check(op, len(ranks), call.root == self._rank, arguments, devices)
+        self._numbers[group.group_name, op] = number
+        self.calls.append(call)
+        return call
+
+
+def is_later(call: Call, arguments: dict[str, Any]) -> bool:
+    """Whether the rank goes on, and comes back for the result.
+
+    A recv from any rank is none of these, even when it is asynchronous: its peer is not known before it has come.
+    """
+    if call.op in ("send", "recv"):
+        return call.root is not None
+    return call.op != "monitored_barrier" and bool(arguments.get("async_op", True))

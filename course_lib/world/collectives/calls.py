@@ -1,0 +1,220 @@
+"""What a rank asks of its peers: one `Call` for each collective, send, receive or new group."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import torch
+
+from ...meter.storages import tensors_in
+from ..raised import Unfinished
+from ..sites import Site, learner_site
+
+# The op that a learner knows, for each c10d operator.
+OPS = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce_coalesced",
+    "broadcast_": "broadcast",
+    "reduce_": "reduce",
+    "allgather_": "all_gather",
+    "allgather_coalesced_": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced_": "all_gather_single_coalesced",
+    "_allgather_base_": "all_gather_single",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_single_coalesced",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all_single",
+    "barrier": "barrier",
+    "monitored_barrier_": "monitored_barrier",
+    "send": "send",
+    "recv_": "recv",
+    "recv_any_source_": "recv",
+}
+
+DEFAULT_GROUP = "0"
+"""torch's name for the group of all ranks."""
+
+# The argument whose tensors every rank must give in the same number, sizes and dtype.
+_AGREED = {
+    "all_reduce": "tensors",
+    "all_reduce_coalesced": "tensors",
+    "broadcast": "tensors",
+    "reduce": "tensors",
+    "all_gather": "input_tensors",
+    "all_gather_coalesced": "input_list",
+    "all_gather_single": "input_tensor",
+    "all_gather_single_coalesced": "inputs",
+    "reduce_scatter": "input_tensors",
+    "reduce_scatter_single": "input_tensor",
+    "reduce_scatter_single_coalesced": "inputs",
+    "gather": "input_tensors",
+    "scatter": "output_tensors",
+    "all_to_all": "output_tensors",
+    "all_to_all_single": "output",
+    "send": "tensors",
+    "recv": "tensors",
+}
+
+# The argument that holds the whole of what the members share or make, where that is another one.
+_WHOLE = _AGREED | {
+    "all_gather": "output_tensors",
+    "all_gather_coalesced": "output_lists",
+    "all_gather_single": "output_tensor",
+    "all_gather_single_coalesced": "outputs",
+    "all_to_all": "input_tensors",
+    "all_to_all_single": "input",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Times:
+    """When a call happened, in seconds of `time.perf_counter`; inf for what has not happened.
+
+    Attributes:
+        issued: its rank made it.
+        matched: every member had made theirs, and the bytes began to move.
+        done: they had arrived.
+        waited_from: its rank did nothing from here to `done` but wait for it.
+        delivering: the bytes move, or have arrived; the thread that brings the result is not through with it yet.
+    """
+
+    issued: float = field(default_factory=time.perf_counter)
+    matched: float = inf
+    done: float = inf
+    waited_from: float = inf
+    delivering: bool = False
+
+    def wait_begins(self) -> None:
+        """Its rank does nothing from now on but wait for it, unless it is done."""
+        if self.done == inf:
+            self.waited_from = time.perf_counter()
+
+    def wait_ends(self) -> None:
+        """It was waited for if it is done by now; if not, the rank went on without it."""
+        if self.done == inf:
+            self.waited_from = inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One rank's part in a collective, a message or a new group.
+
+    Attributes:
+        op: the name in `torch.distributed`, such as `all_reduce`.
+        group_name: torch's name of the group.
+        ranks: global ranks of the members, by group rank.
+        root: global rank of `src` or `dst`, where the op has one.
+        reduce_op: `sum`, `max`, ... where the op has one.
+        shapes: shapes of the tensors that the ranks must agree on.
+        dtype: their dtype; None for a barrier.
+        layout: `torch.strided`, or that of sparse tensors.
+        splits: for all-to-all, how many elements go to, and come from, each group rank.
+        total_bytes: bytes of the whole that the members share or make, such as what an all-gather gives; of an
+            all-to-all, what this rank brings.
+        padding_bytes: how many of them are padding, as far as the tensors tell: by an attribute `padding_numel`.
+        number: this rank's count of the op in the group, from 1.
+        site: the learner's line.
+        times: when it happened.
+        unfinished: an exception that its rank was not through with when it made the call.
+    """
+
+    op: str
+    group_name: str
+    ranks: tuple[int, ...]
+    site: Site
+    root: int | None = None
+    reduce_op: str | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtype: torch.dtype | None = None
+    layout: torch.layout = torch.strided
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    total_bytes: int = 0
+    padding_bytes: int = 0
+    number: int = 1
+    times: Times = field(default_factory=Times, compare=False, repr=False)
+    unfinished: Unfinished | None = field(default_factory=Unfinished.here, compare=False, repr=False)
+
+    @property
+    def numels(self) -> tuple[int, ...]:
+        """How many elements each tensor has."""
+        return tuple(torch.Size(shape).numel() for shape in self.shapes)
+
+    @property
+    def name(self) -> str:
+        """`all_reduce #2`; for a message, whom it goes to or comes from. A rank outside a group does not know whose."""
+        if self.op == "send":
+            return f"send to rank {self.root}"
+        if self.op == "recv":
+            return "recv from any rank" if self.root is None else f"recv from rank {self.root}"
+        if self.op == "new_group":
+            return f"new_group({list(self.ranks)})"
+        if not self.ranks:
+            return f"{self.op} on a group of others"
+        where = "" if self.group_name == DEFAULT_GROUP else f" in group {list(self.ranks)}"
+        return f"{self.op} #{self.number}{where}"
+
+    @property
+    def tensors(self) -> str:
+        """`float32 [4, 2]`; `float32 [4], [8]` for several."""
+        if self.dtype is None:
+            return "no tensor"
+        shapes = ", ".join(str(list(shape)) for shape in self.shapes[:3])
+        more = f" and {len(self.shapes) - 3} more" if len(self.shapes) > 3 else ""
+        return f"{str(self.dtype).removeprefix('torch.')} {shapes}{more}"
+
+
+def describe(
+    op: str, number: int, group_name: str, ranks: tuple[int, ...], arguments: dict[str, Any], reduce_op: str | None
+) -> Call:
+    """The `Call` behind the arguments of a `c10d` operator, by their names in its schema."""
+    tensors = list(tensors_in(arguments.get(_AGREED.get(op, ""), ())))
+    root = next((arguments[name] for name in ("root_rank", "src", "dst") if name in arguments), None)
+    if root is not None and not 0 <= root < len(ranks):
+        raise ValueError(
+            f"{op}: there is no rank {root} in this group of {len(ranks)}. "
+            f"src and dst are global ranks, here one of {list(ranks)}."
+        )
+    agreed = op not in ("all_to_all", "all_to_all_single")
+    whole = list(tensors_in(arguments.get(_WHOLE.get(op, ""), ())))
+    parts = len(ranks) if op in ("gather", "scatter") else 1  # of these, only the root sees the whole
+    return Call(
+        op=op,
+        number=number,
+        group_name=group_name,
+        ranks=ranks,
+        site=learner_site(),
+        root=None if root is None else ranks[root],
+        reduce_op=reduce_op,
+        shapes=tuple(tuple(tensor.shape) for tensor in tensors),
+        dtype=tensors[0].dtype if tensors else None,
+        layout=tensors[0].layout if tensors else torch.strided,
+        splits=None if agreed else _splits(op, arguments, len(ranks)),
+        total_bytes=parts * sum(tensor.numel() * tensor.element_size() for tensor in whole),
+        padding_bytes=parts * sum(getattr(t, "padding_numel", 0) * t.element_size() for t in whole),
+    )
+
+
+def _splits(op: str, arguments: dict[str, Any], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if op == "all_to_all":
+        sent, received = (
+            tuple(tensor.numel() for tensor in tensors_in(arguments[name]))
+            for name in ("input_tensors", "output_tensors")
+        )
+        return sent, received
+
+    def sizes(tensor: torch.Tensor, rows: list[int]) -> tuple[int, ...]:
+        if not rows:
+            return (tensor.numel() // members,) * members
+        row = tensor[0].numel() if tensor.shape[0] else 0
+        return tuple(count * row for count in rows)
+
+    return (
+        sizes(arguments["input"], arguments["input_split_sizes"]),
+        sizes(arguments["output"], arguments["output_split_sizes"]),
+    )

@@ -1,0 +1,178 @@
+"""One rank out of any number, with tensors that have a size and no memory: what it would hold and send.
+
+A thread runs the learner's function as that rank. Its tensors are fake (`dryrun_tensors`), its peers are not there
+(`dryrun_rank`), and the meter counts as it always does: so 7.5 B parameters on 16,384 ranks fit in a laptop. Not
+counted is what a CPU's kernels take for themselves while they compute, an LSTM's, say: there, a peak is lower than it
+would be on ranks that compute.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from weakref import WeakSet
+
+from torch.distributed import distributed_c10d as c10d
+
+from ...errors import CourseError
+from .. import metered
+from ..errors.failure import Interrupted, RankError, RankReport, advice_for, quoted
+from ..errors.telling import MORE_TIME, RUN_AGAIN, still_busy
+from ..rank_threads import interrupts, stopping, surroundings
+from ..sites import site_of
+from ..torch_hooks import interpose, torch_internals
+from ..torch_hooks.standins import Replacement, Shared, replaced
+from .fake_patches import stand_ins
+from .fake_tensors import FakeCopies, NoNumbers
+from .rank import DryRank, NotInGroup
+from .run import DryOutcome
+
+GRACE = 1.0
+"""Seconds in which a rank must stop when it is told to, before it is left behind."""
+
+
+class DryRun:
+    """A world of which one rank runs: see `backends.Backend`.
+
+    Args:
+        world_size: how many ranks there are.
+        rank: the one that runs.
+
+    Raises:
+        CourseError: there is no such rank.
+    """
+
+    def __init__(self, world_size: int, rank: int = 0) -> None:
+        if world_size < 1:
+            raise CourseError(f"World({world_size}): a world has at least one rank. For example World(64).")
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < world_size:
+            raise CourseError(
+                f"World({world_size}, backend='dryrun', rank={rank!r}): there is no such rank. A dry run runs one of "
+                f"the ranks 0 to {world_size - 1}: rank={world_size - 1} is the last, whose shards have the padding."
+            )
+        self._world_size, self._rank = world_size, rank
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        timeout: float,
+        size_of: Callable[[int], int] | None,
+    ) -> DryOutcome:
+        """Call `fn(*args, **kwargs)` as the one rank."""
+        with interrupts.put_off() as late:
+            return self._run(FakeCopies(fn, args, kwargs), timeout, size_of, late)
+
+    def _run(
+        self, copies: FakeCopies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
+    ) -> DryOutcome:
+        started = time.perf_counter()
+        meter = None if size_of is None else metered.memory_meter(self._rank, started, size_of, WeakSet())
+        rank = DryRank(self._rank, self._world_size, copies, meter)
+        with surroundings.of_threads(measured=meter is not None), _dry_threads.in_use():
+            failure = _supervised(rank, timeout, late)
+        for line in rank.streams.output.splitlines():
+            print(f"[rank {self._rank}] {line}")
+        if failure is not None:
+            raise failure from None
+        return DryOutcome(
+            results=[rank.result],
+            output=[rank.streams.output],
+            calls=[rank.asking.calls],
+            started=started,
+            spans=[rank.span],
+            memory=[meter.report()] if meter is not None else [],
+            rank=self._rank,
+            world_size=self._world_size,
+        )
+
+
+def _supervised(rank: DryRank, timeout: float, late: list[Any]) -> RankError | Interrupted | None:
+    """Let `rank` run until it has left, its time is over or an interrupt is in `late`: what went wrong."""
+    deadline = time.monotonic() + timeout
+    site = None
+    rank.start()
+    while rank.is_alive() and not late and time.monotonic() < deadline:
+        rank.join(0.1)  # short, for the sake of `late`
+    if rank.is_alive():
+        kind = "interrupted" if late else "timeout"
+        site = site_of(rank)
+        _stop(rank)
+    elif rank.error is None:
+        return None
+    else:
+        kind = {SystemExit: "exited", NotInGroup: "not_in_group"}.get(rank.error, "raised")
+    report = RankReport(
+        rank=rank.rank,
+        state="running" if rank.raised is None else "raised",
+        site=site,
+        raised=None if kind in ("timeout", "interrupted") else rank.raised,
+        stopped=not rank.is_alive(),
+    )
+    message = _told(kind, report, rank.world_size, timeout)
+    if kind == "interrupted":
+        late.clear()
+        return Interrupted(message)
+    return RankError(message, kind=kind, rank=rank.rank, ranks=[report], output=[rank.streams.output])
+
+
+def _stop(rank: DryRank) -> None:
+    began = time.monotonic()
+    deadline = began + GRACE
+    while rank.is_alive() and (now := time.monotonic()) < deadline:
+        if now < began + stopping.IMPORTING and stopping.imports(rank):
+            deadline = now + GRACE
+        else:
+            rank.stop()
+        rank.join(0.02)
+    stopping.stop_looking()
+
+
+def _told(kind: str, report: RankReport, world_size: int, timeout: float) -> str:
+    """The whole message of a `RankError`."""
+    who = f"the dry run of rank {report.rank} of {world_size}"
+    site, advice = report.site, RUN_AGAIN
+    if report.raised is not None:
+        site, advice = report.raised.site, advice_for(report.raised.message) or "mend that line, then run it again."
+        headline = f"{who} raised {report.raised}"
+        if report.raised.type == NoNumbers.__name__:
+            headline = f"{who}: {report.raised.message}"
+            advice = (
+                "decide by what is known without computing, such as shapes, ranks and Python's own numbers, or leave "
+                "that line out of the dry run. Where the number matters, run the function in a small world: World(4)."
+            )
+    elif kind == "timeout":
+        headline = f"{who} was stopped after its time limit of {timeout:g} s"
+        advice = f"look for a loop that never ends; {MORE_TIME}"
+    else:
+        headline = f"{who} was interrupted"
+    lines = [headline, *([f"  at {quoted(site)}"] if site is not None else []), f"Next: {advice}"]
+    if not report.stopped:
+        lines.append(still_busy([report.rank]))
+    return "\n".join(lines)
+
+
+def _without_peers(helper: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands in for what makes a process group: those of a dry run send nothing, whatever backend is asked for."""
+
+    def new_group(size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(interpose.current(), DryRank):
+            return helper(size, rank, ranks, backend, *args, **kwargs)
+        group, store = helper(size, rank, ranks, torch_internals.without_peers, *args, **kwargs)
+        if store is not None:  # this rank is a member
+            c10d._world.pg_map[group] = (backend, store)  # which it is asked for: get_backend tells it
+        return group, store
+
+    return new_group
+
+
+def _stand_ins() -> Iterator[Replacement]:
+    yield c10d, "_new_process_group_helper", _without_peers(c10d._new_process_group_helper)
+    yield from stand_ins()
+
+
+_dry_threads = Shared(lambda: replaced(_stand_ins()))
+"""While it is in use, threads may be dry runs."""

@@ -1,0 +1,141 @@
+"""What torch's fake tensors lack: methods that would crash (`deepcopy`), mislead (`data_ptr`) or fail with an obscure
+error, and the few places where torch needs memory behind them or would take too long on thousands of ranks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Parameter
+
+from ..torch_hooks import torch_internals
+from ..torch_hooks.standins import Replacement
+from ..torch_hooks.torch_internals import FakeTensor
+from .fake_tensors import WithoutNumbers, no_numbers
+
+SPACING = 2**40
+"""Bytes between the addresses of storages: more than any has."""
+
+
+def stand_ins() -> Iterator[Replacement]:
+    """What stands in for parts of torch while there are dry runs: on other threads, all does what it always did."""
+    yield dist, "_verify_params_across_processes", _with_numbers(dist._verify_params_across_processes)
+    yield dist.Reducer, "_rebuild_buckets", _with_numbers(dist.Reducer._rebuild_buckets)
+    fsdp_param = torch_internals.fsdp_param()
+    yield fsdp_param, "_chunk_with_empty", _chunked_for_one(fsdp_param._chunk_with_empty)
+    yield torch.utils, "swap_tensors", _data_given(torch.utils.swap_tensors)
+    yield FakeTensor, "__deepcopy__", _deepcopy
+    yield FakeTensor, "__format__", _format
+    yield FakeTensor, "tolist", _known_list(FakeTensor.tolist)
+    yield FakeTensor, "data_ptr", _data_ptr
+    yield torch.UntypedStorage, "data_ptr", _addressed(torch.UntypedStorage.data_ptr)
+    for name in ("numpy", "__array__", "__reduce_ex__"):
+        yield FakeTensor, name, _refusing(name)
+
+
+def _with_numbers(of_ddp: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        mode = torch_internals.fake_mode()
+        if not isinstance(mode, WithoutNumbers):
+            return of_ddp(*args)
+        with mode.numbers_for_ddp():
+            return of_ddp(*args)
+
+    return call
+
+
+class _Chunks(Sequence[Tensor]):
+    """The parts of a tensor for `num_chunks` ranks, each made when it is asked for: FSDP2 takes but its own of them."""
+
+    def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
+        self._tensor, self._num_chunks, self._dim = tensor, num_chunks, dim
+        self._rows = -(-tensor.size(dim) // num_chunks)
+
+    def __getitem__(self, rank: Any) -> Any:
+        start = rank * self._rows
+        if start >= max(1, self._tensor.size(self._dim)):
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, start, min(self._rows, self._tensor.size(self._dim) - start))
+
+    def __len__(self) -> int:
+        return self._num_chunks
+
+
+def _chunked_for_one(chunk: Callable[[Tensor, int, int], Any]) -> Callable[[Tensor, int, int], Any]:
+    def chunked(tensor: Tensor, num_chunks: int, dim: int) -> Any:
+        return _Chunks(tensor, num_chunks, dim) if isinstance(tensor, FakeTensor) else chunk(tensor, num_chunks, dim)
+
+    return chunked
+
+
+def _data_given(swap_tensors: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor, Tensor], None]:
+    """`Module.to` swaps whole tensors where they are fake, which it cannot where the meter looks at them: it need but
+    give one the data of the other, as it does where they are not fake."""
+
+    def swap(one: Tensor, other: Tensor) -> None:
+        if isinstance(one, FakeTensor):
+            one.data = other.data
+        else:
+            swap_tensors(one, other)
+
+    return swap
+
+
+def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    if id(tensor) in memo:
+        known: Tensor = memo[id(tensor)]
+        return known
+    if not tensor.is_leaf:
+        raise RuntimeError("Only tensors created explicitly by the user support the deepcopy protocol")  # as torch's
+    twin = tensor.detach().clone()
+    if isinstance(tensor, Parameter):
+        twin = Parameter(twin)
+    memo[id(tensor)] = twin.requires_grad_(tensor.requires_grad)
+    twin.grad = copy.deepcopy(tensor.grad, memo)
+    return twin
+
+
+def _addressed(data_ptr: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Give storages that have no memory addresses all the same: code compares these to tell storages apart."""
+    numbers = count(1)
+
+    def address(storage: Any) -> int:
+        if storage.device.type != "meta" or torch_internals.fake_mode() is None:
+            return data_ptr(storage)
+        if not hasattr(storage, "_address"):
+            storage._address = next(numbers) * SPACING
+        known: int = storage._address
+        return known
+
+    return address
+
+
+def _data_ptr(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() + int(tensor.storage_offset()) * tensor.itemsize
+
+
+def _known_list(tolist: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """At once, and not element by element: the ranks of a mesh are many."""
+
+    def known(tensor: Any) -> Any:
+        return tolist(tensor) if tensor.constant is None else tensor.constant.tolist()
+
+    return known
+
+
+def _format(tensor: Tensor, spec: str) -> str:
+    return format(tensor.item(), spec) if spec else repr(tensor)
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    asked = {"__reduce_ex__": "saving or sending a tensor"}.get(name, "NumPy reads the tensor's content")
+
+    def refuse(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        raise no_numbers(asked)
+
+    return refuse

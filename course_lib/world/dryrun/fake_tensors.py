@@ -1,0 +1,151 @@
+"""Tensors of a dry run: they have a shape, a dtype and a number of bytes, and no memory behind these.
+
+torch's own `FakeTensorMode` makes them, in which an operator is asked for the shape of its result only. What is
+known without computing stays known: `torch.tensor(3.0).item()` is 3.0. Whoever asks for a number that is not, or for
+a shape that depends on one, gets `NoNumbers`.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from ...errors import CourseError
+from ...meter.operators import current, watched_again
+from ...meter.storages import tensors_in
+from ..copies import Copies
+from ..torch_hooks import interpose
+from ..torch_hooks.torch_internals import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
+
+
+class NoNumbers(CourseError):
+    """Code asked for a number that a dry run has not computed."""
+
+
+def no_numbers(asked: str) -> NoNumbers:
+    """What is raised where a line asks for a number; `asked` tells how."""
+    return NoNumbers(f"a dry run has no numbers, and this line asks for one ({asked})")
+
+
+_ASKED = {
+    "_local_scalar_dense": "item(), float(), int(), tolist(), or an `if` or `while` on a tensor",
+    "equal": "whether two tensors are equal",
+    "allclose": "whether two tensors are close",
+}
+"""What code does to come to these operators; all others give a result whose shape depends on numbers."""
+
+
+KNOWN_NUMEL = 2**16
+"""Tensors of integers up to this size keep what is known of them: a mesh of ranks, say, is made with such."""
+
+_COUNTING = {"arange", "zeros", "ones", "full"}
+"""Operators that make integers out of none."""
+
+
+class WithoutNumbers(FakeTensorMode):
+    """Inside it, whatever the thread makes has no memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._within_ddp = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "_c10d_functional":  # as for any group: by way of the c10d operators, which are counted
+            with self:  # the memory of its result is made within, where autograd's kernels leave the meter's key out
+                return watched_again(lambda: func.redispatch(cpu_kernels, *args, **kwargs))()
+        if func.namespace == "c10d":  # from there, where autograd's own kernels leave the rank's key out
+            return _collective(func, args)
+        if self._within_ddp and _counts(args, kwargs):
+            return func(*args, **kwargs)
+        name = func._schema.name.split("::")[1]
+        try:
+            result: Any = super().__torch_dispatch__(func, types, args, kwargs)
+        except VALUE_ASKED as error:
+            asked = _ASKED.get(name, f"{name}: the shape of its result depends on numbers")
+            raise no_numbers(_object_collective() or asked) from error
+        if name == "lift_fresh" and (watcher := current()) is not None:  # the end of torch.tensor(...)
+            watcher.made(result, name)
+        if name in _COUNTING and result.constant is None and _is_small_integer(result):
+            result.constant = func(*args, **kwargs)
+            self.fake_tensor_converter.add_constant_storage_mapping(result)
+        return result
+
+    def may_turn_const(self, t: Tensor) -> bool:
+        """Whether what is known of `t` is kept."""
+        return super().may_turn_const(t) or (type(t) is Tensor and t.device.type == "cpu" and _is_small_integer(t))
+
+    @contextmanager
+    def numbers_for_ddp(self) -> Iterator[None]:
+        """Inside it, integers have memory: DDP's C++ part reads the sizes that it has exchanged from there."""
+        self._within_ddp = True
+        try:
+            yield
+        finally:
+            self._within_ddp = False
+
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        """What was known of these tensors is so no more: others have written to them."""
+        for tensor in tensors:
+            if isinstance(tensor, FakeTensor) and tensor.constant is not None:
+                self.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
+
+
+def _collective(operator: Any, args: Any) -> Any:
+    interposer = interpose.current()
+    assert interposer is not None
+    names = [argument.name for argument in operator._schema.arguments]
+    arguments = dict(zip(names, args, strict=False))
+    return interposer.collective(operator, arguments, lambda *lent: operator.redispatch(cpu_kernels, *lent))
+
+
+def _object_collective() -> str:
+    """What is asked for where a collective of Python objects is on the stack; empty where there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_name
+        if frame.f_code.co_filename == c10d.__file__ and "_object" in name and name in c10d.__all__:
+            return f"{name}: Python objects travel as tensors, and are read from the bytes that arrive"
+        frame = frame.f_back
+    return ""
+
+
+def _counts(args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator makes integers of none, or of integers that have memory."""
+    tensors = list(tensors_in([args, *kwargs.values()]))
+    if not tensors:
+        return kwargs.get("dtype") in (torch.int32, torch.int64)
+    return all(type(tensor) is Tensor for tensor in tensors)
+
+
+def _is_small_integer(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= KNOWN_NUMEL
+
+
+class FakeCopies(Copies):
+    """As `Copies`, with the tensors among what is copied made fake by `mode`; `made` is told of each."""
+
+    def unpack_for(self, mode: WithoutNumbers, made: Callable[[Tensor], None]) -> Any:
+        """A new copy of function, arguments and keyword arguments."""
+
+        def rebuild(*args: Any) -> Tensor:
+            fake = mode.from_tensor(torch._utils._rebuild_tensor_v2(*args))
+            made(fake)
+            return fake
+
+        class Unpickler(pickle.Unpickler):
+            def find_class(self, module: str, name: str) -> Any:
+                return rebuild if name == "_rebuild_tensor_v2" else super().find_class(module, name)
+
+        unpickler = Unpickler(io.BytesIO(self._packed))
+        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
+        return unpickler.load()

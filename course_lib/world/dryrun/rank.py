@@ -1,0 +1,124 @@
+"""The one rank of a dry run: a thread whose peers are not there.
+
+Its collectives are described and counted as in a simulated world, and done at once: their results have a shape, which
+is known, and numbers, which nobody has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ...meter import MemoryMeter
+from ...meter.storages import tensors_in
+from ..collectives.asking import Asking
+from ..collectives.calls import Call
+from ..raised import Raised
+from ..rank_threads.stopping import Stoppable
+from ..rank_threads.streams import Streams
+from ..sites import learner_site
+from ..torch_hooks import interpose, torch_internals
+from .fake_tensors import FakeCopies, NoNumbers, WithoutNumbers
+
+
+class NotInGroup(BaseException):
+    """A collective was asked of a group that the rank does not belong to. Not an Exception: torch's log of those would
+    stumble over the group."""
+
+
+class DryRank(Stoppable):
+    """Rank `rank` of `world_size`: its thread and, afterwards, what it returned or raised."""
+
+    def __init__(self, rank: int, world_size: int, copies: FakeCopies, meter: MemoryMeter | None) -> None:
+        super().__init__(name=f"rank {rank}")
+        self.rank, self.world_size = rank, world_size
+        self.streams = Streams(rank, world_size)
+        self.meter = meter
+        self.asking = Asking(rank)
+        self.span = (inf, inf)  # when it entered the function, and when it left
+        self.result: Any = None
+        self.raised: Raised | None = None
+        self.error: type[BaseException] | None = None
+        self.groups: SimpleNamespace = interpose.no_groups()
+        self._copies = copies
+        self._mode = WithoutNumbers()
+
+    # -- the interposer of this thread: see interpose.Interposer ---------------------------------------------------
+
+    @property
+    def generator(self) -> torch.Generator:
+        return self.streams.torch
+
+    def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
+        call = self.asking.call(operator, arguments)
+        call.times.matched = call.times.done = call.times.issued
+        if self.meter is not None:
+            self.meter.lend(arguments.values())  # which says what these are for; nobody borrows them
+        tensors = list(tensors_in(arguments))
+        if not any(isinstance(tensor, torch_internals.FakeTensor) for tensor in tensors):
+            return execute(*arguments.values())  # integers of DDP's C++ part: as if its peers had the same
+        self._mode.forget(tensors)
+        return torch_internals.completed(operator, arguments)
+
+    def new_group(self, group_name: str, ranks: list[int]) -> None:
+        call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), site=learner_site())
+        call.times.matched = call.times.done = call.times.issued
+        self.asking.calls.append(call)
+
+    def not_in_group(self, op: str) -> None:
+        raise NotInGroup(f"{op} was called on a group that rank {self.rank} does not belong to")
+
+    def waiting(self, waited: Any) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def identity(self) -> Iterator[None]:
+        with interpose.interposed(self), self.streams.own():
+            yield
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        with self.identity():
+            try:
+                self._call()
+            except BaseException as error:
+                self.raised, self.error = _raised(error), type(error)
+            finally:
+                self.span = (self.span[0], time.perf_counter())
+                if dist.is_initialized():
+                    dist.destroy_process_group()
+
+    def _call(self) -> None:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=self.rank, world_size=self.world_size)
+        with contextlib.nullcontext() if self.meter is None else self.meter.watching():
+            fn, args, kwargs = self._copies.unpack_for(self._mode, self._made)
+            self.span = (time.perf_counter(), inf)
+            with self._mode:
+                meter = self.meter
+                result = self.stoppably(
+                    partial(fn, *args, **kwargs) if meter is None else partial(meter.call, fn, args, kwargs)
+                )
+        self.result = torch_internals.without_mode(result)
+
+    def _made(self, tensor: torch.Tensor) -> None:
+        if self.meter is not None:
+            self.meter.resized(tensor, "set_")  # as what unpickles a tensor is called
+
+
+def _raised(error: BaseException) -> Raised:
+    """The record of `error`; if a library made it of one that says that there are no numbers, in the words of that."""
+    behind: BaseException | None = error
+    while behind is not None and not isinstance(behind, NoNumbers):
+        behind = behind.__cause__
+    record = Raised.of(error)
+    return record if behind is None else replace(record, type=NoNumbers.__name__, message=str(behind))

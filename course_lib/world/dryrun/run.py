@@ -1,0 +1,103 @@
+"""What comes of a dry run: of one rank alone, told by its number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn, TypeVar
+
+from ...errors import CourseError
+from ...meter import MemoryReport
+from ...meter.comm import Communication
+from .. import metered
+from ..outcome import Outcome
+from ..run import Run, shortened
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryOutcome(Outcome):
+    """As an `Outcome`, whose lists hold one rank alone.
+
+    Attributes:
+        rank: which one.
+        world_size: of how many.
+    """
+
+    rank: int
+    world_size: int
+
+
+class OnlyRank(tuple[_Value, ...]):
+    """An entry for each rank, of which one is there: `it[63]`. Its length is 1, and so it iterates.
+
+    Raises:
+        CourseError: another rank's is asked for.
+    """
+
+    _name: str
+    _rank: int
+    _world_size: int
+
+    def __new__(cls, name: str, values: Iterable[_Value], rank: int, world_size: int) -> OnlyRank[_Value]:
+        self = super().__new__(cls, values)
+        self._name, self._rank, self._world_size = name, rank, world_size
+        return self
+
+    def __getitem__(self, rank: Any) -> Any:
+        if rank not in (self._rank, self._rank - self._world_size):  # as in a tuple of all, counted from the end, too
+            raise CourseError(
+                f"{self._name}[{rank!r}]: a dry run runs one rank, here rank {self._rank} of {self._world_size}, and "
+                f"tells of no other. Ask for {self._name}[{self._rank}], or make another world: "
+                f'World({self._world_size}, backend="dryrun", rank=...).'
+            )
+        return super().__getitem__(0)
+
+    def __repr__(self) -> str:
+        return f"rank {self._rank} of {self._world_size}: {super().__getitem__(0)!r}"
+
+
+class DryRunResult(Run):
+    """What one rank out of many gave: `run[63]`, `run.memory[63]`, `run.comm[63]`. Of the others there is nothing."""
+
+    def __init__(self, outcome: DryOutcome) -> None:
+        super().__init__(outcome)
+        self._outcome = outcome
+        self._results = self._only("run", self._results)
+        self.output = self._only("run.output", self.output)
+        self.calls = self._only("run.calls", self.calls)
+
+    def _only(self, name: str, values: Iterable[_Value]) -> OnlyRank[_Value]:
+        return OnlyRank(name, values, self._outcome.rank, self._outcome.world_size)
+
+    @property
+    def memory(self) -> OnlyRank[MemoryReport]:
+        """What the rank held: when its function returned, at its marks, at the peak, and over time."""
+        return self._only("run.memory", super().memory)
+
+    @cached_property
+    def comm(self) -> OnlyRank[Communication]:
+        """What the rank sent: bytes by meaning, and every call."""
+        sent = metered.communication(self._outcome.rank, self.calls[self._outcome.rank], self._started)
+        return self._only("run.comm", [sent])
+
+    @property
+    def comm_matrix(self) -> NoReturn:
+        """Not there: it takes all ranks."""
+        raise CourseError(
+            "run.comm_matrix: who sends to whom takes all ranks, and a dry run runs one. See run.comm, or run the same "
+            "function in a small world: World(4)."
+        )
+
+    @property
+    def timeline(self) -> NoReturn:
+        """Not there: nothing is computed."""
+        raise CourseError(
+            "run.timeline: a dry run computes nothing, so its times tell nothing. Ask the planner how long a step "
+            "takes, with plan(...).step_seconds(hardware), or run the function in a small world: World(4)."
+        )
+
+    def __repr__(self) -> str:
+        return f"Run\n  rank {self._outcome.rank} of {self._outcome.world_size}: {shortened(next(iter(self)))}"

@@ -1,0 +1,127 @@
+"""How a failed run is told: one message, the learner's own lines first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...errors import CourseError, wrapped
+from ..collectives.calls import Call
+from ..raised import Raised
+from ..sites import Site
+
+_ADVICE = {
+    "trying to initialize the default process group twice": (
+        "World.run has made the default group before your function starts. "
+        "Leave out init_process_group (and destroy_process_group)."
+    ),
+    "Default process group has not been initialized": (
+        "World.run has made the default group, for the thread that your function runs on, and "
+        "destroy_process_group ends it. Call collectives there, not from a thread of your own, and leave that call out."
+    ),
+    "is not part of group": "src and dst are global ranks, and must belong to the group that you pass.",
+    "Expected to have finished reduction in the prior iteration": (
+        "Some parameters got no gradient on this rank. Use them all, or pass find_unused_parameters=True. "
+        "To read their names here, call dist.set_debug_level(dist.DebugLevel.INFO) before you make the DDP: torch "
+        "reads TORCH_DISTRIBUTED_DEBUG only when it is imported."
+    ),
+}
+"""What to do next, for errors of torch whose text does not tell; by a part of the text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReport:
+    """What one rank was doing when the run ended.
+
+    Attributes:
+        rank: its number.
+        state: running, waiting, returned, raised or died.
+        site: the learner's line it was at, if it was in one.
+        call: the call that it waited in.
+        raised: its exception.
+        stopped: False for a rank that could not be stopped and may still be busy.
+    """
+
+    rank: int
+    state: str
+    site: Site | None = None
+    call: Call | None = None
+    raised: Raised | None = None
+    stopped: bool = True
+
+    def ended(self, raised: Raised | None, *, stopped: bool = True) -> RankReport:
+        """The same, when the rank has been told to stop: with what it `raised`, and whether it did stop."""
+        state = self.state if raised is None else "raised"
+        return replace(self, state=state, raised=raised, stopped=stopped)
+
+
+class RankError(CourseError):
+    """A run failed on at least one rank.
+
+    Attributes:
+        kind: raised, exited, mismatch, refused, absent, deadlock, not_in_group, died, timeout or
+            interrupted.
+        rank: the rank to look at first.
+        ranks: a `RankReport` for each rank.
+        output: what each rank had printed, by rank.
+    """
+
+    def __init__(
+        self, message: str, *, kind: str, rank: int, ranks: Sequence[RankReport], output: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.rank, self.ranks, self.output = kind, rank, tuple(ranks), tuple(output)
+
+    @property
+    def traceback(self) -> str:
+        """Every rank's traceback in full, library frames included."""
+        return "\n".join(f"rank {r.rank}\n{r.raised.traceback}" for r in self.ranks if r.raised is not None)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (str(self), self.kind, self.rank, self.ranks, self.output)
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of the frames of this library."""
+        lines = [wrapped(f"{type(self).__name__}: {self}")]
+        if self.traceback:
+            lines.append("\nLibrary frames are left out; they are in the error's .traceback.")
+        return lines
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted; the text tells where each rank was."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of the frames of this library."""
+        return [wrapped(f"KeyboardInterrupt: {self}")]
+
+
+def _rebuild(message: str, kind: str, rank: int, ranks: Sequence[RankReport], output: Sequence[str]) -> RankError:
+    return RankError(message, kind=kind, rank=rank, ranks=ranks, output=output)
+
+
+def who(ranks: Sequence[int], world_size: int | None = None) -> str:
+    """`rank 2`, `ranks 0, 1, 3`, `both ranks`, `all 4 ranks`."""
+    if len(ranks) == world_size and world_size > 1:
+        return "both ranks" if world_size == 2 else f"all {world_size} ranks"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def quoted(site: Site | None) -> str:
+    """A line of the learner's with where it stands; empty where there is none."""
+    if site is None:
+        return ""
+    return f"{site}, in {site.function.strip('<>')}:  {site.source}" if site.source else f"{site}, in {site.function}"
+
+
+def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:
+    """Ranks that have the same text, together; in the order of their first rank."""
+    by_text: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        by_text.setdefault(text, []).append(rank)
+    return [(tuple(ranks), text) for text, ranks in by_text.items()]
+
+
+def advice_for(message: str) -> str:
+    """What to do next about an error whose own text does not tell; empty when nothing is known."""
+    return next((advice for part, advice in _ADVICE.items() if part in message), "")

@@ -1,0 +1,244 @@
+"""The message of a failed run: what happened, the values, why, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..collectives.fault import Fault, Kind
+from ..collectives.meeting import Meeting
+from .deaths import after_death
+from .disagreement import disagreement
+from .failure import Interrupted, RankError, RankReport, advice_for, grouped, quoted, who
+
+RUN_AGAIN = "run the cell again; the world is ready for it."
+MORE_TIME = "if the work is only long, give the world more time: World(…, timeout=…)."
+"""What to do next, whatever the ranks are."""
+
+
+def error_of(
+    fault: Fault,
+    reports: Sequence[RankReport],
+    diverged: Meeting | None,
+    timeout: float,
+    output: Sequence[str],
+    replaced: Sequence[int] = (),
+) -> RankError | Interrupted:
+    """What is raised for a failed run.
+
+    Args:
+        fault: why it could not go on.
+        reports: what each rank was doing.
+        diverged: the first meeting of calls from different lines, if there was one.
+        timeout: the time limit, in seconds.
+        output: what each rank had printed.
+        replaced: the ranks that have a new process now.
+    """
+    message = _message(fault, reports, diverged, timeout, replaced)
+    if fault.kind == "interrupted":
+        return Interrupted(message)
+    return RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=output)
+
+
+def _message(
+    fault: Fault, reports: Sequence[RankReport], diverged: Meeting | None, timeout: float, replaced: Sequence[int]
+) -> str:
+    headline, advice = _TELLERS[fault.kind](fault, reports, timeout)
+    lines = [headline, *_where(fault, reports)]
+    if fault.kind in ("absent", "mismatch", "deadlock"):
+        if diverged is not None:
+            lines.append(_divergence(diverged))
+        unfinished = _unfinished(fault, reports)
+        if unfinished:
+            lines += unfinished
+            advice = (
+                "look at that exception first: a rank that raises takes another way than its peers. If that is meant: "
+                f"{advice}"
+            )
+    lines.append(f"Next: {advice}")
+    busy = [report.rank for report in reports if not report.stopped]
+    if busy:
+        lines.append(still_busy(busy))
+    if replaced:
+        others = "" if len(replaced) == len(reports) else "; the others kept theirs"
+        lines.append(
+            f"Note: {who(replaced, len(reports))} got a new process. What earlier runs had left in the old one, in "
+            f"variables of modules for example, is lost{others}."
+        )
+    return "\n".join(lines)
+
+
+def still_busy(ranks: Sequence[int]) -> str:
+    """A note on `ranks` that did not stop when they were told to."""
+    return (
+        f"Note: {who(ranks)} could not be interrupted (a long call outside Python) and will stop when that call "
+        "returns. What it does until then is ignored."
+    )
+
+
+def _raised(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    report = _in_headline(fault, reports)
+    assert report is not None and report.raised is not None
+    same = [r.rank for r in reports if r.raised and (r.raised.type, r.raised.message) == _key(report)]
+    headline = f"{who(same, len(reports))} of {len(reports)} raised {report.raised}"
+    if len(same) == len(reports) > 1:
+        headline = f"{who(same, len(reports))} raised {report.raised}"
+    waiting = any(r.call for r in reports)
+    consequence = " The other ranks were stopped: they would have waited for it for ever." if waiting else ""
+    advice = advice_for(report.raised.message) or "mend that line, then run the cell again."
+    return headline, advice + consequence
+
+
+def _in_headline(fault: Fault, reports: Sequence[RankReport]) -> RankReport | None:
+    """The rank whose exception the headline tells, where it tells one."""
+    if fault.kind == "exited":
+        return reports[fault.ranks[0]]
+    return next(report for report in reports if report.raised) if fault.kind == "raised" else None
+
+
+def _key(report: RankReport) -> tuple[str, str] | None:
+    return (report.raised.type, report.raised.message) if report.raised else None
+
+
+def _exited(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    report = _in_headline(fault, reports)
+    assert report is not None
+    same = [r.rank for r in reports if _key(r) == _key(report)]
+    leavers = who(same, len(reports)) if len(same) == len(reports) else f"{who(same)} of {len(reports)}"
+    consequence = ", and its peers would be left without it" if len(same) == 1 < len(reports) else ""
+    return (
+        f"{leavers} left through sys.exit({report.raised.message if report.raised else ''}){consequence}",
+        "use `return` to end a rank's work, on every rank at the same point.",
+    )
+
+
+def _absent(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    calls = fault.calls
+    first = next(iter(calls.values()))
+    waiters = f"{who(sorted(calls))} wait{'s' if len(calls) == 1 else ''} in"
+    others = set(first.ranks) - calls.keys() if first.op not in ("send", "recv") else fault.ranks
+    gone = who([report.rank for report in reports if report.rank in others and report.state == "returned"])
+    if first.op in ("send", "recv"):
+        partner = "recv" if first.op == "send" else "send"
+        return (
+            f"{gone} returned without the {partner} that matches the {first.name} of {who(sorted(calls))}",
+            f"give every send its recv: rank {fault.ranks[0]} has to call {partner} with the other rank, or the "
+            f"{first.op} has to go.",
+        )
+    return (
+        f"{gone} returned without the {first.name} that {waiters}",
+        f"every rank of the group must call {first.op}: look for an `if` or a `return` that keeps {gone} from it.",
+    )
+
+
+def _mismatch(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    return disagreement(fault)
+
+
+def _refused(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    return (
+        f"gloo refused the {fault.calls[fault.ranks[0]].name} of {who(fault.ranks, len(reports))}: {fault.detail}",
+        "mend the arguments of that call. gloo, the backend of this world, takes fewer shapes and dtypes than NCCL.",
+    )
+
+
+def _deadlock(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    messages = all(call.op in ("send", "recv") for call in fault.calls.values())
+    verbs = {call.op for call in fault.calls.values()}
+    advice = "find an order of calls in which each rank's next partner is ready for it."
+    if messages and len(verbs) == 1:
+        advice = (
+            f"let some ranks {'recv' if verbs == {'send'} else 'send'} first (for example the even ones), "
+            f"or use {'isend' if verbs == {'send'} else 'irecv'} and wait for it afterwards."
+        )
+    return f"deadlock: {who(fault.ranks, len(reports))} wait for each other", advice
+
+
+def _not_in_group(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    rank = fault.ranks[0]
+    op = fault.calls[rank].op
+    return (
+        f"rank {rank} of {len(reports)} called {op} on a group that it does not belong to",
+        f"call {op} only on the members: `if dist.get_rank() in ranks:`. (torch alone would skip the call without "
+        "a word of what is wrong.)",
+    )
+
+
+def _died(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    return f"{who(fault.ranks, len(reports))} of {len(reports)} died: {fault.detail}", after_death(fault.detail)
+
+
+def _timeout(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    running = [report.rank for report in reports if report.state == "running"]
+    busy = running or [report.rank for report in reports if report.state == "waiting"]
+    return (
+        f"the run was stopped after its time limit of {timeout:g} s: {who(busy, len(reports))} had not finished",
+        f"look for a loop that never ends on {who(busy, len(reports))}; {MORE_TIME}",
+    )
+
+
+def _interrupted(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+    return "the run was interrupted", RUN_AGAIN
+
+
+_TELLERS: dict[Kind, Callable[[Fault, Sequence[RankReport], float], tuple[str, str]]] = {
+    "raised": _raised,
+    "exited": _exited,
+    "absent": _absent,
+    "mismatch": _mismatch,
+    "refused": _refused,
+    "deadlock": _deadlock,
+    "not_in_group": _not_in_group,
+    "died": _died,
+    "timeout": _timeout,
+    "interrupted": _interrupted,
+}
+
+
+def _where(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
+    headline = _in_headline(fault, reports)
+    told = _key(headline) if headline is not None else None
+    texts = {report.rank: _activity(report, fault, told) for report in reports}
+    shown = grouped(texts)
+    first = set(fault.ranks) if headline is None else {headline.rank}
+    shown.sort(key=lambda item: not first & set(item[0]))
+    return [f"  {who(ranks)} {text}" for ranks, text in shown]
+
+
+def _activity(report: RankReport, fault: Fault, told: tuple[str, str] | None) -> str:
+    if report.raised is not None:
+        raised = "raised" if _key(report) == told else f"raised {str(report.raised).splitlines()[0]}"
+        return f"{raised} at {quoted(report.raised.site)}" if report.raised.site else f"{raised} in library code"
+    call = report.call or fault.calls.get(report.rank)
+    if call is not None:
+        came = (report.rank in fault.calls and fault.kind in ("mismatch", "refused")) or not call.ranks
+        verb = "called" if came or report.call is None else "died in" if report.state == "died" else "waited in"
+        return f"{verb} {call.name} at {quoted(call.site)}"
+    if report.state in ("returned", "died"):
+        return report.state if report.site is None else f"{report.state} at {quoted(report.site)}"
+    return f"at {quoted(report.site)}" if report.site else "still in library code"
+
+
+def _unfinished(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
+    """The exceptions that brought ranks to their calls; nothing where all members have come the same way."""
+    calls = fault.calls | {report.rank: report.call for report in reports if report.call is not None}
+    raised = {rank: call.unfinished for rank, call in calls.items() if call.unfinished is not None}
+    texts = {rank: f"{one} at {quoted(one.site)}" for rank, one in raised.items()}
+    members = {rank for call in fault.calls.values() for rank in call.ranks}
+    if members <= raised.keys() and len({(raised[rank].type, raised[rank].site) for rank in members}) == 1:
+        return []
+    return [
+        f"  That call of {who(ranks)} was made in an `except`, a `finally` or a `with`, after {text}"
+        for ranks, text in grouped(texts)
+    ]
+
+
+def _divergence(meeting: Meeting) -> str:
+    sides = "; ".join(
+        f"{who(ranks)} {text}"
+        for ranks, text in grouped({rank: quoted(call.site) for rank, call in meeting.calls.items()})
+    )
+    name = next(iter(meeting.calls.values())).name
+    return (
+        f"  Before that, {name} brought calls from different lines together: {sides}. "
+        "If these do not belong together, a rank skipped a call there."
+    )

@@ -1,0 +1,161 @@
+"""The machines that ranks are on, and which rank is where."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from ...errors import CourseError
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the ranks of a machine need to know of it.
+
+    Attributes:
+        name: what it goes by in messages: `$COURSE_HOST` there, or else its host name.
+        hostname: its host name.
+        address: where the others reach it: on this machine alone, the loopback.
+        interface: the network interface with that address.
+        gpus: how many GPUs torch sees.
+        nccl: its torch has NCCL.
+        threads: how many torch computes with.
+        versions: of Python and torch, which must be the same everywhere: functions travel as bytecode.
+    """
+
+    name: str
+    hostname: str
+    address: str
+    interface: str
+    gpus: int
+    nccl: bool
+    threads: int
+    versions: tuple[str, str]
+
+    @classmethod
+    def here(cls, address: str) -> Machine:
+        """The machine that this process runs on.
+
+        Raises:
+            ValueError: it has no such address.
+        """
+        names = [name for name, own in psutil.net_if_addrs().items() if address in {one.address for one in own}]
+        if not names:
+            raise ValueError(f"{socket.gethostname()} has no network interface with the address {address}")
+        return cls(
+            name=machine_name(),
+            hostname=socket.gethostname(),
+            address=address,
+            interface=names[0],
+            gpus=torch.cuda.device_count(),
+            nccl=dist.is_nccl_available(),
+            threads=torch.get_num_threads(),
+            versions=(".".join(platform.python_version_tuple()[:2]), torch.__version__.split("+")[0]),
+        )
+
+
+def machine_name() -> str:
+    """What this machine goes by."""
+    return os.environ.get("COURSE_HOST") or socket.gethostname()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a rank is, in torchrun's words.
+
+    Attributes:
+        machine: by its name.
+        node: the number of that machine among those of the world.
+        nodes: how many these are.
+        local_rank: the rank's number among those of its machine.
+        local_world_size: how many these are.
+        device: the GPU to work on; None for the CPU.
+    """
+
+    machine: str
+    node: int
+    nodes: int
+    local_rank: int
+    local_world_size: int
+    device: int | None
+
+    @property
+    def seat(self) -> tuple[str, int]:
+        """What two worlds have in common whose ranks use the same process."""
+        return self.machine, self.local_rank
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that torchrun would set for it."""
+        return {
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "GROUP_RANK": str(self.node),
+            "GROUP_WORLD_SIZE": str(self.nodes),
+        }
+
+
+def evenly(world_size: int, machines: Sequence[Machine]) -> list[Place]:
+    """Ranks on CPUs: as many on one machine as on the next, in blocks."""
+    return _in_blocks(machines, _even(world_size, len(machines)), gpus=None)
+
+
+def sharing(world_size: int, machines: Sequence[Machine], *, limit: int | None) -> list[Place]:
+    """The same, for ranks that take turns on the GPUs of their machine, at most `limit` of them."""
+    return _in_blocks(machines, _even(world_size, len(machines)), gpus=usable(machines, limit))
+
+
+def a_gpu_each(world_size: int, machines: Sequence[Machine], *, limit: int | None) -> list[Place]:
+    """Ranks that have a GPU of their own: the first machine is filled first.
+
+    Raises:
+        CourseError: there are fewer GPUs than ranks.
+    """
+    gpus, counts, left = usable(machines, limit), [], world_size
+    for number in gpus:
+        counts.append(min(left, number))
+        left -= counts[-1]
+    if left:
+        found = sum(machine.gpus for machine in machines)
+        where = "this machine has" if len(machines) == 1 else f"these {len(machines)} machines have"
+        bound = f", {sum(gpus)} of them to be used" if sum(gpus) < found else ""
+        raise CourseError(
+            f"World({world_size}, backend='nccl'): NCCL wants a GPU for every rank; {where} {found}{bound}. "
+            f"Take fewer ranks, World({sum(gpus)}, backend='nccl'); or let ranks share GPUs, with share_gpu=True: then "
+            "gloo takes the place of NCCL, which is slower."
+        )
+    return _in_blocks(machines, counts, gpus=gpus)
+
+
+def usable(machines: Sequence[Machine], limit: int | None) -> list[int]:
+    """How many GPUs of each machine ranks may use."""
+    return [machine.gpus if limit is None else min(machine.gpus, limit) for machine in machines]
+
+
+def _even(world_size: int, parts: int) -> list[int]:
+    return [world_size // parts + (part < world_size % parts) for part in range(parts)]
+
+
+def _in_blocks(machines: Sequence[Machine], counts: Sequence[int], gpus: Sequence[int] | None) -> list[Place]:
+    used = [index for index, count in enumerate(counts) if count]
+    return [
+        Place(
+            machine=machines[index].name,
+            node=node,
+            nodes=len(used),
+            local_rank=local_rank,
+            local_world_size=counts[index],
+            device=None if gpus is None else local_rank % gpus[index],
+        )
+        for node, index in enumerate(used)
+        for local_rank in range(counts[index])
+    ]

@@ -1,0 +1,51 @@
+"""What ranks print, shown while they run."""
+
+from __future__ import annotations
+
+import codecs
+import time
+
+from ..rank_threads.streams import Printed
+
+SHOW_EVERY = 0.25
+"""Seconds between two looks at what has come. A shorter run shows its output once, in the order of ranks, and so the
+same every time."""
+
+
+class Output:
+    """The output of all ranks."""
+
+    def __init__(self, world_size: int) -> None:
+        self._printed = [Printed() for _ in range(world_size)]
+        self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(world_size)]
+        self._unshown = [""] * world_size
+        self._due = time.monotonic() + SHOW_EVERY
+
+    @property
+    def texts(self) -> list[str]:
+        """All that was printed, by rank."""
+        return [printed.text for printed in self._printed]
+
+    def add(self, rank: int, written: bytes) -> None:
+        """`rank` has printed something."""
+        self._unshown[rank] += self._printed[rank].add(self._decoders[rank].decode(written))
+
+    def show_when_due(self) -> None:
+        """Print the lines that are whole, if it is time to."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + SHOW_EVERY
+        for rank, text in enumerate(self._unshown):
+            whole, newline, rest = text.rpartition("\n")
+            self._show(rank, whole + newline)
+            self._unshown[rank] = rest
+
+    def close(self) -> None:
+        """Print the rest."""
+        for rank, text in enumerate(self._unshown):
+            self._show(rank, text)
+
+    def _show(self, rank: int, text: str) -> None:
+        for line in text.splitlines():
+            print(f"[rank {rank}] {line}")

@@ -1,0 +1,227 @@
+"""The process of a rank: takes jobs, runs the learner's function, and tells the kernel what came of it.
+
+One thread, the main one, is the rank. Another, the listener, takes what the kernel sends, also while the rank waits in
+native code. A rank that must stop is sent `STOP`, a signal, which reaches its Python code even out of a sleep; one that
+does not react is ended by the kernel, and another process takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import linecache
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from datetime import timedelta
+from functools import partial
+from types import FrameType
+from typing import Any
+from weakref import WeakSet
+
+import torch
+import torch.distributed as dist
+
+from ...meter import MemoryMeter
+from .. import copies, metered, results
+from ..collectives.fault import Stopped
+from ..raised import Raised
+from ..rank_threads.stopping import untold
+from ..rank_threads.streams import rank_variables, seed_process
+from ..sites import importing
+from ..torch_hooks import interpose, torch_internals
+from ..torch_hooks.gloo import loopback
+from .frames import Frames, framed
+from .fresh_imports import FreshImports
+from .remote_rank import RemoteRank
+from .wire import STOP, TELL_STACK, Entered, FromRank, Group, Job, Left, ToRank
+
+
+def main(wire_fd: int, output_fd: int, stack_fd: int) -> None:
+    """Be a rank, until the kernel is gone. The file descriptors are described in `process.Process`."""
+    os.setsid()  # Jupyter interrupts the kernel's process group; ranks are stopped by the kernel, with what it tells
+    faulthandler.enable(stack_fd, all_threads=False)
+    faulthandler.register(TELL_STACK, stack_fd, all_threads=False)
+    RankProcess(socket.socket(fileno=wire_fd), output_fd).serve()
+
+
+class RankProcess:
+    """What stays when a run is over: the connection to the kernel, the default group, and all that functions have left
+    in modules."""
+
+    def __init__(self, wire: socket.socket, output_fd: int) -> None:
+        wire.setblocking(True)
+        self._wire, self._output_fd = wire, output_fd
+        self._sending = threading.Lock()
+        self._jobs: queue.SimpleQueue[RemoteRank] = queue.SimpleQueue()
+        self._rank: RemoteRank | None = None  # of the run that is under way or was the last
+        self._environ = dict(os.environ)
+        self._group: Group | None = None
+        self._store: dist.Store | None = None
+        self._default: dist.ProcessGroup | None = None
+        self._imports = FreshImports()
+
+    def serve(self) -> None:
+        """Take one job after another."""
+        signal.signal(STOP, self._stop)
+        sys.unraisablehook = untold(sys.unraisablehook)
+        threading.Thread(target=self._listen, name="listener", daemon=True).start()
+        while True:
+            rank = self._jobs.get()
+            left = self._work(rank)
+            _flush()
+            self._send(rank.job.number, left)
+
+    def _listen(self) -> None:
+        frames = Frames()
+        with contextlib.suppress(OSError):
+            while data := self._wire.recv(1 << 16):
+                for message in frames.whole(data):
+                    self._hear(message)
+        os._exit(0)  # the kernel is gone
+
+    def _hear(self, message: ToRank) -> None:
+        if isinstance(message, Job):
+            self._rank = RemoteRank(message, partial(self._send, message.number))
+            self._jobs.put(self._rank)
+        elif self._rank is not None:
+            self._rank.told(message)
+
+    def _send(self, number: int, message: FromRank) -> None:
+        with self._sending:
+            self._wire.sendall(framed((number, message)))
+
+    def _stop(self, _: int, frame: FrameType | None) -> None:
+        if self._rank is not None and self._rank.stoppable and not importing(frame):  # why not: see stopping.imports
+            raise Stopped
+
+    # -- a job -----------------------------------------------------------------------------------------------------
+
+    def _work(self, rank: RemoteRank) -> Left:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = self._call(rank)
+        except BaseException as caught:
+            error = caught
+        rank.done.set()
+        self._imports.note()
+        stopped = error is not None and rank.stopping  # an error now is what being stopped looks like
+        return Left(
+            stopped=stopped,
+            raised=None if error is None or stopped else Raised.of(error),
+            exited=isinstance(error, SystemExit),
+            result=results.pack(value),
+            calls=rank.calls,
+            span=rank.span,
+            memory=rank.meter.report() if rank.meter is not None and error is None else None,
+            has_group=dist.is_initialized() and dist.group.WORLD is self._default,
+            spent=rank.job.device is not None and not _gpu_works(),
+        )
+
+    def _call(self, rank: RemoteRank) -> Any:
+        """Run the learner's function: what it returns."""
+        job = rank.job
+        self._prepare(job)
+        self._imports.forget_changed()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(interpose.interposed_process(rank))
+            self._join_group(job)
+            if job.size_of is not None:
+                meters: WeakSet[MemoryMeter] = WeakSet()
+                rank.meter = metered.memory_meter(job.rank, job.started, job.size_of, meters)
+                stack.enter_context(metered.meters_told())
+                stack.enter_context(rank.meter.watching())
+            fn, args, kwargs = copies.unpack(job.packed)
+            self._send(job.number, Entered())
+            with rank.in_learners_code():
+                value = fn(*args, **kwargs) if rank.meter is None else rank.meter.call(fn, args, kwargs)
+            if job.device is not None:
+                torch.cuda.synchronize()
+        return value
+
+    def _join_group(self, job: Job) -> None:
+        """Be in a default group of all ranks: that of the last run, if it can go on."""
+        if job.group != self._group:
+            if dist.is_initialized():
+                torch_internals.abort_groups() if job.nccl else dist.destroy_process_group()
+            self._group, self._store = None, _store(job.group, job.world_size)
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if job.nccl else "gloo",
+                store=dist.PrefixStore("default", self._store),
+                rank=job.rank,
+                world_size=job.world_size,
+                timeout=timedelta(hours=1),  # the kernel sees who is missing, and ends whoever waits
+                device_id=torch.device("cuda", job.device or 0) if job.nccl else None,
+            )
+            self._group, self._default = job.group, dist.group.WORLD
+        assert self._store is not None
+        torch_internals.renew_names(f"run {job.number}", self._store)
+
+    def _prepare(self, job: Job) -> None:
+        """Make this process what a new one would be, started now by the kernel, or by hand on its own machine."""
+        _print_to(self._output_fd)
+        environ = self._environ if job.kernel is None else job.kernel.environ
+        os.environ.clear()
+        os.environ.update(_nccl(job.interface) | environ | job.environ)
+        os.environ.update(rank_variables(job.rank, job.world_size) | job.place.variables)
+        if job.kernel is not None:
+            sys.path[:] = job.kernel.path
+            os.chdir(job.kernel.folder)
+        for filename, lines in job.sources.items():
+            linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
+        if job.group.store is not None:  # there are other machines
+            loopback.interface = job.interface
+        torch.set_num_threads(job.threads)
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None if job.device is None else f"cuda:{job.device}")
+        if job.device is not None:
+            torch.cuda.set_device(job.device)
+            gc.collect()  # what the last run has left in cycles
+            torch.cuda.empty_cache()
+        seed_process(job.rank)
+
+
+def _print_to(output_fd: int) -> None:
+    """Let all that is printed go there, also where the last function has closed `sys.stdout` or its file descriptor."""
+    sys.stdout = sys.stderr = None  # what these still hold and could not write is lost now
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(output_fd, fd)
+        setattr(sys, name, os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False))
+
+
+def _nccl(interface: str) -> dict[str, str]:
+    """What NCCL is told, unless the environment says otherwise."""
+    return {
+        "NCCL_SOCKET_IFNAME": interface,  # it would listen on every network
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",  # an error ends the communicator, and not the process with its state
+    }
+
+
+def _store(group: Group, world_size: int) -> dist.Store:
+    """What the ranks of a group write their addresses in."""
+    if group.store is None:
+        return dist.FileStore(group.name, world_size)
+    return dist.PrefixStore(group.name, dist.TCPStore(*group.store, is_master=False))
+
+
+def _gpu_works() -> bool:
+    """Whether this process's GPU does what it is told: after an error in a kernel it does not, for good."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _flush() -> None:
+    """Hand all that was printed to the pipe, from Python and from C."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(ValueError, OSError, AttributeError):  # closed, or replaced by who knows what
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)

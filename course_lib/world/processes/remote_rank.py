@@ -1,0 +1,230 @@
+"""A rank in a process of its own, during one run: what it does with its collectives.
+
+Each call is shown to the kernel first (`Came`), which compares it with those of the other ranks, and enters the
+backend when everyone has come (`Go`). So a call that does not fit never reaches gloo, and no rank is ever stuck there:
+see `rendezvous`. NCCL is not kept waiting. Its calls enter at once, for the GPU computes ahead; the kernel looks at
+them all the same, and what never ends is aborted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from typing import Any
+
+import torch
+
+from ...meter import MemoryMeter
+from ...meter.operators import unwatched
+from ...meter.storages import tensors_in
+from ..collectives.asking import Asking, is_later
+from ..collectives.calls import Call
+from ..collectives.fault import Stopped
+from ..collectives.later import Promises, promised
+from ..collectives.meeting import Meeting
+from ..sites import learner_site, site_of
+from ..torch_hooks import torch_internals
+from .wire import STOP, Came, FromRank, Go, Job, Locate, Located, Outside, Refused, Stop, ToRank, Waits
+
+STOP_EVERY = 0.02
+"""Seconds between two signals to a rank that must stop."""
+
+
+@dataclass(kw_only=True)
+class Open:
+    """A call that the rank has come to, and that may not enter the backend yet.
+
+    Attributes:
+        index: of the call, among the rank's.
+        meeting: of this rank with itself, where it went on and someone else makes the call for it.
+        may_go: it may, or the run is over.
+    """
+
+    index: int
+    meeting: Meeting | None = None
+    may_go: threading.Event = field(default_factory=threading.Event)
+
+
+class RemoteRank:
+    """The interposer of this process (see `interpose.Interposer`), and what the listener tells it.
+
+    Attributes:
+        job: the run.
+        meter: set where memory is measured.
+        stopping: the run is over, whatever this rank does.
+        stoppable: the main thread is in the learner's code, and nowhere that must not be left half done.
+        span: when it entered that code, and when it left.
+        done: it has left that code for good.
+    """
+
+    generator: torch.Generator | None = None  # the process's own
+
+    def __init__(self, job: Job, send: Callable[[FromRank], None]) -> None:
+        self.job = job
+        self.meter: MemoryMeter | None = None
+        self.stopping = False
+        self.stoppable = False
+        self.span = (inf, inf)
+        self.done = threading.Event()
+        self._send = send
+        self._asking = Asking(job.rank)
+        self._lock = threading.Lock()
+        self._open: dict[int, Open] = {}
+        self._promises: Promises[tuple[Call, Open]] = Promises()
+
+    @property
+    def calls(self) -> list[Call]:
+        """What the rank took part in."""
+        return self._asking.calls
+
+    # -- what the listener tells -----------------------------------------------------------------------------------
+
+    def told(self, message: ToRank) -> None:
+        if isinstance(message, Go):
+            self._go(message.call)
+        elif isinstance(message, Locate):
+            self._send(Located(site=site_of(threading.main_thread())))
+        elif isinstance(message, Stop):
+            self._stop()
+
+    def _go(self, index: int) -> None:
+        with self._lock:
+            waiting = self._open.pop(index, None)
+        if waiting is None:
+            return
+        if waiting.meeting is not None:
+            waiting.meeting.take_place()
+            for error in waiting.meeting.errors.values():
+                self._send(Refused(index=index, told=str(error)))
+        waiting.may_go.set()
+
+    def _stop(self) -> None:
+        with self._lock:
+            self.stopping = True
+            waiting = list(self._open.values())
+        for one in waiting:
+            if one.meeting is not None:
+                one.meeting.call_off()
+            one.may_go.set()
+        threading.Thread(target=self._insist, daemon=True).start()
+
+    def _insist(self) -> None:
+        if self.job.nccl:
+            with contextlib.suppress(RuntimeError, ValueError):  # the rank has just ended them itself
+                torch_internals.abort_groups()
+        main = threading.main_thread().ident
+        assert main is not None
+        while not self.done.wait(STOP_EVERY):
+            signal.pthread_kill(main, STOP)
+
+    # -- stopping --------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def in_learners_code(self) -> Iterator[None]:
+        """The learner's function runs in here, and may be stopped."""
+        entered = time.perf_counter()
+        self.stoppable = True
+        try:
+            yield
+        finally:
+            self.stoppable = False
+            self.span = (entered, time.perf_counter())
+
+    @contextlib.contextmanager
+    def _shielded(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():  # autograd's, to which no signal goes
+            yield
+            return
+        before, self.stoppable = self.stoppable, False
+        try:
+            yield
+        finally:
+            self.stoppable = before
+
+    def _ask(self, call: Call, tag: int, *, waits: bool, meeting: Meeting | None = None) -> Open:
+        """Show `call` to the kernel."""
+        one = Open(index=len(self.calls) - 1, meeting=meeting)
+        with self._lock:
+            if self.stopping:
+                raise Stopped
+            self._open[one.index] = one
+        self._send(Came(index=one.index, call=call, tag=tag, waits=waits, gated=True))
+        return one
+
+    def _wait(self, one: Open) -> None:
+        one.may_go.wait()
+        if self.stopping:
+            raise Stopped
+
+    # -- the interposer --------------------------------------------------------------------------------------------
+
+    def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
+        with self._shielded():
+            if self.meter is None:
+                return self._collective(operator, arguments, partial(execute, *arguments.values()))
+            loan = self.meter.lend(arguments.values())
+            result = self._collective(operator, arguments, unwatched(partial(execute, *loan.arguments)))
+            self.meter.lent(loan, self.calls[-1].times)
+            return result
+
+    def _collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
+        on_gpu = next(tensors_in(arguments)).is_cuda
+        call = self._asking.call(operator, arguments, ("cpu",) if self.job.device is None else ("cpu", "cuda"))
+        tag = arguments.get("tag", 0)
+        if self.job.nccl and on_gpu:
+            return self._at_once(call, tag, execute)
+        later = is_later(call, arguments)
+        if later and not on_gpu:
+            meeting = Meeting(members=frozenset({self.job.rank}), calls={self.job.rank: call})
+            meeting.execute[self.job.rank] = execute
+            result, promise = promised(meeting, self.job.rank, call, operator, arguments, contextlib.nullcontext)
+            self._promises.add(promise, (call, self._ask(call, tag, waits=False, meeting=meeting)))
+            return result
+        # gloo's own Work knows the streams of a GPU, and one of ours would not: there, a rank waits for its peers also
+        # before it goes on.
+        call.times.waited_from = call.times.issued
+        self._wait(self._ask(call, tag, waits=True))
+        call.times.matched = time.perf_counter()
+        result = execute()
+        if result is not None and not later and call.op != "recv":  # the Work of that can be waited for once
+            torch_internals.work_of(result).wait()  # the caller would do so next; here the end is seen
+        call.times.done = time.perf_counter()
+        return result
+
+    def _at_once(self, call: Call, tag: int, execute: Callable[[], Any]) -> Any:
+        """Hand the call to NCCL, whose work ends on the GPU, when that comes to it."""
+        self._send(Came(index=len(self.calls) - 1, call=call, tag=tag, waits=False, gated=False))
+        call.times.matched = time.perf_counter()
+        result = execute()
+        call.times.done = time.perf_counter()
+        return result
+
+    def new_group(self, group_name: str, ranks: list[int]) -> None:
+        with self._shielded():
+            call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), site=learner_site())
+            self.calls.append(call)
+            call.times.waited_from = call.times.issued
+            self._wait(self._ask(call, 0, waits=True))
+            call.times.matched = call.times.done = time.perf_counter()
+
+    def not_in_group(self, op: str) -> None:
+        with self._shielded():
+            self._send(Outside(call=Call(op=op, group_name="", ranks=(), site=learner_site())))
+            while not self.stopping:
+                time.sleep(STOP_EVERY)
+            raise Stopped
+
+    def waiting(self, waited: Any) -> None:
+        with self._shielded():
+            for promise, (call, one) in self._promises.of(waited):
+                call.times.wait_begins()
+                if not one.may_go.is_set():
+                    self._send(Waits(index=one.index))
+                self._wait(one)
+                promise.future.wait()

@@ -1,0 +1,1 @@
+"""Ranks as threads of this process, with real gloo between them."""

@@ -1,0 +1,135 @@
+"""The meetings of ranks that are threads: they wait here, and the last who comes hands all calls to the backend."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+from ..collectives.asking import Asking, is_later
+from ..collectives.calls import Call
+from ..collectives.fault import Fault, State, Stopped
+from ..collectives.later import Promises, promised
+from ..collectives.meeting import Identity, Meeting
+from ..collectives.rendezvous import Rendezvous
+from ..sites import learner_site
+from ..torch_hooks import torch_internals
+
+
+class ThreadRendezvous(Rendezvous):
+    """The meetings of one run. Every rank's thread uses it."""
+
+    def __init__(self, world_size: int) -> None:
+        super().__init__(world_size)
+        self.spans = [(inf, inf)] * world_size  # when each rank entered the learner's function, and when it left
+        self._asking = [Asking(rank) for rank in range(world_size)]
+        self._threads: dict[int, int] = {}
+        self._gates: dict[Meeting, threading.Condition] = {}  # where ranks wait for others, each meeting's its own
+        self._promises: dict[int, Promises[Meeting]] = defaultdict(Promises)  # by rank
+
+    @property
+    def log(self) -> list[list[Call]]:
+        """What each rank took part in, by rank."""
+        return [asking.calls for asking in self._asking]
+
+    # -- what ranks call -----------------------------------------------------------------------------------------
+
+    def collective(
+        self, rank: int, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any], identity: Identity
+    ) -> Any:
+        """Take `rank`'s part in a `c10d` operator; see `interpose.Interposer`."""
+        call = self._asking[rank].call(operator, arguments)
+        with self.changed:
+            meeting = self._matching.meeting(rank, call, arguments.get("tag", 0))
+            if is_later(call, arguments):
+                result, promise = promised(meeting, rank, call, operator, arguments, identity)
+                self._promises[rank].add(promise, meeting)
+                self._join(rank, meeting, call, execute)
+                return result
+            result = self._take_part_now(rank, meeting, call, execute)
+        if result is not None and call.op != "recv":  # the Work of a recv can be waited for once, by the caller
+            torch_internals.work_of(result).wait()  # the caller would do so next; here the end is seen
+        call.times.done = time.perf_counter()
+        return result
+
+    def new_group(self, rank: int, group_name: str, ranks: list[int]) -> None:
+        """Wait until every member creates the group: gloo's own wait for a missing one could not be stopped."""
+        call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), site=learner_site())
+        with self.changed:
+            self.log[rank].append(call)
+            self._take_part_now(rank, self._matching.meeting(rank, call, tag=0), call, lambda: None)
+        call.times.done = time.perf_counter()
+
+    def entered(self, rank: int) -> None:
+        """`rank` is about to run the learner's function, on this thread."""
+        self._threads[rank] = threading.get_ident()
+        self.spans[rank] = (time.perf_counter(), inf)
+
+    def waiting(self, rank: int, waited: Any) -> None:
+        """Wait until the result behind `waited` is there; see `interpose.Interposer`."""
+        for promise, meeting in self._promises[rank].of(waited):
+            with self.changed:
+                meeting.calls[rank].times.wait_begins()
+                self.wait(rank, meeting)
+            promise.future.wait()
+
+    def not_in_group(self, rank: int, op: str) -> None:
+        """Fail the run, and wait for its end."""
+        call = Call(op=op, group_name="", ranks=(), site=learner_site())
+        with self.changed:
+            self.outside(rank, call)
+
+    def left(self, rank: int, state: State, fault: Fault | None = None) -> None:
+        self.spans[rank] = (self.spans[rank][0], time.perf_counter())
+        super().left(rank, state, fault)
+
+    def stop(self) -> None:
+        """From now on, a rank that waits, or comes to a call, is stopped."""
+        with self.changed:
+            super().stop()
+            for gate in self._gates.values():
+                gate.notify_all()
+
+    @property
+    def delivering(self) -> bool:
+        """Whether a result is on its way to a rank, maybe to one that has left without waiting for it."""
+        return any(call.times.delivering for calls in self.log for call in calls)
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def _take_part_now(self, rank: int, meeting: Meeting, call: Call, execute: Callable[[], Any]) -> Any:
+        """Join the meeting and wait for it: what the operator returns."""
+        call.times.waited_from = call.times.issued
+        self._join(rank, meeting, call, execute)
+        self.wait(rank, meeting)
+        if rank in meeting.errors:
+            raise meeting.errors[rank]
+        return meeting.results.pop(rank)
+
+    def _join(self, rank: int, meeting: Meeting, call: Call, execute: Callable[[], Any]) -> None:
+        if self.stopping:
+            raise Stopped
+        super()._join(rank, meeting, call, execute)
+        if meeting.broken:
+            self.wait(rank, meeting)
+
+    def wait(self, rank: int, meeting: Meeting) -> None:
+        """Wait until `meeting` has everyone.
+
+        Raises:
+            Stopped: the run is over.
+        """
+        if self._threads[rank] == threading.get_ident():  # a callback's wait does not keep its rank from going on
+            super().wait(rank, meeting)
+        while meeting.open and not self.stopping:
+            self._gates.setdefault(meeting, threading.Condition(self._lock)).wait()
+        if self.stopping:
+            raise Stopped
+
+    def _hold(self, meeting: Meeting) -> None:
+        super()._hold(meeting)
+        if not meeting.open and (gate := self._gates.pop(meeting, None)):
+            gate.notify_all()

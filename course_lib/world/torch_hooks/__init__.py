@@ -1,0 +1,1 @@
+"""Every private torch name that worlds are built on."""

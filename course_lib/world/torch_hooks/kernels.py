@@ -1,0 +1,132 @@
+"""The kernels by which torch's operators come to a rank's `Interposer`: collectives, and whatever draws random numbers.
+
+They are on a dispatch key that only rank threads carry. `TESTING_ONLY_GenericMode` sits above autograd and is used by
+nothing else; it falls through, at no cost, for every operator but the two families that are registered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...meter.storages import tensors_in
+from . import torch_internals
+
+if TYPE_CHECKING:
+    from .interpose import Interposer
+
+KEY = "TESTING_ONLY_GenericMode"
+
+Current = Callable[[], "Interposer | None"]
+
+_BELOW = torch._C._dispatch_keyset_full_after(KEY)
+_BACKENDS = {
+    "cpu": torch_internals.cpu_kernels,
+    "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA),
+}
+
+
+def _collective_kernel(operator: Any, current: Current) -> Callable[..., Any]:
+    names = [argument.name for argument in operator._schema.arguments]
+    # A monitored barrier is over when all have come; gloo's own would block here, rank after rank.
+    waits_only = operator._schema.name == "c10d::monitored_barrier_"
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        interposer = current()
+        if interposer is None:  # a thread that inherited the key, such as one of the autograd engine
+            return operator.redispatch(keyset & _BELOW, *args)
+        # Straight to the backend's kernel: `execute` may run on another rank's thread, whose autograd state is
+        # not this one's.
+        backend = _BACKENDS.get(next(tensors_in(args)).device.type, _BACKENDS["cpu"])
+        return interposer.collective(
+            operator,
+            dict(zip(names, args, strict=False)),
+            lambda *lent: None if waits_only else operator.redispatch(backend, *lent),
+        )
+
+    return kernel
+
+
+def _waiting_library(current: Current) -> torch.library.Library:
+    """The library in which `wait_tensor` asks the rank to wait first. Its kernel is one for the CPU: inside a
+    `__torch_dispatch__`, where tensors of functional collectives wait for themselves, torch leaves out `KEY`."""
+    operator = torch.ops._c10d_functional.wait_tensor.default
+
+    def kernel(tensor: torch.Tensor) -> Any:
+        interposer = current()
+        try:
+            if interposer is not None:
+                interposer.waiting(tensor)
+        finally:  # in any case: torch forgets a Work when it is waited for
+            result = operator.redispatch(_BACKENDS["cuda"], tensor)  # torch's own kernel, the same for all devices
+        return result
+
+    library = torch.library.Library("_c10d_functional", "IMPL")
+    library.impl("wait_tensor", kernel, "CPU")
+    return library
+
+
+def _random_kernel(operator: Any, current: Current) -> Callable[..., Any]:
+    names = [argument.name for argument in operator._schema.arguments]
+
+    def kernel(keyset: Any, *args: Any, generator: Any = None, **kwargs: Any) -> Any:
+        if "generator" in names[: len(args)]:  # a few operators take it by position
+            args, generator = args[:-1], args[-1]
+        interposer = current()
+        # A subclass (DTensor) comes back here with its local tensors; those get the generator.
+        plain = not any(isinstance(a, torch.Tensor) and type(a).__torch_dispatch__ is not _no_dispatch for a in args)
+        own = None if interposer is None else interposer.generator
+        if own is not None and plain and (generator is None or generator._cdata == process_generator._cdata):
+            generator = own
+        device = kwargs.get("device")
+        if generator is not None and device is not None and (generator.device.type, device.type) == ("cpu", "cuda"):
+            # `torch.Generator()` is one of the CPU's, also where the default device is a GPU: the numbers are those
+            # that lessons draw on the CPU.
+            drawn = operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs | {"device": _CPU})
+            return drawn.to(device)
+        return operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs)
+
+    return kernel
+
+
+_CPU = torch.device("cpu")
+_no_dispatch = torch.Tensor.__torch_dispatch__
+process_generator: Any = torch.random.default_generator
+
+
+def _overloads(namespace: Any, names: list[str]) -> Iterator[Any]:
+    for name in names:
+        packet = getattr(namespace, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            yield getattr(packet, overload)
+
+
+def _names_in(namespace: str) -> list[str]:
+    qualified = torch._C._dispatch_get_all_op_names()
+    return sorted({q.split("::")[1].split(".")[0] for q in qualified if q.startswith(f"{namespace}::")})
+
+
+def register(current: Current) -> list[torch.library.Library]:
+    """Put the kernels on `KEY`. A library takes its kernels with it when it is collected: keep them.
+
+    Args:
+        current: gives the interposer of the calling thread; None where it has none.
+    """
+    fallthrough = torch.library.Library("_", "IMPL")
+    fallthrough.fallback(torch.library.fallthrough_kernel, KEY)
+    libraries = [fallthrough]
+    for namespace, telltale, make in (
+        ("c10d", "process_group", _collective_kernel),
+        ("aten", "generator", _random_kernel),
+    ):
+        library = torch.library.Library(namespace, "IMPL")
+        for operator in _overloads(getattr(torch.ops, namespace), _names_in(namespace)):
+            if telltale in [argument.name for argument in operator._schema.arguments]:
+                qualified = operator._schema.name.split("::")[1]
+                if operator._schema.overload_name:
+                    qualified += "." + operator._schema.overload_name
+                library.impl(qualified, make(operator, current), KEY, with_keyset=True)
+        libraries.append(library)
+    return [*libraries, _waiting_library(current)]

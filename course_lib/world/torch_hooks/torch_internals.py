@@ -1,0 +1,166 @@
+"""The private torch names that worlds are built on: a check that they are there, and what is read with them.
+
+They are touched here, in `gloo`, `interpose`, `kernels` and `one_process`, and for dry runs in `dryrun`,
+`dryrun_standins` and `dryrun_tensors`: nowhere else in worlds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional  # its functions keep, as their default, the group of the rank that imports it
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.distributed import distributed_c10d as c10d
+from torch.testing._internal.distributed import fake_pg  # noqa: F401 (it registers the backend "fake")
+from torch.utils._pytree import tree_map_only
+
+from ...errors import CourseError
+
+native: Any = torch._C._distributed_c10d
+cpu_kernels: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+__all__ = ["FakeTensor", "FakeTensorMode"]
+
+without_peers = dist.Backend("fake")
+"""The backend of groups that send nothing."""
+
+VALUE_ASKED = (DataDependentOutputException, DynamicOutputShapeException)
+"""What fake tensors raise where something depends on their numbers."""
+
+_NEEDED = {
+    "torch._C": (
+        torch._C,
+        ["_dispatch_tls_set_dispatch_key_included", "_dispatch_keyset_full_after", "_current_graph_task_id"],
+    ),
+    "torch.autograd.Variable": (torch.autograd.Variable, ["_execution_engine"]),
+    "torch.autograd.profiler": (torch.autograd.profiler, ["_prepare_profiler", "_disable_profiler"]),
+    "torch._C._distributed_c10d": (native, ["_set_thread_isolation_mode", "_create_work_from_future"]),
+    "torch.distributed.distributed_c10d": (
+        c10d,
+        ["_world", "ProcessGroupGloo", "_new_process_group_helper", "_warn_not_in_group", "get_debug_level"],
+    ),
+    "torch.random": (torch.random, ["default_generator"]),
+}
+
+
+def missing_names() -> list[str]:
+    """The names that worlds need and this torch lacks; empty when all is well."""
+    return [f"{path}.{name}" for path, (owner, names) in _NEEDED.items() for name in names if not hasattr(owner, name)]
+
+
+if missing_names():
+    raise CourseError(
+        f"torch {torch.__version__} lacks {', '.join(missing_names())}, which simulated worlds are built on. "
+        "These are private names, which another torch may rename. Install the torch that this course pins: "
+        "run `make lab` again, or `pip install torch==2.13.0`."
+    )
+
+
+def group_of(boxed: Any) -> dist.ProcessGroup:
+    """The process group behind the boxed argument of a `c10d` operator."""
+    return dist.ProcessGroup.unbox(boxed)
+
+
+def groups() -> list[dist.ProcessGroup]:
+    """Every group that the calling rank is in."""
+    return list(c10d._world.pg_names)
+
+
+def renew_names(prefix: str, store: dist.Store) -> None:
+    """End every group but the default one, and let those that follow have the names of a fresh start, whose addresses
+    they exchange through `store` under `prefix`."""
+    default = c10d._get_default_group()
+    for group in groups():
+        if group is not default:
+            dist.destroy_process_group(group)
+    backend, _ = c10d._world.pg_map[default]
+    c10d._world.pg_map[default] = (backend, dist.PrefixStore(prefix, store))
+    c10d._world.group_count = 1  # as after init_process_group
+
+
+def abort_groups() -> None:
+    """Free whoever waits inside NCCL."""
+    if dist.is_initialized():
+        c10d._abort_process_group()
+
+
+def fake_mode() -> Any:
+    """The fake mode that the calling thread is in; None outside of any."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+
+
+def fsdp_param() -> Any:
+    """The module in which FSDP2 shards a parameter. It takes most of a second to load, for who needs it only."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+    return _fsdp_param
+
+
+def group_ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
+    """The global ranks of `group`'s members, in the order of their group ranks."""
+    by_global = c10d._world.pg_group_ranks[group]
+    return tuple(sorted(by_global, key=by_global.__getitem__))
+
+
+def reduce_op_name(boxed: Any) -> str:
+    """`"sum"`, `"max"`, ... of the boxed argument of a `c10d` operator."""
+    return _REDUCE_OPS[boxed.op()]
+
+
+_REDUCE_OPS = {op.value: name.lower() for name, op in dist.ReduceOp.RedOpType.__members__.items()}
+
+
+def work_of(result: Any) -> Any:
+    """The Work in what a `c10d` operator returned: alone, or after its tensors."""
+    return dist.Work.unbox(result[1] if isinstance(result, tuple) else result)
+
+
+def at_end_of_backward(arrived: Callable[[], None], passed: Callable[[], None]) -> bool:
+    """Call `arrived` when the backward pass that this thread is in has computed every gradient, and `passed` after
+    what others had queued for its end: there, in C++, DDP waits for its buckets.
+
+    Returns False, and calls nothing, outside of a backward pass.
+    """
+    if torch._C._current_graph_task_id() == -1:
+        return False
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+
+    def end() -> None:
+        arrived()
+        queue(passed)
+
+    queue(end)
+    return True
+
+
+def pending_result(operator: Any, arguments: dict[str, Any], future: Any) -> tuple[Any, Any]:
+    """What an asynchronous `operator` returns while `future` is open, and its Work."""
+    work = native._create_work_from_future(future)
+    outputs = next(iter(arguments.values()))
+    return ((outputs, work.boxed()) if len(operator._schema.returns) == 2 else work.boxed()), work
+
+
+def without_mode(value: Any) -> Any:
+    """`value`, whose fake tensors are on torch's meta device: they outlive the mode that made them."""
+    with torch.device("meta"):
+        return tree_map_only(
+            FakeTensor, lambda tensor: torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype), value
+        )
+
+
+def completed(operator: Any, arguments: dict[str, Any]) -> Any:
+    """What `operator` returns when its group has done all there is to do, at once."""
+    if not operator._schema.returns:
+        return None
+    outputs = next(iter(arguments.values()))
+    future: Any = torch.futures.Future()
+    future.set_result(list(outputs) if isinstance(outputs, list | tuple) else [outputs])
+    return pending_result(operator, arguments, future)[0]
