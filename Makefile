@@ -22,7 +22,7 @@ help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
 
 lab: $(INSTALLED)  ## open the first lesson in JupyterLab (LAB_ARGS="--no-browser --port 9999" are passed on)
-	@$(VENV_PYTHON) -m course_lib.cli lab $(LAB_ARGS)
+	@$(VENV_PYTHON) -m course_lib.commands.cli lab $(LAB_ARGS)
 
 test: $(INSTALLED)  ## check style and types, then run every test and every notebook
 	$(VENV_PYTHON) -m ruff check

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import nbformat
 from nbclient import NotebookClient
 
-from course_lib.lessons import lessons
+from course_lib.progress.lessons import lessons
 
 from .measure import Row, seconds
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 from playwright.sync_api import sync_playwright
 
-from course_lib.doctor import find_chromium
+from course_lib.commands.doctor import find_chromium
 from tests.browser.conftest import CHROMIUM_FLAGS, NOTEBOOKS
 from tests.browser.jupyterlab import NOTEBOOK, open_notebook, run_all, served
 
@@ -24,7 +24,7 @@ def take(home: Path) -> None:
     """Answer one exercise as learners do, run the lesson up to the next cell, and write the picture."""
     lessons = shutil.copytree(NOTEBOOKS, home / "notebooks")
     exercise = answer(lessons / LESSON)
-    command = [sys.executable, "-m", "course_lib.cli", "lab", "--LabApp.expose_app_in_browser=True"]
+    command = [sys.executable, "-m", "course_lib.commands.cli", "lab", "--LabApp.expose_app_in_browser=True"]
     with served([*command, f"--notebooks={lessons}"], home) as server, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
         page = chromium.new_page(viewport=SCREEN, device_scale_factor=1.5)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from course_lib.progress import Progress
-from course_lib.progress_store import Store, merge
+from course_lib.progress.store import Store, merge
 
 
 def source_of(number: str) -> str:

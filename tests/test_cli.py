@@ -11,8 +11,8 @@ import pytest
 from nbformat.sign import NotebookNotary
 from nbformat.v4 import new_markdown_cell, new_notebook
 
-from course_lib import cli, doctor, lab
-from course_lib.doctor import Finding
+from course_lib.commands import cli, doctor, lab
+from course_lib.commands.doctor import Finding
 from course_lib.errors import CourseError
 from tests.browser.jupyterlab import JupyterLab, served
 
@@ -29,7 +29,7 @@ def test_lab_opens_the_first_lesson_without_a_question_and_on_loopback_only(tmp_
     notebooks = tmp_path / "my lessons"
     notebooks.mkdir()
     (notebooks / "00-start-here.ipynb").write_text("{}")
-    command = [sys.executable, "-m", "course_lib.cli", "lab", "--notebooks", str(notebooks)]
+    command = [sys.executable, "-m", "course_lib.commands.cli", "lab", "--notebooks", str(notebooks)]
 
     with served(command, tmp_path) as server:
         address, _ = answer(server, "/")

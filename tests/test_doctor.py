@@ -15,8 +15,8 @@ import psutil
 import pytest
 import torch
 
-from course_lib import doctor
-from course_lib.doctor import Finding
+from course_lib.commands import doctor
+from course_lib.commands.doctor import Finding
 
 ROOT = Path(__file__).parents[1]
 OK = Finding(name="Python", status="ok", value="3.11")
@@ -227,7 +227,7 @@ def test_an_absent_chromium_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_torch_that_does_not_load_is_on_the_page_of_the_command(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise OSError('libtorch_cpu.so: cannot open shared object file')")
-    command = [sys.executable, "-m", "course_lib.cli", "doctor"]
+    command = [sys.executable, "-m", "course_lib.commands.cli", "doctor"]
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "COURSE_HOME": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 

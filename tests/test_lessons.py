@@ -7,7 +7,7 @@ import pytest
 
 from course_lib import exercises, quizzes
 from course_lib.errors import CourseError
-from course_lib.lessons import Lesson, lessons, named, questions, read_cells
+from course_lib.progress.lessons import Lesson, lessons, named, questions, read_cells
 
 
 def write(folder: Path, name: str, *cells: tuple[str, str | list[str]]) -> Path:

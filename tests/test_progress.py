@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import progress_store
 from course_lib.errors import CourseError
-from course_lib.progress import Attempt, ExerciseProgress, Prediction, Progress
+from course_lib.progress import Attempt, ExerciseProgress, Prediction, Progress, store
 
 KILLER = Path(__file__).with_name("progress_killer.py")
 NOBODY = 65534
@@ -187,8 +186,8 @@ def test_others_on_this_machine_cannot_read_the_file(path: Path) -> None:
 
 def test_an_old_file_that_cannot_be_written_is_read(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(progress_store, "MIGRATIONS", progress_store.MIGRATIONS[:1])
-        patch.setattr(progress_store, "TABLES", progress_store.TABLES[:-1])
+        patch.setattr(store, "MIGRATIONS", store.MIGRATIONS[:1])
+        patch.setattr(store, "TABLES", store.TABLES[:-1])
         solve(Progress(open_path), "zero1.partition")
     with read_only_folder(open_path):
         assert Progress(open_path).summary().exercises["zero1.partition"].passed
@@ -365,7 +364,7 @@ def read_only_folder(file: Path) -> Iterator[None]:
 def locked(file: Path) -> Iterator[None]:
     """A process that was stopped in the middle of its transaction."""
     with closing(sqlite3.connect(file)) as other, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress_store, "BUSY_SECONDS", 0.05)
+        patch.setattr(store, "BUSY_SECONDS", 0.05)
         other.execute("BEGIN IMMEDIATE")
         yield
 
@@ -539,7 +538,7 @@ ADD_NOTES = ("CREATE TABLE notes (text TEXT)", "INSERT INTO notes VALUES ('from 
 
 def test_a_file_from_a_newer_version_is_kept_aside(path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress_store, "MIGRATIONS", (*progress_store.MIGRATIONS, ADD_NOTES))
+        patch.setattr(store, "MIGRATIONS", (*store.MIGRATIONS, ADD_NOTES))
         solve(Progress(path), "zero3.gather")
     newer = path.read_bytes()
 
@@ -554,7 +553,7 @@ def test_a_file_from_a_newer_version_is_kept_aside(path: Path) -> None:
 
 def test_an_older_file_is_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     solve(Progress(path), "zero1.step")
-    monkeypatch.setattr(progress_store, "MIGRATIONS", (*progress_store.MIGRATIONS, ADD_NOTES))
+    monkeypatch.setattr(store, "MIGRATIONS", (*store.MIGRATIONS, ADD_NOTES))
     for _ in range(2):
         progress = Progress(path)
         assert progress.summary().exercises["zero1.step"].passed
@@ -567,8 +566,8 @@ def test_an_older_file_is_brought_up_to_date(path: Path, monkeypatch: pytest.Mon
 def test_half_a_migration_is_undone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     solve(Progress(path), "zero1.step")
     before = path.read_bytes()
-    steps = (*progress_store.MIGRATIONS, (*ADD_NOTES, "this is not SQL"))
-    monkeypatch.setattr(progress_store, "MIGRATIONS", steps)
+    steps = (*store.MIGRATIONS, (*ADD_NOTES, "this is not SQL"))
+    monkeypatch.setattr(store, "MIGRATIONS", steps)
     progress = Progress(path)
     with pytest.raises(sqlite3.OperationalError, match="syntax error"):
         progress.summary()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import cli
-from course_lib.lessons import Lesson, lessons
+from course_lib.commands import cli
 from course_lib.progress import Progress
-from course_lib.progress_map import CourseMap
+from course_lib.progress.course_map import CourseMap
+from course_lib.progress.lessons import Lesson, lessons
 from course_lib.widgets.map import ShownMap
 
 LESSONS = (

@@ -18,8 +18,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from course_lib import doctor
-from course_lib.lessons import lessons, read_cells
+from course_lib.commands import doctor
+from course_lib.progress.lessons import lessons, read_cells
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -192,23 +192,15 @@ ALLOWED: dict[str, set[str]] = {
     "planner": set(),
     "production": {"errors"},
     "quizzes": {"errors"},
-    "progress_store": {"errors"},
-    "progress_export": {"errors", "progress_store"},
-    "progress": {"progress_export", "progress_store"},
-    "lessons": {"errors"},
-    "lab": {"errors", "lessons"},
-    "progress_map": {"lessons", "progress", "quizzes"},
+    "progress": {"errors"},
     "meter": {"errors"},
     "plots": {"errors", "planner"},
     "world": {"errors", "meter", "plots"},
-    "recipe": {"errors", "meter", "world"},
-    "rerun": {"errors", "planner", "world"},
     "exercises": {"errors", "zero", "world", "meter", "planner", "quizzes"},
-    "widgets": {"errors", "exercises", "lessons", "planner", "progress", "progress_map", "plots", "quizzes", "world"},
-    "grading": {"errors", "exercises", "lessons", "widgets"},
-    "doctor": {"errors", "world", "progress"},
+    "widgets": {"errors", "exercises", "planner", "progress", "plots", "quizzes", "world"},
+    "grading": {"errors", "exercises", "progress", "widgets"},
 }
-TOP = {"__init__", "cli"}  # these may import everything
+TOP = {"__init__", "commands"}  # these may import everything
 OUTSIDE_ALLOWED = {"zero": {"torch"}, "planner": set[str]()}  # besides Python's own library
 
 SOURCES = sorted((ROOT / "course_lib").rglob("*.py"))
@@ -266,12 +258,12 @@ def test_imports_point_one_way(path: Path) -> None:
         ("world/run.py", "def late():\n    from ..exercises import names", ["course_lib.exercises.names"]),
         ("world/run.py", "import course_lib", ["course_lib"]),
         ("world/run.py", "from course_lib import World", ["course_lib.World"]),
-        ("progress.py", "from . import widgets", ["course_lib.widgets"]),
-        ("progress.py", "from .widgets.map import show", ["course_lib.widgets.map.show"]),
+        ("progress/store.py", "from .. import widgets", ["course_lib.widgets"]),
+        ("progress/store.py", "from ..widgets.map import show", ["course_lib.widgets.map.show"]),
         ("zero/stage1.py", "import math, torch.distributed", []),
         ("zero/stage1.py", "import numpy", ["numpy"]),
         ("planner/plan.py", "import torch", ["torch"]),
-        ("cli.py", "from course_lib.widgets import course_map", []),
+        ("commands/cli.py", "from course_lib.widgets import course_map", []),
     ],
 )
 def test_a_forbidden_import_is_found(file: str, source: str, found: list[str]) -> None:

@@ -23,7 +23,7 @@ def test_another_name_is_told_as_python_tells_it() -> None:
 
 
 def test_torch_is_not_loaded_before_it_is_needed() -> None:
-    program = "import course_lib.cli, sys; sys.exit('torch' in sys.modules)"
+    program = "import course_lib.commands.cli, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
 
 

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from course_lib import recipe
-from course_lib.cli import main
+from course_lib.commands import recipe
+from course_lib.commands.cli import main
 from course_lib.meter import Peak
 
 SMALL = {"layers": 4, "width": 256}  # a weight is then 512 blocks of CUDA's allocator, a bias 2

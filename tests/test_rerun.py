@@ -6,9 +6,9 @@ import nbformat
 import pytest
 
 from course_lib import CourseError, World
-from course_lib.cli import main
+from course_lib.commands.cli import main
+from course_lib.commands.rerun import rerun, table
 from course_lib.planner.hardware import HARDWARE
-from course_lib.rerun import rerun, table
 from course_lib.world import journal
 
 LESSON = """

@@ -10,11 +10,11 @@
     observe, gap, texts -> plain                results as plain data
 """
 
+from .checking.findings import Finding, Row, Verdict
+from .checking.observe import Observation, Trial
+from .checking.rules import at_most, holds_no_more, only_calls, same_calls
 from .declare import Case, Exercise, Mistake
-from .findings import Finding, Row, Verdict
-from .observe import Observation, Trial
 from .registry import Registry, get, names
-from .rules import at_most, holds_no_more, only_calls, same_calls
 
 __all__ = [
     "Case",

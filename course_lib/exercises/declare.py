@@ -19,11 +19,11 @@ from typing import Any
 
 from ..errors import CourseError
 from ..world import World
-from .check import OnCase, check, nobody_watches
-from .findings import Verdict
-from .observe import Observation
-from .rules import Rule
-from .unready import unattempted
+from .checking.check import OnCase, check, nobody_watches
+from .checking.findings import Verdict
+from .checking.observe import Observation
+from .checking.rules import Rule
+from .checking.unready import unattempted
 
 Solution = Callable[..., Any]
 

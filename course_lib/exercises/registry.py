@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import capstone, costs, data_parallel, memory, precision, production, ranks, start, zero1, zero2, zero3
+from . import capstone, costs, data_parallel, memory, precision, production, ranks, zero1, zero2, zero3
+from .checking import start
 from .declare import Exercise
 
 LESSONS = (

@@ -9,9 +9,9 @@ from IPython.core.getipython import get_ipython
 from .. import exercises, quizzes
 from ..errors import CourseError
 from ..exercises import Exercise, Verdict
-from ..lessons import lessons
 from ..progress import Attempt as StoredAttempt
-from ..progress_map import CourseMap
+from ..progress.course_map import CourseMap
+from ..progress.lessons import lessons
 from .attempt import Attempt, Hint
 from .exercise_widget import ExerciseWidget
 from .guess import Guess

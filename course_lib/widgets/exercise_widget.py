@@ -14,7 +14,7 @@ from IPython.display import display
 from ipywidgets import HTML, Button, HBox, Layout, VBox
 
 from ..exercises import Finding, Row, Verdict
-from ..exercises.findings import SHAPES
+from ..exercises.checking.findings import SHAPES
 from .attempt import Attempt
 from .style import alert, display_text, inline, markup, note, sheet
 

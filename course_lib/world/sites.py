@@ -28,7 +28,7 @@ _LIBRARY = tuple(
     }
 )
 _WORLD = os.path.join(os.path.dirname(__file__), "")
-_CHECK = os.path.join(os.path.dirname(os.path.dirname(__file__)), "exercises", "observe.py")  # which calls solutions
+_CHECK = os.path.join(os.path.dirname(_WORLD[:-1]), "exercises", "checking", "observe.py")  # it calls solutions
 _INTERNAL = (_WORLD, _CHECK, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from course_lib.doctor import find_chromium
+from course_lib.commands.doctor import find_chromium
 from tests.browser.jupyterlab import JupyterLab, served
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -34,7 +34,7 @@ def notebooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(notebooks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
     """JupyterLab over that copy. Its kernels run the Python that runs the tests."""
-    command = [sys.executable, "-m", "course_lib.cli", "lab", "--LabApp.expose_app_in_browser=True"]
+    command = [sys.executable, "-m", "course_lib.commands.cli", "lab", "--LabApp.expose_app_in_browser=True"]
     with served([*command, f"--notebooks={notebooks}"], tmp_path_factory.mktemp("home")) as server:
         yield server
 

@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib import CourseError, World
-from course_lib.exercises import Case, Mistake, Registry, Verdict, check, get, observe
+from course_lib.exercises import Case, Mistake, Registry, Verdict, get
+from course_lib.exercises.checking import check, observe
 from tests.exercises.sample import DOUBLED, MEAN, draw_mean, mean, sum_for_mean
 
 ROOT = Path(__file__).parents[2]
@@ -347,7 +348,7 @@ def replaces_all_reduce(x: torch.Tensor) -> torch.Tensor:
 
 
 def replaces_the_comparison(x: torch.Tensor) -> torch.Tensor:
-    import course_lib.exercises.plain as plain
+    import course_lib.exercises.checking.plain as plain
 
     plain.same = plain.close = lambda *args: True  # type: ignore[assignment]
     plain.difference = lambda *args: None  # type: ignore[assignment]
@@ -355,7 +356,7 @@ def replaces_the_comparison(x: torch.Tensor) -> torch.Tensor:
 
 
 def replaces_the_conversion(x: torch.Tensor) -> torch.Tensor:
-    import course_lib.exercises.observe as observe
+    import course_lib.exercises.checking.observe as observe
 
     observe.plain = lambda value, depth=0: 0
     return x
@@ -372,7 +373,7 @@ def replaces_division(x: torch.Tensor) -> torch.Tensor:
 
 
 def replaces_pythons_own(x: torch.Tensor) -> torch.Tensor:
-    import course_lib.exercises.plain as plain
+    import course_lib.exercises.checking.plain as plain
 
     plain.zip = lambda *args, **kwargs: ()  # type: ignore[attr-defined]
     return sum_for_mean(x)

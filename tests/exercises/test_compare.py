@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from course_lib.exercises import Case, Finding, Observation, Row, Trial, Verdict, at_most, only_calls, same_calls
-from course_lib.exercises.compare import findings
-from course_lib.exercises.plain import Array, Opaque, difference, plain, same
-from course_lib.exercises.texts import pair, short
+from course_lib.exercises.checking.compare import findings
+from course_lib.exercises.checking.plain import Array, Opaque, difference, plain, same
+from course_lib.exercises.checking.texts import pair, short
 from course_lib.world.collectives.calls import Call
 from course_lib.world.sites import Site
 from tests.exercises.sample import MEAN

@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CourseError, RankError, World, cuda_snapshot, mark, recipe, zero
+from course_lib import CourseError, RankError, World, cuda_snapshot, mark, zero
+from course_lib.commands import recipe
 
 pytestmark = [
     pytest.mark.gpu,

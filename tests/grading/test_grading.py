@@ -17,7 +17,7 @@ import nbformat
 import psutil
 import pytest
 
-from course_lib import cli
+from course_lib.commands import cli
 from course_lib.exercises import get
 from course_lib.grading import Grade, Graded, Limits, as_csv, as_json, grade
 from course_lib.grading.grade import LARGEST_BYTES, _another_language, _holds, _scratch

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.lessons import NOTEBOOKS
+from course_lib.progress.lessons import NOTEBOOKS
 
 ELSEWHERE = {
     "processes": {"COURSE_WORLD": "processes"},

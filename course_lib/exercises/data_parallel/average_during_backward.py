@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..checking.rules import same_calls
 from ..declare import Case, Exercise, Mistake, Solution
 from ..ranks.data import draw_world_size, whole_numbers
-from ..rules import same_calls
 from . import during_backward as known
 from . import stubs
 from .data import DTYPES, Ladder, draw_unused, last_rank_lags_behind, meet, ranks

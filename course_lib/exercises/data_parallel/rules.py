@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...world.collectives.calls import Call
-from ..findings import Finding, Row
-from ..observe import Trial
-from ..rules import Rule
+from ..checking.findings import Finding, Row
+from ..checking.observe import Trial
+from ..checking.rules import Rule
 
 
 def starts_in_time(moments: str, action: str) -> Rule:

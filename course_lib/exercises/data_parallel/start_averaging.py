@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..checking.rules import same_calls
 from ..declare import Case, Exercise, Mistake, Solution
 from ..ranks.data import draw_world_size
-from ..rules import same_calls
 from . import stubs
 from .data import DTYPES, draw_shapes, give_gradients, hear_from_all_others, parameters, ranks
 from .rules import starts_in_time

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..checking.rules import at_most
 from ..data_parallel.data import ranks
 from ..declare import Case, Exercise, Mistake, Solution
-from ..rules import at_most
 from . import stubs
 from .data import normal
 

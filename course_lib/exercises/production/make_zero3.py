@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import SGD, Adam, Optimizer
 
+from ..checking.rules import same_calls
 from ..declare import Case, Exercise, Mistake, Solution
-from ..rules import same_calls
 from . import stubs
 from .data import Net, Sizes, draw_sizes, draw_world_size, in_one_call, mesh, shards, train
 

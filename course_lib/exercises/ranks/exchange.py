@@ -10,8 +10,8 @@ import random
 import torch
 import torch.distributed as dist
 
+from ..checking.rules import only_calls
 from ..declare import Case, Exercise, Mistake
-from ..rules import only_calls
 from . import stubs
 from .data import DTYPES, dtype_name, while_rank_0_is_late, whole_numbers
 

@@ -12,8 +12,8 @@ from torch.nn.functional import pad
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ...meter import mark
+from ..checking.rules import holds_no_more
 from ..declare import Case, Exercise, Mistake, Solution
-from ..rules import holds_no_more
 from . import stubs
 
 Params = list[nn.Parameter]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...world.metered import communication
-from ..findings import Finding, Row
-from ..observe import Observation, Trial
-from ..rules import Rule
+from ..checking.findings import Finding, Row
+from ..checking.observe import Observation, Trial
+from ..checking.rules import Rule
 
 
 def sends_no_more(instead: str, *, slack: float = 0) -> Rule:

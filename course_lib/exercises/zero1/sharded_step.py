@@ -12,8 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...meter import mark
+from ..checking.rules import holds_no_more
 from ..declare import Case, Exercise, Mistake, Solution
-from ..rules import holds_no_more
 from . import stubs
 from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, ranks, shuffled_parts
 from .rules import sends_no_more

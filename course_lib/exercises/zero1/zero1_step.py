@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...meter import mark
+from ..checking.rules import holds_no_more
 from ..declare import Case, Exercise, Mistake, Solution
 from ..ranks.data import draw_world_size
-from ..rules import holds_no_more
 from . import known_zero1_steps as known
 from . import stubs
 from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, ranks

@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..checking.rules import at_most
 from ..data_parallel.data import ranks
 from ..declare import Case, Exercise, Mistake, Solution
 from ..ranks.data import draw_world_size
-from ..rules import at_most
 from . import stubs
 
 Shards = list[nn.Parameter]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ...meter import mark
+from ..checking.rules import same_calls
 from ..data_parallel.data import Ladder, last_rank_lags_behind, meet, ranks
 from ..declare import Case, Exercise, Mistake, Solution
 from ..ranks.data import draw_world_size, whole_numbers
-from ..rules import same_calls
 from . import stubs
 from .bucket import Bucket
 from .data import DTYPES, grad_shard

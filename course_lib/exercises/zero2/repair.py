@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...meter import mark
+from ..checking.rules import lets_go
 from ..data_parallel.data import ranks
 from ..declare import Case, Exercise, Mistake, Solution
-from ..rules import lets_go
 from . import stubs
 
 Params = list[nn.Parameter]

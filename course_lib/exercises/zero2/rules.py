@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..findings import Finding, Row
-from ..observe import Observation, Trial
+from ..checking.findings import Finding, Row
+from ..checking.observe import Observation, Trial
 
 HELD = ("gradients", "communication", "other")
 """Where bytes of gradients can be: in a parameter's `.grad`, on their way, or wherever a solution has put them."""

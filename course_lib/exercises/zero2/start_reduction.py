@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...meter import mark
+from ..checking.rules import same_calls
 from ..data_parallel.data import hear_from_all_others, ranks
 from ..declare import Case, Exercise, Mistake, Solution
 from ..ranks.data import draw_world_size, dtype_name, whole_numbers
-from ..rules import same_calls
 from . import stubs
 from .bucket import Bucket
 from .data import DTYPES, draw_shapes, grad_shard, parameters, poisoned_bucket

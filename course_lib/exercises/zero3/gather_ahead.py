@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from ..checking.findings import Finding
+from ..checking.observe import Trial
 from ..data_parallel.data import ranks
 from ..declare import Case, Exercise, Mistake
-from ..findings import Finding
-from ..observe import Trial
 from . import stubs
 from .data import Holder, Shapes, last_rank_comes_later
 from .unit import Unit, free, gather, start_gather

@@ -11,10 +11,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..checking.rules import at_most, lets_go, only_calls
 from ..data_parallel.data import draw_unused, give_gradients, ranks
 from ..declare import Case, Exercise, Mistake
 from ..ranks.data import dtype_name, whole_numbers
-from ..rules import at_most, lets_go, only_calls
 from . import stubs
 from .data import DTYPES, Holder, Shapes, draw_shapes, draw_world_size, mark_when_gone, memory_of, poisoned_unit
 from .unit import Unit, free, gather

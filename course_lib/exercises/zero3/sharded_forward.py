@@ -13,10 +13,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from ...meter import mark
+from ..checking.rules import at_most, lets_go
 from ..data_parallel.data import ranks
 from ..declare import Case, Exercise, Mistake
 from ..ranks.data import dtype_name, whole_numbers
-from ..rules import at_most, lets_go
 from . import stubs
 from .data import DTYPES, Memory, draw_world_size, mark_when_gone, memory_of, poisoned_unit
 from .unit import Unit, free, gather

@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...meter import mark
+from ..checking.findings import Finding
+from ..checking.observe import Trial
+from ..checking.rules import at_most, lets_go
 from ..declare import Case, Exercise, Mistake
-from ..findings import Finding
-from ..observe import Trial
-from ..rules import at_most, lets_go
 from . import stubs
 from .data import Holder, Shapes, draw_params, last_rank_comes_later, mark_when_gone, memory_of, poisoned_unit
 from .unit import Unit, free, start_gather

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import CourseError, json_trouble
+from ..errors import CourseError, json_trouble
 
-NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
-QUIZZES = Path(__file__).resolve().parent / "exercises"
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+QUIZZES = Path(__file__).resolve().parents[1] / "exercises"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_lib import doctor, lab
+from course_lib.commands import doctor, lab
 from course_lib.errors import CourseError
-from course_lib.lessons import NOTEBOOKS, lessons
 from course_lib.progress import Progress
-from course_lib.progress_map import CourseMap
+from course_lib.progress.course_map import CourseMap
+from course_lib.progress.lessons import NOTEBOOKS, lessons
 
 Subcommands = Any  # argparse does not name the type of what add_subparsers() returns
 
@@ -139,7 +139,7 @@ def run_rerun(options: argparse.Namespace) -> int:
     count = f"{len(notebooks)} notebook{'s' * (len(notebooks) > 1)}"
     print(f"Executing {count} twice, on simulated ranks and on {options.world}. That takes minutes.", flush=True)
 
-    from course_lib import rerun  # torch and Jupyter's client: seconds, in which nothing else is seen
+    from course_lib.commands import rerun  # torch and Jupyter's client: seconds, in which nothing else is seen
 
     done = []
     for one in rerun.rerun(notebooks, options.world, options.copies, machine):
@@ -155,7 +155,7 @@ def add_recipe(subcommands: Subcommands) -> None:
 
 
 def run_recipe(_: argparse.Namespace) -> int:
-    from course_lib import recipe  # torch, which the other subcommands need not load
+    from course_lib.commands import recipe  # torch, which the other subcommands need not load
 
     for part in recipe.report():
         print(part, flush=True)

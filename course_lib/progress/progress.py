@@ -16,8 +16,8 @@ from typing import Any
 
 import platformdirs
 
-from . import progress_export
-from .progress_store import Store, merge
+from . import export
+from .store import Store, merge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,7 @@ class Progress:
 
     def export_json(self) -> str:
         """All that is stored, for `import_json` here or on another machine."""
-        return progress_export.write(self._store)
+        return export.write(self._store)
 
     def import_json(self, text: str) -> int:
         """Add what is not here yet, change nothing that is, and return how many rows were new.
@@ -195,7 +195,7 @@ class Progress:
         Raises:
             CourseError: this version cannot read the text; nothing is added then.
         """
-        return progress_export.read(self._store, text)
+        return export.read(self._store, text)
 
     def _add(self, **rows: Mapping[str, Any]) -> None:
         """One row for each table named."""

@@ -13,9 +13,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CourseError
-from ..world import RankError, World
-from ..world.rank_threads.interrupts import put_off
+from ...errors import CourseError
+from ...world import RankError, World
+from ...world.rank_threads.interrupts import put_off
 from .compare import findings
 from .diagnose import known_mistake
 from .findings import Finding, Verdict
@@ -25,7 +25,7 @@ from .plain import Opaque, leaves
 from .unready import misfit, unattempted
 
 if TYPE_CHECKING:
-    from .declare import Case, Exercise, Solution
+    from ..declare import Case, Exercise, Solution
 
 OnCase = Callable[[int, int], object]
 """Called with the number of cases done and the number to do."""

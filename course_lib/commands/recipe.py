@@ -18,8 +18,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from .meter import mark
-from .world import Run, World
+from ..meter import mark
+from ..world import Run, World
 
 RANKS, LAYERS, WIDTH = 2, 20, 2000
 

@@ -14,13 +14,13 @@ from itertools import tee
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CourseError
-from ..world import RankError, RankReport, World
+from ...errors import CourseError
+from ...world import RankError, RankReport, World
 from .observe import Observation, Trial, recall
 from .plain import same
 
 if TYPE_CHECKING:
-    from .declare import Exercise, Mistake
+    from ..declare import Exercise, Mistake
 
 
 def known_mistake(exercise: Exercise, trials: Iterable[Trial], world: World | None = None) -> Mistake | None:

@@ -7,9 +7,9 @@ import random
 import torch
 import torch.distributed as dist
 
-from ..quizzes import Choice, Numeric, Option, Question, Quiz, register
-from ..quizzes import Mistake as Misreading
-from .declare import Case, Exercise, Mistake
+from ...quizzes import Choice, Numeric, Option, Question, Quiz, register
+from ...quizzes import Mistake as Misreading
+from ..declare import Case, Exercise, Mistake
 
 
 def first() -> int:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from ..errors import CourseError
-from ..meter import MemoryReport
-from ..world import RankError, World
-from ..world.collectives.calls import Call
-from ..world.errors.failure import who
+from ...errors import CourseError
+from ...meter import MemoryReport
+from ...world import RankError, World
+from ...world.collectives.calls import Call
+from ...world.errors.failure import who
 from .plain import Plain, plain
 
 if TYPE_CHECKING:
-    from .declare import Case, Exercise, Solution
+    from ..declare import Case, Exercise, Solution
 
 TIME_LIMIT = 10.0
 """Seconds that a solution has for one case."""

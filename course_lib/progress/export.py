@@ -13,8 +13,8 @@ import reprlib
 import sqlite3
 import time
 
-from .errors import CourseError, json_trouble
-from .progress_store import TABLES, Store, Tables, dump, merge
+from ..errors import CourseError, json_trouble
+from .store import TABLES, Store, Tables, dump, merge
 
 FORMAT = 1
 EXPORTED = tuple(name for name in TABLES if name != "imported")

@@ -20,11 +20,11 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-from .errors import CourseError
-from .planner.cost import bus_bandwidth, seconds
-from .planner.hardware import Hardware
-from .planner.volume import PASSES
-from .world import World, journal
+from ..errors import CourseError
+from ..planner.cost import bus_bandwidth, seconds
+from ..planner.hardware import Hardware
+from ..planner.volume import PASSES
+from ..world import World, journal
 
 CELL_SECONDS = 600
 """The longest that one cell may take."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .findings import Finding
 
 if TYPE_CHECKING:
-    from .declare import Solution
+    from ..declare import Solution
 
 
 def unattempted(solution: Any, stub: Solution) -> bool:

@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import CourseError
-from .lessons import NOTEBOOKS
+from ..errors import CourseError
+from ..progress.lessons import NOTEBOOKS
 
 FIRST_LESSON = "00-start-here.ipynb"
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..quizzes import Score
 from .lessons import Lesson
 from .progress import ExerciseProgress, Summary
-from .quizzes import Score
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from ..meter import Snapshot
-from ..world.errors.failure import grouped
+from ...meter import Snapshot
+from ...world.errors.failure import grouped
 from .findings import Finding, Row
 from .observe import Observation, Trial
 

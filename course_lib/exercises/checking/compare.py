@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from ..errors import CourseError
-from ..world import RankError
-from ..world.errors.failure import quoted
+from ...errors import CourseError
+from ...world import RankError
+from ...world.errors.failure import quoted
 from .findings import Finding, Row
 from .forms import recognise_form
 from .gap import Cause, Gap

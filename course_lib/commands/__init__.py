@@ -1,0 +1,1 @@
+"""The `course` command, a module for each subcommand."""

@@ -1,0 +1,1 @@
+"""How a solution is checked, and its fault named."""
