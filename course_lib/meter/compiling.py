@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch._C._dynamo import eval_frame
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 
 
 def tracing() -> bool:
-    """Whether torch.compile traces on the calling thread. Its tensors have no memory, and sizes that are symbols."""
-    return TracingContext.try_get() is not None
+    """Whether the calling thread makes fake tensors, as torch.compile does. They have no memory, and their sizes may be
+    symbols. (A dry run has a mode of its own kind: its fake tensors are counted.)"""
+    return TracingContext.try_get() is not None or type(torch._C._get_dispatch_mode(_FAKE)) is FakeTensorMode
 
 
 def untraced(fn: Any) -> Any:

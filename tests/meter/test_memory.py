@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.utils.checkpoint
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import linear
 
 from course_lib import CourseError, RankError, World, cuda_snapshot, mark
@@ -511,6 +512,14 @@ def test_a_nested_tensor_has_the_bytes_of_its_parts():
 
     marks = measured(program).marks
     assert marks["after"].current_bytes - marks["before"].current_bytes == 3 * BYTES
+
+
+def test_a_fake_tensor_has_no_bytes():
+    def program():
+        with FakeTensorMode():
+            return [torch.ones(N) * 2]
+
+    assert measured(lambda: len(program())).peak_bytes == 0
 
 
 @pytest.mark.slow
