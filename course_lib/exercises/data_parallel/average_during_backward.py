@@ -53,7 +53,7 @@ def average_during_backward(
 def draw(rng: random.Random, number: int) -> Case:
     """Two steps in which every layer is used; or one in which some ranks leave some out, with buckets of one size.
 
-    Draw 4 uses the layers in another order than they are listed, and a bucket holds two or more of them: so the last
+    Draw 1 uses the layers in another order than they are listed, and a bucket holds two or more of them: so the last
     parameter of a bucket is not the last that gets its gradient.
 
     With buckets of one size, a bucket that meets another is summed without a word, and a missing one is missed in the
@@ -64,7 +64,7 @@ def draw(rng: random.Random, number: int) -> Case:
     widths, bucket_numel, steps = rng.sample(range(2, 8), layers), rng.choice((7, 10)), 2
     unused: list[list[int]] = [[] for _ in range(world_size)]
     order = list(range(layers))
-    if number == 4:
+    if number == 1:
         order, bucket_numel = order[::-1], 3 * max(widths) + 1
     if number in (2, 5):
         width = rng.randint(2, 5)
@@ -86,7 +86,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
     about = f"{ranks(world_size)}, {layers} layers, {steps} step{'s' * (steps > 1)}"
     about += ", 2 micro-batches a step" * (micro_batches > 1) + ", some layers unused on one rank" * any(unused)
-    about += ", layers used in another order than listed" * (number == 4)
+    about += ", layers used in another order than listed" * (number == 1)
     return Case(world_size=world_size, args=args, about=about)
 
 
@@ -146,6 +146,13 @@ AVERAGE_DURING_BACKWARD = Exercise(
             told="All buckets are started when the last gradient has arrived. By then backward is over, and there is "
             "nothing left to overlap with.",
             action="Look, at each gradient, whether the next bucket is complete.",
+        ),
+        Mistake(
+            id="by-the-last-listed",
+            solution=known.reducing(ready=known.last_listed_has_arrived),
+            told="A bucket is started when its last listed parameter gets its gradient. Gradients arrive in the order "
+            "of backward, and here that is not the order of the list: others of the bucket are still missing.",
+            action="Start a bucket when all of its gradients have arrived, in whatever order.",
         ),
         Mistake(
             id="finishes-at-once",
@@ -237,13 +244,6 @@ AVERAGE_DURING_BACKWARD = Exercise(
             solution=known.by_the_first_gradient,
             told="A bucket is started when the first of its gradients arrives; the others are not in it yet.",
             action="Start it when all of its gradients have arrived.",
-        ),
-        Mistake(
-            id="by-the-last-listed",
-            solution=known.reducing(ready=known.last_listed_has_arrived),
-            told="A bucket is started when its last listed parameter gets its gradient. Gradients arrive in the order "
-            "of backward, and here that is not the order of the list: others of the bucket are still missing.",
-            action="Start a bucket when all of its gradients have arrived, in whatever order.",
         ),
     ],
     hints=[

@@ -262,6 +262,7 @@ REPAIR = Exercise(
     measured=True,
     inputs_matter=False,
     rules=[lets_go(AFTER)],
+    case_count=3,
     variants={"with-reduce": with_parts(on_gradient=reduce_to_owner), "with-torchs-adam": with_torchs_adam},
     mistakes=[
         Mistake(
