@@ -124,9 +124,7 @@ def test_doctor_exits_with_1_when_lessons_cannot_run(
     assert "as it is" in capsys.readouterr().out
 
 
-def test_an_error_for_the_reader_is_told_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_for_the_reader_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["lab", "--notebooks", str(tmp_path)]) == 1
 
     error = capsys.readouterr().err

@@ -97,7 +97,7 @@ def test_a_torch_that_does_not_import_is_told_and_not_asked_further(monkeypatch:
 
 
 def test_a_torch_without_a_private_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "course_lib.world.torch_hooks.torch_internals", raising=False)
+    monkeypatch.delitem(sys.modules, "course_lib.world.torch_hooks.private", raising=False)
     monkeypatch.delattr(torch._C._distributed_c10d, "_set_thread_isolation_mode")
 
     finding = doctor.simulated_worlds()

@@ -184,7 +184,9 @@ def test_a_question_that_cannot_draw_anything_new_says_so() -> None:
 
 def test_the_text_of_a_quiz_is_stable() -> None:
     assert QUIZ.text() == repr(QUIZ) == str(QUIZ)
-    assert QUIZ.text() == """\
+    assert (
+        QUIZ.text()
+        == """\
 Quiz: Ranks & shards
 
 1. Four ranks call `all_reduce` on a tensor each. What does rank 2 hold then?
@@ -210,6 +212,7 @@ optimizer states sharded. How much does one rank hold?
 
 4. How many bytes does all-fp32 `Adam` keep for one parameter, all told?
    Answer in bytes, exactly."""
+    )
 
 
 def test_no_repr_gives_an_answer_away() -> None:

@@ -1,13 +1,13 @@
 """Exercises that diagnose: what they are, how a solution is checked, and what the learner is told.
 
-    exercises.names()                           # of the whole course
-    exercises.get("ranks.hello").check(hello)   # -> Verdict
+exercises.names()                           # of the whole course
+exercises.get("ranks.hello").check(hello)   # -> Verdict
 
-    registry    -> declare -> check             declare: the shape of an exercise, which a lesson's file fills
-    check       -> diagnose, compare, unready, guard
-    compare     -> forms, patterns -> gap       recognise causes: a missing return, a sum for a mean, ...
-    diagnose, compare, rules -> observe         runs a solution on a case
-    observe, gap, texts -> plain                results as plain data
+registry    -> declare -> check             declare: the shape of an exercise, which a lesson's file fills
+check       -> diagnose, compare, unready, guard
+compare     -> forms, patterns -> gap       recognise causes: a missing return, a sum for a mean, ...
+diagnose, compare, rules -> observe         runs a solution on a case
+observe, gap, texts -> plain                results as plain data
 """
 
 from .checking.findings import Finding, Row, Verdict

@@ -27,14 +27,14 @@ F = TypeVar("F")
 class ExerciseCell:
     """An exercise in a notebook. It decorates the learner's function, and has a call for all that its widget does.
 
-        @exercise("ranks.hello")
-        def hello(): ...
+    @exercise("ranks.hello")
+    def hello(): ...
 
-        exercise("ranks.hello").hint()      # the next hint
-        exercise("ranks.hello").verdict     # what the last check found
-        exercise("ranks.hello").rerun(3)    # the same solution, on other cases
-        exercise("ranks.hello").insert()    # put the last attempt that is stored into this cell
-        exercise("ranks.hello").answer(globals())    # the function that passed, in another lesson
+    exercise("ranks.hello").hint()      # the next hint
+    exercise("ranks.hello").verdict     # what the last check found
+    exercise("ranks.hello").rerun(3)    # the same solution, on other cases
+    exercise("ranks.hello").insert()    # put the last attempt that is stored into this cell
+    exercise("ranks.hello").answer(globals())    # the function that passed, in another lesson
     """
 
     def __init__(self, exercise: Exercise) -> None:

@@ -63,9 +63,9 @@ class PredictionWidget(VBox):
 class PredictionCell:
     """A prediction in a notebook, with a call for all that its widget does.
 
-        guess = predict("start.sum", "What does rank 0 have afterwards?")     # shows a field
-        guess.commit("12")                                                    # or type it, and press Enter
-        guess.reveal(run[0][0])                                               # score it
+    guess = predict("start.sum", "What does rank 0 have afterwards?")     # shows a field
+    guess.commit("12")                                                    # or type it, and press Enter
+    guess.reveal(run[0][0])                                               # score it
     """
 
     def __init__(self, guess: Guess) -> None:

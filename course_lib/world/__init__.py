@@ -3,7 +3,7 @@
 `World.run` calls a function on every rank; `Run` is what came of it; `RankError` tells what went wrong.
 """
 
-from .errors.failure import RankError, RankReport
+from .errors.rank_error import RankError, RankReport
 from .run import Run
 from .world import World
 

@@ -17,7 +17,7 @@ from typing import Any
 import cloudpickle
 
 from ..errors import CourseError
-from .torch_hooks.standins import Shared, replaced
+from .torch_hooks.patching import SharedContext, replaced
 
 _SHARED = (
     type(threading.Lock()),
@@ -135,7 +135,9 @@ def _submodules(code: CodeType, used: Iterable[Any]) -> list[Any]:
     return found
 
 
-_quick_submodules = Shared(lambda: replaced([(cloudpickle.cloudpickle, "_find_imported_submodules", _submodules)]))
+_quick_submodules = SharedContext(
+    lambda: replaced([(cloudpickle.cloudpickle, "_find_imported_submodules", _submodules)])
+)
 
 
 def _why(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, share: _Share) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..meter import MemoryReport
-from .collectives.calls import Call
+from .collectives.call import Call
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from ..errors import CourseError
 from ..meter import MemoryReport
 from ..meter.comm import Communication, matrix
 from ..meter.timeline import Timeline, save_trace
-from . import metered
-from .collectives.calls import Call
+from . import measured
+from .collectives.call import Call
 from .outcome import Outcome
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Run(Sequence[Any]):
     @cached_property
     def comm(self) -> tuple[Communication, ...]:
         """What each rank sent, by rank: bytes by meaning, and every call."""
-        return tuple(metered.communication(rank, calls, self._started) for rank, calls in enumerate(self.calls))
+        return tuple(measured.communication(rank, calls, self._started) for rank, calls in enumerate(self.calls))
 
     @property
     def comm_matrix(self) -> tuple[tuple[int, ...], ...]:
@@ -61,7 +61,7 @@ class Run(Sequence[Any]):
     def timeline(self) -> tuple[Timeline, ...]:
         """What each rank did and when, by rank: computed, waited, and what was in flight."""
         return tuple(
-            metered.timeline(comm, entered, left, self._started)
+            measured.timeline(comm, entered, left, self._started)
             for comm, (entered, left) in zip(self.comm, self._spans, strict=True)
         )
 

@@ -14,9 +14,9 @@ from ..errors import CourseError
 from ..meter.allocator import ALLOCATORS
 from . import journal
 from .backends import chosen
-from .errors.failure import RankError
+from .errors.rank_error import RankError
 from .run import Run, shortened
-from .torch_hooks import interpose
+from .torch_hooks import interposer
 
 
 class World:
@@ -99,7 +99,7 @@ class World:
             KeyboardInterrupt: the run was interrupted. Every rank is stopped.
             CourseError: `fn` cannot be called like this.
         """
-        if interpose.current() is not None:
+        if interposer.current() is not None:
             raise CourseError(
                 f"rank {dist.get_rank()} called World.run: a rank cannot start a world of its own. "
                 "Call World.run in the notebook, and collectives inside the function."

@@ -95,9 +95,7 @@ def open_notebook(page: Page, server: JupyterLab, name: str) -> None:
 
 
 def wait_until_idle(page: Page, seconds: float) -> None:
-    page.wait_for_function(
-        f"{NOTEBOOK}?.sessionContext?.session?.kernel?.status === 'idle'", timeout=seconds * 1000
-    )
+    page.wait_for_function(f"{NOTEBOOK}?.sessionContext?.session?.kernel?.status === 'idle'", timeout=seconds * 1000)
 
 
 def choose_theme(page: Page, theme: Literal["Light", "Dark"]) -> None:
@@ -105,9 +103,7 @@ def choose_theme(page: Page, theme: Literal["Light", "Dark"]) -> None:
         "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })",
         f"JupyterLab {theme}",
     )
-    page.wait_for_selector(
-        f"body[data-jp-theme-name='JupyterLab {theme}']", state="attached", timeout=READY_MS
-    )
+    page.wait_for_selector(f"body[data-jp-theme-name='JupyterLab {theme}']", state="attached", timeout=READY_MS)
 
 
 def run_all(page: Page, seconds: float = 120) -> None:

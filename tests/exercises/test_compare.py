@@ -12,8 +12,8 @@ from course_lib.exercises import Case, Finding, Observation, Row, Trial, Verdict
 from course_lib.exercises.checking.compare import findings
 from course_lib.exercises.checking.plain import Array, Opaque, difference, plain, same
 from course_lib.exercises.checking.texts import pair, short
-from course_lib.world.collectives.calls import Call
-from course_lib.world.sites import Site
+from course_lib.world.collectives.call import Call
+from course_lib.world.source_lines import SourceLine
 from tests.exercises.sample import MEAN
 
 TOLERANCE = 1e-5
@@ -279,9 +279,10 @@ def test_what_became_of_an_argument_is_told(expected: Any, yours: Any, observed:
 
 def calls(*by_rank: str) -> tuple[tuple[Call, ...], ...]:
     """The calls of each rank, from their names: "send recv"."""
-    site = Site(filename="cell", line=1, function="f")
+    source_line = SourceLine(filename="cell", line=1, function="f")
     return tuple(
-        tuple(Call(op=op, group_name="0", ranks=(0, 1), site=site) for op in names.split()) for names in by_rank
+        tuple(Call(op=op, group_name="0", ranks=(0, 1), source_line=source_line) for op in names.split())
+        for names in by_rank
     )
 
 

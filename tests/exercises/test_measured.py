@@ -1,6 +1,5 @@
 """An exercise whose rules look at the bytes that ranks hold."""
 
-
 import torch
 import torch.distributed as dist
 
@@ -63,5 +62,3 @@ def test_who_holds_more_than_the_reference_is_told_how_much_on_which_rank_and_wh
     assert (verdict.status, verdict.mistake) == ("failed", "view")
     assert finding.observed == "rank 0 holds 320 bytes of other memory, with its part; 80 suffice."
     assert [(row.expected, row.yours) for row in finding.table] == [("at most 80 bytes", "320 bytes")] * 4
-
-

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import World
 from course_lib.meter import CommCall, Timeline
 from course_lib.meter.timeline import save_trace
-from course_lib.world.sites import Site
+from course_lib.world.source_lines import SourceLine
 
 LATE = 0.1  # seconds
 
@@ -32,7 +32,7 @@ def call(issued, matched, done, waited_from=inf, *, nbytes=100, op="all_reduce")
         padding_bytes=0,
         piece_bytes=(),
         number=1,
-        line=Site(filename="train.py", line=7, function="step"),
+        line=SourceLine(filename="train.py", line=7, function="step"),
         issued=issued,
         matched=matched,
         done=done,

@@ -12,14 +12,14 @@ from course_lib.progress import Progress
 from course_lib.widgets import cells
 
 EXERCISE = get("capstone.smallest_world")
-YOURS = '''
+YOURS = """
 @exercise("capstone.smallest_world")
 def smallest_world(psi, stage, memory_bytes):
     whole, shared = (16 - SHARED[stage]) * psi, SHARED[stage] * psi
     if whole >= memory_bytes and (shared or whole > memory_bytes):
         return 0
     return -(-shared // (memory_bytes - whole)) if shared else 1
-'''
+"""
 NAMESPACE: dict[str, Any] = {"SHARED": (0, 12, 14, 16)}
 Store = Callable[[str, str], None]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from course_lib.world.processes.conduct import Conduct
-from course_lib.world.processes.process import Process
+from course_lib.world.processes.run_loop import RunLoop
+from course_lib.world.processes.worker_handle import WorkerHandle
 
 
 @dataclass
@@ -20,7 +20,7 @@ class FarEnd:
         process: what the kernel has of it.
     """
 
-    process: Process
+    process: WorkerHandle
     wire: socket.socket
     status: int
 
@@ -30,7 +30,7 @@ def far_end() -> Iterator[FarEnd]:
     """That of a process that is not there."""
     wire, theirs = socket.socketpair()
     pipes = [os.pipe() for _ in ("output", "stack", "status")]
-    process = Process(0, wire, *(read for read, _ in pipes))
+    process = WorkerHandle(0, wire, *(read for read, _ in pipes))
     yield FarEnd(process=process, wire=theirs, status=pipes[2][1])
     process.exitcode = 0  # there is none to be ended
     process.close()
@@ -42,7 +42,7 @@ def far_end() -> Iterator[FarEnd]:
 @pytest.fixture
 def hold_up(monkeypatch):
     """Holds the kernel up for so many seconds, once, when every rank of a run has entered its function."""
-    hear, held_up = Conduct._hear, []
+    hear, held_up = RunLoop._hear, []
 
     def hold_up(seconds: float) -> None:
         def late(self, left):
@@ -51,7 +51,7 @@ def hold_up(monkeypatch):
                 held_up.append(time.sleep(seconds))
             return heard
 
-        monkeypatch.setattr(Conduct, "_hear", late)
+        monkeypatch.setattr(RunLoop, "_hear", late)
 
     yield hold_up
     assert held_up

@@ -11,7 +11,7 @@ import psutil
 import zmq
 
 from course_lib.world.cluster.backend import clusters
-from course_lib.world.processes.machines import LOOPBACK
+from course_lib.world.processes.placement import LOOPBACK
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,12 +19,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from course_lib import CourseError, RankError, World, zero
 from course_lib.world import results
 from course_lib.world.cluster.backend import check
-from course_lib.world.cluster.remote_process import RemoteProcess
-from course_lib.world.collectives.calls import Call
-from course_lib.world.processes.frames import framed
-from course_lib.world.processes.machines import LOOPBACK, Machine, a_gpu_each, evenly, sharing
-from course_lib.world.processes.wire import Left
-from course_lib.world.sites import Site
+from course_lib.world.cluster.remote_worker import RemoteWorker
+from course_lib.world.collectives.call import Call
+from course_lib.world.processes.framing import framed
+from course_lib.world.processes.messages import Finished
+from course_lib.world.processes.placement import LOOPBACK, Machine, a_gpu_each, evenly, sharing
+from course_lib.world.source_lines import SourceLine
 from tests.world.engines import ROOT, Engines
 from tests.world.programs import failure, total, train
 
@@ -260,10 +260,10 @@ class Ahead:
 
 
 def test_times_are_told_by_the_kernels_clock():
-    process = RemoteProcess(1, Ahead())
-    call = Call(op="barrier", group_name="0", ranks=(0,), site=Site(filename="", line=1, function=""))
+    process = RemoteWorker(1, Ahead())
+    call = Call(op="barrier", group_name="0", ranks=(0,), source_line=SourceLine(filename="", line=1, function=""))
     call.times.issued, call.times.matched = 1001.0, 1002.0
-    left = Left(
+    left = Finished(
         stopped=False,
         raised=None,
         exited=False,
@@ -283,7 +283,7 @@ def test_times_are_told_by_the_kernels_clock():
 
 
 def test_a_message_that_what_is_printed_holds_up_holds_up_nobody():
-    process, text = RemoteProcess(1, Ahead()), "x" * 3_000_000
+    process, text = RemoteWorker(1, Ahead()), "x" * 3_000_000
     message = bytes(framed((7, text)))
     process.far_ends.deliver("wire", message[:100_000])
     assert process.receive() == []

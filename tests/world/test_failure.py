@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
 from course_lib import RankError, World
-from course_lib.world import sites
+from course_lib.world import source_lines
 from course_lib.world.simulated.rank import Rank
 from tests.world import programs
 from tests.world.programs import lines, total
@@ -645,8 +645,11 @@ def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(backend, tmp_path, 
 def test_code_that_a_library_executes_is_no_line_of_the_learners():
     variables = {}
     exec("import sys; frame = sys._getframe()", variables)
-    site = sites.site_on(variables["frame"])
-    assert site is not None and site.function == "test_code_that_a_library_executes_is_no_line_of_the_learners"
+    source_line = source_lines.source_line_on(variables["frame"])
+    assert (
+        source_line is not None
+        and source_line.function == "test_code_that_a_library_executes_is_no_line_of_the_learners"
+    )
 
 
 def test_a_rank_that_has_returned_is_at_no_line() -> None:

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from course_lib.world.processes.frames import Frames, framed
-from course_lib.world.processes.process import ForkServer, RankDied
+from course_lib.world.processes.framing import Frames, framed
+from course_lib.world.processes.worker_handle import ForkServer, WorkerDied
 from tests.world.conftest import FarEnd
 
 MESSAGES = ["", ("a tuple", 2), b"x" * 100_000]
@@ -40,7 +40,7 @@ def test_what_a_process_told_is_heard_though_it_ended_before_it_heard_all(far_en
     theirs.close()
     assert process.receive() == [(1, "told")]
     assert process.receive() is None
-    with pytest.raises(RankDied):
+    with pytest.raises(WorkerDied):
         process.write(b"more")
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World, zero
-from course_lib.world.rank_threads import surroundings
+from course_lib.world.rank_threads import process_state
 from course_lib.world.torch_hooks.gloo import loopback
 
 
@@ -99,7 +99,7 @@ def test_what_earlier_runs_left_in_cycles_is_collected_once_runs_have_taken_so_l
     node = Node()
     node.itself, gone = node, weakref.ref(node)
     del node
-    collector = surroundings._Collector()
+    collector = process_state._Collector()
     with collector.on_new_objects():
         pass
     assert gone() is not None

@@ -16,15 +16,15 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World
-from course_lib.world.collectives.calls import Call
-from course_lib.world.processes import conduct
-from course_lib.world.processes.conduct import Conduct
+from course_lib.world.collectives.call import Call
+from course_lib.world.processes import run_loop
 from course_lib.world.processes.fork_server import PID
-from course_lib.world.processes.frames import framed
+from course_lib.world.processes.framing import framed
+from course_lib.world.processes.messages import TELL_STACK, OutsideGroup
 from course_lib.world.processes.pool import pool
-from course_lib.world.processes.process import Process
-from course_lib.world.processes.wire import TELL_STACK, Outside
-from course_lib.world.sites import Site
+from course_lib.world.processes.run_loop import RunLoop
+from course_lib.world.processes.worker_handle import WorkerHandle
+from course_lib.world.source_lines import SourceLine
 from tests.world import programs
 from tests.world.programs import lines, total
 
@@ -213,14 +213,14 @@ def test_a_rank_that_dies_where_it_waits_stays_dead_when_the_others_come():
 
 
 def test_what_a_rank_told_before_it_died_is_heard_first(far_end):
-    call = Call(op="barrier", group_name="", ranks=(), site=Site(filename="", line=1, function=""))
-    far_end.wire.sendall(framed((1, Outside(call=call))))
+    call = Call(op="barrier", group_name="", ranks=(), source_line=SourceLine(filename="", line=1, function=""))
+    far_end.wire.sendall(framed((1, OutsideGroup(call=call))))
     os.write(far_end.status, PID.pack(-signal.SIGKILL))
-    conduct = Conduct([far_end.process], 1, [])
-    conduct._died(0)
-    while conduct._hear(0):
+    run_loop = RunLoop([far_end.process], 1, [])
+    run_loop._died(0)
+    while run_loop._hear(0):
         pass
-    [report] = conduct.rendezvous.reports(lambda _: None)
+    [report] = run_loop.coordinator.reports(lambda _: None)
     assert (report.state, report.call) == ("died", call)
 
 
@@ -245,10 +245,10 @@ def test_ranks_that_died_between_two_runs_are_replaced(capsys):
 )
 def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch):
     signals = []
-    send = Process.signal
-    monkeypatch.setattr(Process, "signal", lambda process, number: (signals.append(number), send(process, number)))
+    send = WorkerHandle.signal
+    monkeypatch.setattr(WorkerHandle, "signal", lambda process, number: (signals.append(number), send(process, number)))
     if not replaced:
-        monkeypatch.setattr(conduct, "LOCATE", 5.0)  # the machine may be busy
+        monkeypatch.setattr(run_loop, "LOCATE", 5.0)  # the machine may be busy
 
     def program():
         if rank() == 1:

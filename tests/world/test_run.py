@@ -130,7 +130,7 @@ def test_calls_tell_what_each_rank_took_part_in():
         ["all_reduce"],
     ]
     assert run.calls[0][0].numels == (3,) and run.calls[0][1].root == 1
-    assert run.calls[2][0].site.source == "dist.all_reduce(torch.ones(3))"
+    assert run.calls[2][0].source_line.source == "dist.all_reduce(torch.ones(3))"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...errors import CourseError
 from ...world import RankError
-from ...world.errors.failure import quoted
+from ...world.errors.rank_error import quoted
 from .findings import Finding, Row
 from .forms import recognise_form
 from .gap import Cause, Gap
@@ -151,7 +151,7 @@ def _error(trial: Trial, error: CourseError) -> Finding:
     observed, _, action = str(error).partition("\nNext: ")
     raised = error.ranks[error.rank].raised
     if raised is not None and not trial.case.world_size:
-        observed = f"your function raised {raised}\n  {quoted(raised.site)}"
+        observed = f"your function raised {raised}\n  {quoted(raised.source_line)}"
     if raised is not None and raised.type == "NotImplementedError":
         return Finding(
             observed=observed,

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from ...errors import CourseError
 from ...meter import MemoryReport
 from ...world import RankError, World
-from ...world.collectives.calls import Call
-from ...world.errors.failure import who
+from ...world.collectives.call import Call
+from ...world.errors.rank_error import who
 from .plain import Plain, plain
 
 if TYPE_CHECKING:

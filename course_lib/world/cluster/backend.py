@@ -16,10 +16,10 @@ from typing import Any
 from uuid import uuid4
 
 from ...errors import CourseError
-from ..processes.machines import LOOPBACK, Machine, Place
+from ..processes.messages import Group
+from ..processes.placement import LOOPBACK, Machine, Place
 from ..processes.pool import Pool
-from ..processes.process import Process
-from ..processes.wire import Group
+from ..processes.worker_handle import WorkerHandle
 from .relay import Ask, Relay
 
 try:
@@ -127,16 +127,16 @@ class Cluster:
     def _ask(self, engine: Engine) -> Ask:
         return lambda name, *arguments, timeout: engine.call(f"{self._host}.{name}", *arguments, timeout=timeout)
 
-    def spawn(self, machines: Sequence[str]) -> list[Process]:
+    def spawn(self, machines: Sequence[str]) -> list[WorkerHandle]:
         numbers = Counter(machines)
         with ThreadPoolExecutor(len(numbers)) as threads:  # a machine's first may take seconds, while it loads torch
             born = dict(zip(numbers, threads.map(lambda name: self._spawn(name, numbers[name]), numbers), strict=True))
         return [born[name].pop(0) for name in machines]
 
-    def _spawn(self, name: str, number: int) -> list[Process]:
+    def _spawn(self, name: str, number: int) -> list[WorkerHandle]:
         relay = self._relays[name]
         try:
-            with relay.asking:
+            with relay.request_lock:
                 pids = relay.ask("spawn", number, timeout=OPENING)
         except CourseError as error:
             relay.lose(str(error))
@@ -147,7 +147,7 @@ class Cluster:
 
     def group(self, number: int, first: Place) -> Group:
         relay = self._relays[first.machine]
-        with relay.asking:
+        with relay.request_lock:
             port = relay.ask("listen", timeout=OPENING)
         return Group(name=f"group {number}", store=(self._machines[first.machine].address, port))
 
@@ -171,7 +171,7 @@ class Cluster:
 
 def _machine_of(engine: Engine) -> str:
     try:
-        engine.execute("from course_lib.world.processes.machines import machine_name as course_machine_name")
+        engine.execute("from course_lib.world.processes.placement import machine_name as course_machine_name")
     except CourseError as error:
         raise CourseError(
             f"World(cluster=...): {error}. Every engine needs course_lib, as it is here: install it in the Python that "

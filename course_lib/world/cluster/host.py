@@ -21,10 +21,10 @@ import psutil
 import torch.distributed as dist
 from traitlets.config import Application
 
-from ..processes.machines import Machine
-from ..processes.process import ForkServer, Process, RankDied
+from ..processes.placement import Machine
+from ..processes.worker_handle import ForkServer, WorkerDied, WorkerHandle
 from ..rank_threads import interrupts
-from .remote_process import CHUNK, STREAMS
+from .remote_worker import CHUNK, STREAMS
 
 Request = tuple[str, int, Any]
 """What is to be done with a process: "write" with bytes for its wire, "signal" with a number, "kill", "close"."""
@@ -50,7 +50,7 @@ class Host:
         self.silent = False
         self._silence, self._heard = silence, time.monotonic()
         self._server = ForkServer()
-        self._processes: dict[int, Process] = {}
+        self._processes: dict[int, WorkerHandle] = {}
         self._selector = selectors.DefaultSelector()
         self._store: dist.TCPStore | None = None
         self._lock = threading.Lock()
@@ -121,9 +121,9 @@ class Host:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def _do(self, request: str, process: Process, value: Any) -> None:
+    def _do(self, request: str, process: WorkerHandle, value: Any) -> None:
         if request == "write":
-            with suppress(RankDied):  # its status says so
+            with suppress(WorkerDied):  # its status says so
                 process.write(value)
         elif request == "signal":
             process.signal(value)
@@ -167,7 +167,7 @@ class Host:
                     self._end()
 
 
-def _streams(process: Process) -> dict[str, int]:
+def _streams(process: WorkerHandle) -> dict[str, int]:
     return {
         "wire": process.wire.fileno(),
         "output": process.output,

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...errors import CourseError
-from .remote_process import FarEnds, RemoteProcess
+from .remote_worker import FarEnds, RemoteWorker
 
 ANSWER = 10.0
 """Seconds after which a host that has not answered is given up."""
@@ -49,7 +49,7 @@ class Relay:
     """
 
     def __init__(self, name: str, ask: Ask) -> None:
-        self.name, self.ask, self.asking = name, ask, threading.Lock()
+        self.name, self.ask, self.request_lock = name, ask, threading.Lock()
         self.lost = ""
         self.clock_ahead = 0.0
         self._samples: deque[tuple[float, float]] = deque(maxlen=SAMPLES)
@@ -64,9 +64,9 @@ class Relay:
         self._thread.start()
         self.confirm()  # now the clocks have been compared
 
-    def adopt(self, pid: int) -> RemoteProcess:
+    def adopt(self, pid: int) -> RemoteWorker:
         """A process that the host has given birth to."""
-        process = RemoteProcess(pid, self)
+        process = RemoteWorker(pid, self)
         with self._progress:
             if self.lost:
                 process.far_ends.close()
@@ -96,7 +96,7 @@ class Relay:
     def close(self) -> None:
         """End the host's ranks."""
         if not self.lost:
-            with suppress(CourseError), self.asking:  # it is gone, and so are they
+            with suppress(CourseError), self.request_lock:  # it is gone, and so are they
                 self.ask("close", timeout=ANSWER)
         self.lose("it was closed")
         self._thread.join()
@@ -155,7 +155,7 @@ class Relay:
 
     def _exchange(self, requests: list[tuple[str, int, Any]]) -> list[tuple[int, str, bytes]]:
         full = [pid for pid, ends in self._ends.items() if ends.full]
-        with self.asking:
+        with self.request_lock:
             with self._progress:
                 self._begun += 1
             sent = time.perf_counter()

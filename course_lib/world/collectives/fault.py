@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-from .calls import Call
+from .call import Call
 
 
 class Stopped(BaseException):

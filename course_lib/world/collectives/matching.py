@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 
-from .calls import Call
-from .meeting import Meeting
+from .call import Call
+from .pending import PendingCall
 
 
 class Matching:
     """The open meetings of a run. Who is the last to come to one takes it out of here."""
 
     def __init__(self) -> None:
-        self._open: dict[Hashable, Meeting] = {}
-        self._broken: list[Meeting] = []
+        self._open: dict[Hashable, PendingCall] = {}
+        self._broken: list[PendingCall] = []
         self._ordinals: Counter[tuple[int, Hashable]] = Counter()
 
     @property
-    def open(self) -> list[Meeting]:
+    def open(self) -> list[PendingCall]:
         """The meetings that have not taken place, those that never will included."""
         return [*self._open.values(), *self._broken]
 
-    def never(self, meeting: Meeting) -> None:
+    def never(self, pending: PendingCall) -> None:
         """The calls of `meeting` cannot take place; keep it open, whoever comes."""
-        meeting.broken = True
-        if meeting not in self._broken:
-            self._broken.append(meeting)
+        pending.broken = True
+        if pending not in self._broken:
+            self._broken.append(pending)
 
-    def meeting(self, rank: int, call: Call, tag: int) -> Meeting:
+    def pending(self, rank: int, call: Call, tag: int) -> PendingCall:
         """The meeting that `rank` comes to with `call`; `tag` is that of a message."""
         if call.op == "new_group":
             return self._found(rank, ("new_group", call.group_name), frozenset(call.ranks))
@@ -36,11 +36,11 @@ class Matching:
             return self._collective(rank, call)
         return self._message_from_any(rank, call, tag) if call.root is None else self._message(rank, call, tag)
 
-    def _collective(self, rank: int, call: Call) -> Meeting:
+    def _collective(self, rank: int, call: Call) -> PendingCall:
         """The meeting of a collective: the k-th call of each member in the group."""
         return self._found(rank, (call.group_name, self._next(rank, call.group_name)), frozenset(call.ranks))
 
-    def _message(self, rank: int, call: Call, tag: int) -> Meeting:
+    def _message(self, rank: int, call: Call, tag: int) -> PendingCall:
         """The meeting of a send and its recv: the k-th of each for one (sender, receiver, tag)."""
         assert call.root is not None
         pair = (rank, call.root) if call.op == "send" else (call.root, rank)
@@ -48,13 +48,13 @@ class Matching:
         expected = ("any", call.group_name, pair[1], tag)
         key = (*line, self._next(rank, (call.op, *line)))
         if call.op == "send" and key not in self._open and expected in self._open:
-            meeting = self._open.pop(expected)
-            meeting.members, meeting.any_member = frozenset(pair), False
+            pending = self._open.pop(expected)
+            pending.members, pending.any_member = frozenset(pair), False
             self._next(pair[1], ("recv", *line))
-            return meeting
+            return pending
         return self._found(rank, key, frozenset(pair))
 
-    def _message_from_any(self, rank: int, call: Call, tag: int) -> Meeting:
+    def _message_from_any(self, rank: int, call: Call, tag: int) -> PendingCall:
         """The meeting of a recv without a source: with a send that waits for one, or with the first that comes."""
         for sender in call.ranks:
             line = (call.group_name, sender, rank, tag)
@@ -62,15 +62,15 @@ class Matching:
             if key in self._open:
                 self._next(rank, ("recv", *line))
                 return self._open.pop(key)
-        meeting = Meeting(members=frozenset(call.ranks), any_member=True)
-        self._open["any", call.group_name, rank, tag] = meeting
-        return meeting
+        pending = PendingCall(members=frozenset(call.ranks), any_member=True)
+        self._open["any", call.group_name, rank, tag] = pending
+        return pending
 
-    def _found(self, rank: int, key: Hashable, members: frozenset[int]) -> Meeting:
-        meeting = self._open.setdefault(key, Meeting(members=members))
-        if meeting.missing == {rank}:
+    def _found(self, rank: int, key: Hashable, members: frozenset[int]) -> PendingCall:
+        pending = self._open.setdefault(key, PendingCall(members=members))
+        if pending.missing == {rank}:
             del self._open[key]
-        return meeting
+        return pending
 
     def _next(self, rank: int, line: Hashable) -> int:
         self._ordinals[rank, line] += 1

@@ -16,13 +16,13 @@ from weakref import WeakSet
 from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
-from .. import metered
-from ..errors.failure import Interrupted, RankError, RankReport, advice_for, quoted
-from ..errors.telling import MORE_TIME, RUN_AGAIN, still_busy
-from ..rank_threads import interrupts, stopping, surroundings
-from ..sites import site_of
-from ..torch_hooks import interpose, torch_internals
-from ..torch_hooks.standins import Replacement, Shared, replaced
+from .. import measured
+from ..errors.message import MORE_TIME, RUN_AGAIN, still_busy
+from ..errors.rank_error import Interrupted, RankError, RankReport, advice_for, quoted
+from ..rank_threads import interrupts, process_state, stopping
+from ..source_lines import source_line_of
+from ..torch_hooks import interposer, private
+from ..torch_hooks.patching import Replacement, SharedContext, replaced
 from .fake_patches import stand_ins
 from .fake_tensors import FakeCopies, NoNumbers
 from .rank import DryRank, NotInGroup
@@ -70,18 +70,18 @@ class DryRun:
         self, copies: FakeCopies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
     ) -> DryOutcome:
         started = time.perf_counter()
-        meter = None if size_of is None else metered.memory_meter(self._rank, started, size_of, WeakSet())
+        meter = None if size_of is None else measured.memory_meter(self._rank, started, size_of, WeakSet())
         rank = DryRank(self._rank, self._world_size, copies, meter)
-        with surroundings.of_threads(measured=meter is not None), _dry_threads.in_use():
+        with process_state.of_threads(measured=meter is not None), _dry_threads.in_use():
             failure = _supervised(rank, timeout, late)
-        for line in rank.streams.output.splitlines():
+        for line in rank.rank_state.output.splitlines():
             print(f"[rank {self._rank}] {line}")
         if failure is not None:
             raise failure from None
         return DryOutcome(
             results=[rank.result],
-            output=[rank.streams.output],
-            calls=[rank.asking.calls],
+            output=[rank.rank_state.output],
+            calls=[rank.recorder.calls],
             started=started,
             spans=[rank.span],
             memory=[meter.report()] if meter is not None else [],
@@ -93,13 +93,13 @@ class DryRun:
 def _supervised(rank: DryRank, timeout: float, late: list[Any]) -> RankError | Interrupted | None:
     """Let `rank` run until it has left, its time is over or an interrupt is in `late`: what went wrong."""
     deadline = time.monotonic() + timeout
-    site = None
+    source_line = None
     rank.start()
     while rank.is_alive() and not late and time.monotonic() < deadline:
         rank.join(0.1)  # short, for the sake of `late`
     if rank.is_alive():
         kind = "interrupted" if late else "timeout"
-        site = site_of(rank)
+        source_line = source_line_of(rank)
         _stop(rank)
     elif rank.error is None:
         return None
@@ -108,7 +108,7 @@ def _supervised(rank: DryRank, timeout: float, late: list[Any]) -> RankError | I
     report = RankReport(
         rank=rank.rank,
         state="running" if rank.raised is None else "raised",
-        site=site,
+        source_line=source_line,
         raised=None if kind in ("timeout", "interrupted") else rank.raised,
         stopped=not rank.is_alive(),
     )
@@ -116,7 +116,7 @@ def _supervised(rank: DryRank, timeout: float, late: list[Any]) -> RankError | I
     if kind == "interrupted":
         late.clear()
         return Interrupted(message)
-    return RankError(message, kind=kind, rank=rank.rank, ranks=[report], output=[rank.streams.output])
+    return RankError(message, kind=kind, rank=rank.rank, ranks=[report], output=[rank.rank_state.output])
 
 
 def _stop(rank: DryRank) -> None:
@@ -134,9 +134,12 @@ def _stop(rank: DryRank) -> None:
 def _told(kind: str, report: RankReport, world_size: int, timeout: float) -> str:
     """The whole message of a `RankError`."""
     who = f"the dry run of rank {report.rank} of {world_size}"
-    site, advice = report.site, RUN_AGAIN
+    source_line, advice = report.source_line, RUN_AGAIN
     if report.raised is not None:
-        site, advice = report.raised.site, advice_for(report.raised.message) or "mend that line, then run it again."
+        source_line, advice = (
+            report.raised.source_line,
+            advice_for(report.raised.message) or "mend that line, then run it again.",
+        )
         headline = f"{who} raised {report.raised}"
         if report.raised.type == NoNumbers.__name__:
             headline = f"{who}: {report.raised.message}"
@@ -149,7 +152,7 @@ def _told(kind: str, report: RankReport, world_size: int, timeout: float) -> str
         advice = f"look for a loop that never ends; {MORE_TIME}"
     else:
         headline = f"{who} was interrupted"
-    lines = [headline, *([f"  at {quoted(site)}"] if site is not None else []), f"Next: {advice}"]
+    lines = [headline, *([f"  at {quoted(source_line)}"] if source_line is not None else []), f"Next: {advice}"]
     if not report.stopped:
         lines.append(still_busy([report.rank]))
     return "\n".join(lines)
@@ -159,9 +162,9 @@ def _without_peers(helper: Callable[..., Any]) -> Callable[..., Any]:
     """Stands in for what makes a process group: those of a dry run send nothing, whatever backend is asked for."""
 
     def new_group(size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(interpose.current(), DryRank):
+        if not isinstance(interposer.current(), DryRank):
             return helper(size, rank, ranks, backend, *args, **kwargs)
-        group, store = helper(size, rank, ranks, torch_internals.without_peers, *args, **kwargs)
+        group, store = helper(size, rank, ranks, private.without_peers, *args, **kwargs)
         if store is not None:  # this rank is a member
             c10d._world.pg_map[group] = (backend, store)  # which it is asked for: get_backend tells it
         return group, store
@@ -174,5 +177,5 @@ def _stand_ins() -> Iterator[Replacement]:
     yield from stand_ins()
 
 
-_dry_threads = Shared(lambda: replaced(_stand_ins()))
+_dry_threads = SharedContext(lambda: replaced(_stand_ins()))
 """While it is in use, threads may be dry runs."""

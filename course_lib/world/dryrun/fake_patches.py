@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..torch_hooks import torch_internals
-from ..torch_hooks.standins import Replacement
-from ..torch_hooks.torch_internals import FakeTensor
+from ..torch_hooks import private
+from ..torch_hooks.patching import Replacement
+from ..torch_hooks.private import FakeTensor
 from .fake_tensors import WithoutNumbers, no_numbers
 
 SPACING = 2**40
@@ -26,7 +26,7 @@ def stand_ins() -> Iterator[Replacement]:
     """What stands in for parts of torch while there are dry runs: on other threads, all does what it always did."""
     yield dist, "_verify_params_across_processes", _with_numbers(dist._verify_params_across_processes)
     yield dist.Reducer, "_rebuild_buckets", _with_numbers(dist.Reducer._rebuild_buckets)
-    fsdp_param = torch_internals.fsdp_param()
+    fsdp_param = private.fsdp_param()
     yield fsdp_param, "_chunk_with_empty", _chunked_for_one(fsdp_param._chunk_with_empty)
     yield torch.utils, "swap_tensors", _data_given(torch.utils.swap_tensors)
     yield FakeTensor, "__deepcopy__", _deepcopy
@@ -40,7 +40,7 @@ def stand_ins() -> Iterator[Replacement]:
 
 def _with_numbers(of_ddp: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
-        mode = torch_internals.fake_mode()
+        mode = private.fake_mode()
         if not isinstance(mode, WithoutNumbers):
             return of_ddp(*args)
         with mode.numbers_for_ddp():
@@ -105,7 +105,7 @@ def _addressed(data_ptr: Callable[[Any], int]) -> Callable[[Any], int]:
     numbers = count(1)
 
     def address(storage: Any) -> int:
-        if storage.device.type != "meta" or torch_internals.fake_mode() is None:
+        if storage.device.type != "meta" or private.fake_mode() is None:
             return data_ptr(storage)
         if not hasattr(storage, "_address"):
             storage._address = next(numbers) * SPACING

@@ -23,8 +23,8 @@ from ...errors import CourseError
 from ...meter.operators import current, watched_again
 from ...meter.storages import tensors_in
 from ..copies import Copies
-from ..torch_hooks import interpose
-from ..torch_hooks.torch_internals import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
+from ..torch_hooks import interposer
+from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
 
 
 class NoNumbers(CourseError):
@@ -101,11 +101,11 @@ class WithoutNumbers(FakeTensorMode):
 
 
 def _collective(operator: Any, args: Any) -> Any:
-    interposer = interpose.current()
-    assert interposer is not None
+    current = interposer.current()
+    assert current is not None
     names = [argument.name for argument in operator._schema.arguments]
     arguments = dict(zip(names, args, strict=False))
-    return interposer.collective(operator, arguments, lambda *lent: operator.redispatch(cpu_kernels, *lent))
+    return current.collective(operator, arguments, lambda *lent: operator.redispatch(cpu_kernels, *lent))
 
 
 def _object_collective() -> str:

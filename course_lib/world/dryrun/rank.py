@@ -20,13 +20,13 @@ import torch.distributed as dist
 
 from ...meter import MemoryMeter
 from ...meter.storages import tensors_in
-from ..collectives.asking import Asking
-from ..collectives.calls import Call
-from ..raised import Raised
+from ..collectives.call import Call
+from ..collectives.recorder import CallRecorder
+from ..error_report import ErrorReport
+from ..rank_threads.rank_state import RankState
 from ..rank_threads.stopping import Stoppable
-from ..rank_threads.streams import Streams
-from ..sites import learner_site
-from ..torch_hooks import interpose, torch_internals
+from ..source_lines import learner_line
+from ..torch_hooks import interposer, private
 from .fake_tensors import FakeCopies, NoNumbers, WithoutNumbers
 
 
@@ -41,38 +41,38 @@ class DryRank(Stoppable):
     def __init__(self, rank: int, world_size: int, copies: FakeCopies, meter: MemoryMeter | None) -> None:
         super().__init__(name=f"rank {rank}")
         self.rank, self.world_size = rank, world_size
-        self.streams = Streams(rank, world_size)
+        self.rank_state = RankState(rank, world_size)
         self.meter = meter
-        self.asking = Asking(rank)
+        self.recorder = CallRecorder(rank)
         self.span = (inf, inf)  # when it entered the function, and when it left
         self.result: Any = None
-        self.raised: Raised | None = None
+        self.raised: ErrorReport | None = None
         self.error: type[BaseException] | None = None
-        self.groups: SimpleNamespace = interpose.no_groups()
+        self.groups: SimpleNamespace = interposer.no_groups()
         self._copies = copies
         self._mode = WithoutNumbers()
 
-    # -- the interposer of this thread: see interpose.Interposer ---------------------------------------------------
+    # -- the interposer of this thread: see interposer.Interposer ---------------------------------------------------
 
     @property
     def generator(self) -> torch.Generator:
-        return self.streams.torch
+        return self.rank_state.torch
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
-        call = self.asking.call(operator, arguments)
+        call = self.recorder.call(operator, arguments)
         call.times.matched = call.times.done = call.times.issued
         if self.meter is not None:
             self.meter.lend(arguments.values())  # which says what these are for; nobody borrows them
         tensors = list(tensors_in(arguments))
-        if not any(isinstance(tensor, torch_internals.FakeTensor) for tensor in tensors):
+        if not any(isinstance(tensor, private.FakeTensor) for tensor in tensors):
             return execute(*arguments.values())  # integers of DDP's C++ part: as if its peers had the same
         self._mode.forget(tensors)
-        return torch_internals.completed(operator, arguments)
+        return private.completed(operator, arguments)
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
-        call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), site=learner_site())
+        call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), source_line=learner_line())
         call.times.matched = call.times.done = call.times.issued
-        self.asking.calls.append(call)
+        self.recorder.calls.append(call)
 
     def not_in_group(self, op: str) -> None:
         raise NotInGroup(f"{op} was called on a group that rank {self.rank} does not belong to")
@@ -82,7 +82,7 @@ class DryRank(Stoppable):
 
     @contextlib.contextmanager
     def identity(self) -> Iterator[None]:
-        with interpose.interposed(self), self.streams.own():
+        with interposer.interposed(self), self.rank_state.own():
             yield
 
     # -- the thread ------------------------------------------------------------------------------------------------
@@ -108,17 +108,17 @@ class DryRank(Stoppable):
                 result = self.stoppably(
                     partial(fn, *args, **kwargs) if meter is None else partial(meter.call, fn, args, kwargs)
                 )
-        self.result = torch_internals.without_mode(result)
+        self.result = private.without_mode(result)
 
     def _made(self, tensor: torch.Tensor) -> None:
         if self.meter is not None:
             self.meter.resized(tensor, "set_")  # as what unpickles a tensor is called
 
 
-def _raised(error: BaseException) -> Raised:
+def _raised(error: BaseException) -> ErrorReport:
     """The record of `error`; if a library made it of one that says that there are no numbers, in the words of that."""
     behind: BaseException | None = error
     while behind is not None and not isinstance(behind, NoNumbers):
         behind = behind.__cause__
-    record = Raised.of(error)
+    record = ErrorReport.of(error)
     return record if behind is None else replace(record, type=NoNumbers.__name__, message=str(behind))

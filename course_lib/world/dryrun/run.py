@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from ...errors import CourseError
 from ...meter import MemoryReport
 from ...meter.comm import Communication
-from .. import metered
+from .. import measured
 from ..outcome import Outcome
 from ..run import Run, shortened
 
@@ -80,7 +80,7 @@ class DryRunResult(Run):
     @cached_property
     def comm(self) -> OnlyRank[Communication]:
         """What the rank sent: bytes by meaning, and every call."""
-        sent = metered.communication(self._outcome.rank, self.calls[self._outcome.rank], self._started)
+        sent = measured.communication(self._outcome.rank, self.calls[self._outcome.rank], self._started)
         return self._only("run.comm", [sent])
 
     @property

@@ -10,13 +10,13 @@ from typing import Any
 
 from ...errors import CourseError
 from .. import copies, results
-from ..errors.telling import error_of
+from ..errors.message import error_of
 from ..outcome import Outcome
 from ..rank_threads import interrupts
-from .conduct import Conduct
-from .machines import Machine, Place, evenly
+from .messages import Job
+from .placement import Machine, Place, evenly
 from .pool import Pool, pool
-from .wire import Job
+from .run_loop import RunLoop
 
 MAX_RANKS = 64
 """The most processes that a world has on a machine."""
@@ -83,41 +83,41 @@ class Processes:
                 stacklevel=3,
             )
         with self._pool.lock, interrupts.put_off() as late:
-            conduct = self._conducted(packed, timeout, size_of, late)
-        rendezvous, outputs = conduct.rendezvous, conduct.output.texts
-        if rendezvous.fault is not None:
+            run_loop = self._completed_run(packed, timeout, size_of, late)
+        coordinator, outputs = run_loop.coordinator, run_loop.output.texts
+        if coordinator.fault is not None:
             raise error_of(
-                rendezvous.fault, conduct.reports, rendezvous.diverged, timeout, outputs, replaced=conduct.replaced
+                coordinator.fault, run_loop.reports, coordinator.diverged, timeout, outputs, replaced=run_loop.replaced
             )
-        left = [conduct.left[rank] for rank in range(self._world_size)]
+        left = [run_loop.left[rank] for rank in range(self._world_size)]
         return Outcome(
             results=[results.unpack(rank, one.result) for rank, one in enumerate(left)],
             output=outputs,
             calls=[one.calls for one in left],
-            started=rendezvous.started,
+            started=coordinator.started,
             spans=[one.span for one in left],
             memory=[one.memory for one in left if one.memory is not None],
         )
 
-    def _conducted(
+    def _completed_run(
         self, packed: bytes, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
-    ) -> Conduct:
+    ) -> RunLoop:
         """One run, which is over; the pool is ready for the next."""
         pool = self._pool
         pool.start()
         places = self.places
         number = next(pool.numbers)
-        conduct = Conduct(pool.take(places), number, late)
-        conduct.run(self._jobs(places, number, packed, size_of, conduct.rendezvous.started), timeout)
-        if conduct.rendezvous.fault is not None:
-            if conduct.rendezvous.fault.kind == "raised":
+        run_loop = RunLoop(pool.take(places), number, late)
+        run_loop.run(self._jobs(places, number, packed, size_of, run_loop.coordinator.started), timeout)
+        if run_loop.coordinator.fault is not None:
+            if run_loop.coordinator.fault.kind == "raised":
                 pool.source.confirm()  # a broken connection may come before the news of who broke it
-            conduct.end()
-        conduct.close()
-        pool.drop([places[rank] for rank in conduct.spent])
-        if conduct.reports or not all(left.has_group for left in conduct.left.values()):
+            run_loop.end()
+        run_loop.close()
+        pool.drop([places[rank] for rank in run_loop.spent])
+        if run_loop.reports or not all(left.has_group for left in run_loop.left.values()):
             pool.spoil_group()
-        return conduct
+        return run_loop
 
     def _jobs(
         self,

@@ -22,8 +22,8 @@ import sys
 import warnings
 from contextlib import suppress
 
-from . import rank_process
-from .wire import STOP, TELL_STACK
+from . import worker
+from .messages import STOP, TELL_STACK
 
 PID = struct.Struct("i")
 """How a process's number travels, and how it ended: what `os.waitstatus_to_exitcode` says."""
@@ -92,7 +92,7 @@ def _fork(fds: list[int], not_for_it: tuple[int, ...]) -> int:
         for fd in (*not_for_it, status):
             os.close(fd)
         _die_with_parent()
-        rank_process.main(wire, output, stack)
+        worker.main(wire, output, stack)
     finally:
         os._exit(1)
 

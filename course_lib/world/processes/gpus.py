@@ -8,7 +8,7 @@ import torch
 
 from ...errors import CourseError
 from .backend import Processes
-from .machines import a_gpu_each, sharing, usable
+from .placement import a_gpu_each, sharing, usable
 from .pool import Pool
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import time
 
-from ..rank_threads.streams import Printed
+from ..rank_threads.rank_state import Printed
 
 SHOW_EVERY = 0.25
 """Seconds between two looks at what has come. A shorter run shows its output once, in the order of ranks, and so the

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Protocol
 
-from ..errors.failure import who
-from .machines import Machine, Place
-from .process import Process
+from ..errors.rank_error import who
+from .messages import Group, Kernel
+from .placement import Machine, Place
 from .this_machine import ThisMachine
-from .wire import Group, Kernel
+from .worker_handle import WorkerHandle
 
 
 class Source(Protocol):
@@ -34,7 +34,7 @@ class Source(Protocol):
     def start(self) -> None:
         """Be ready to give birth, soon; this does not wait for it."""
 
-    def spawn(self, machines: Sequence[str]) -> list[Process]:
+    def spawn(self, machines: Sequence[str]) -> list[WorkerHandle]:
         """New processes, each on one of the `machines`.
 
         Raises:
@@ -69,13 +69,13 @@ class Pool:
         self.numbers = count(1)
         self.sent: set[str] = set()
         self.lock = threading.RLock()
-        self._processes: dict[tuple[str, int], Process] = {}  # by seat
+        self._processes: dict[tuple[str, int], WorkerHandle] = {}  # by seat
         self._kernel = os.getpid()
         self._groups = count(1)
         self._group: tuple[Group | None, Sequence[object]] = (None, ())
 
     @property
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[WorkerHandle]:
         """All there are."""
         return list(self._processes.values())
 
@@ -93,7 +93,7 @@ class Pool:
         finally:
             self.lock.release()
 
-    def take(self, places: Sequence[Place]) -> list[Process]:
+    def take(self, places: Sequence[Place]) -> list[WorkerHandle]:
         """The processes at these places, by rank, for who holds the lock."""
         seats = [place.seat for place in places]
         dead = [rank for rank, seat in enumerate(seats) if seat in self._processes and self._processes[seat].dead()]

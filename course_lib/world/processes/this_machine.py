@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from .machines import LOOPBACK, Machine, Place
-from .process import ForkServer, Process
-from .wire import Group, Kernel
+from .messages import Group, Kernel
+from .placement import LOOPBACK, Machine, Place
+from .worker_handle import ForkServer, WorkerHandle
 
 
 class ThisMachine:
@@ -40,7 +40,7 @@ class ThisMachine:
             self._folder = tempfile.mkdtemp(prefix="course-world-")
             self._server = ForkServer()
 
-    def spawn(self, machines: Sequence[str]) -> list[Process]:
+    def spawn(self, machines: Sequence[str]) -> list[WorkerHandle]:
         assert self._server is not None
         return [self._server.spawn() for _ in machines]
 

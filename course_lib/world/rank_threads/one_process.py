@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch.autograd import profiler
 
 from ...errors import CourseError
-from ..torch_hooks import interpose
-from ..torch_hooks.standins import Replacement, Shared, replaced
+from ..torch_hooks import interposer
+from ..torch_hooks.patching import Replacement, SharedContext, replaced
 
 
 class _OneProfiler:
@@ -53,7 +53,7 @@ class _OneProfiler:
 
 def _not_with_peers(export: Callable[..., Any]) -> Callable[..., Any]:
     def export_alone(*args: Any, **kwargs: Any) -> Any:
-        if interpose.current() is not None and dist.get_world_size() > 1:
+        if interposer.current() is not None and dist.get_world_size() > 1:
             raise CourseError(
                 "torch.export changes settings of the whole process while it traces, and simulated ranks share one "
                 'process. Give each rank a process: World(..., backend="processes").'
@@ -70,5 +70,5 @@ def _stand_ins() -> Iterator[Replacement]:
     yield torch.export, "export", _not_with_peers(torch.export.export)
 
 
-one_at_a_time = Shared(lambda: replaced(_stand_ins()))
+one_at_a_time = SharedContext(lambda: replaced(_stand_ins()))
 """While it is in use, simulated ranks get these refusals."""

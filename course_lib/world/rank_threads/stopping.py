@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ..collectives.fault import Stopped
-from ..sites import importing, stack_of
+from ..source_lines import importing, stack_of
 from . import interrupts
-from .streams import Streams
+from .rank_state import RankState
 
 Result = TypeVar("Result")
 
@@ -27,7 +27,7 @@ class Stoppable(threading.Thread):
         streams: the rank's.
     """
 
-    streams: Streams
+    rank_state: RankState
 
     def __init__(self, *, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -37,7 +37,7 @@ class Stoppable(threading.Thread):
 
     def stop(self) -> None:
         """Raise `Stopped` in the learner's code, if the thread is there."""
-        self.streams.stopping = True
+        self.rank_state.stopping = True
         with self._guard:
             if self._stoppable:
                 self._stop_sent = True

@@ -18,19 +18,19 @@ import torch.distributed as dist
 
 from ...errors import CourseError
 from ...meter import MemoryMeter
-from .. import metered
+from .. import measured
+from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import State
-from ..collectives.rendezvous import SETTLE, Rendezvous
 from ..copies import Copies
-from ..errors.failure import RankReport
-from ..errors.telling import error_of
+from ..errors.message import error_of
+from ..errors.rank_error import RankReport
 from ..outcome import Outcome
-from ..rank_threads import interrupts, one_process, stopping, surroundings
-from ..sites import site_of
+from ..rank_threads import interrupts, one_process, process_state, stopping
+from ..source_lines import source_line_of
 from ..torch_hooks import gloo
+from .coordinator import ThreadCoordinator
 from .open_files import Promise, connections
 from .rank import Rank
-from .threads import ThreadRendezvous
 
 MAX_RANKS = 64
 """The most ranks that a simulated world has."""
@@ -69,119 +69,119 @@ class Simulated:
     def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Outcome:
         with connections.of_a_run() as promise:
             promise(self._world_size, self._world_size * (self._world_size - 1))
-            rendezvous = ThreadRendezvous(self._world_size)
-            ranks = _ranks(rendezvous, copies, size_of, promise)
-            reports = _conduct(rendezvous, ranks, timeout, late, measured=size_of is not None)
-        outputs = [rank.streams.output for rank in ranks]
-        if (fault := rendezvous.fault) is not None:
+            coordinator = ThreadCoordinator(self._world_size)
+            ranks = _ranks(coordinator, copies, size_of, promise)
+            reports = _run_loop(coordinator, ranks, timeout, late, measured=size_of is not None)
+        outputs = [rank.rank_state.output for rank in ranks]
+        if (fault := coordinator.fault) is not None:
             if fault.kind == "interrupted":
                 late.clear()
             ended = [r.ended(ranks[r.rank].raised, stopped=not ranks[r.rank].is_alive()) for r in reports]
-            raise error_of(fault, ended, rendezvous.diverged, timeout, outputs)
+            raise error_of(fault, ended, coordinator.diverged, timeout, outputs)
         return Outcome(
             results=[rank.result for rank in ranks],
             output=outputs,
-            calls=rendezvous.log,
-            started=rendezvous.started,
-            spans=rendezvous.spans,
+            calls=coordinator.log,
+            started=coordinator.started,
+            spans=coordinator.spans,
             memory=[rank.meter.report() for rank in ranks if rank.meter is not None],
         )
 
 
 def _ranks(
-    rendezvous: ThreadRendezvous, copies: Copies, size_of: Callable[[int], int] | None, promise: Promise
+    coordinator: ThreadCoordinator, copies: Copies, size_of: Callable[[int], int] | None, promise: Promise
 ) -> list[Rank]:
     store = dist.HashStore()
-    ranks = [Rank(rank, rendezvous, copies, store, promise) for rank in range(rendezvous.world_size)]
+    ranks = [Rank(rank, coordinator, copies, store, promise) for rank in range(coordinator.world_size)]
     if size_of is not None:
         meters: WeakSet[MemoryMeter] = WeakSet()  # weak, for each of them knows all
         for rank in ranks:
-            rank.meter = metered.memory_meter(rank.rank, rendezvous.started, size_of, meters)
+            rank.meter = measured.memory_meter(rank.rank, coordinator.started, size_of, meters)
     return ranks
 
 
-def _conduct(
-    rendezvous: ThreadRendezvous, ranks: list[Rank], timeout: float, late: list[Any], *, measured: bool
+def _run_loop(
+    coordinator: ThreadCoordinator, ranks: list[Rank], timeout: float, late: list[Any], *, measured: bool
 ) -> list[RankReport]:
     """Let the ranks run until they have left, or are stopped: what each was doing at a fault."""
     reports: list[RankReport] = []
-    with surroundings.of_threads(measured=measured), one_process.one_at_a_time.in_use():
+    with process_state.of_threads(measured=measured), one_process.one_at_a_time.in_use():
         for rank in ranks:
             rank.start()
-        _supervise(rendezvous, timeout, late)
-        if rendezvous.fault is not None:
-            _settle(rendezvous)
-            reports = rendezvous.reports(lambda rank: site_of(ranks[rank]))
-            _stop(rendezvous, ranks)
-        _close(rendezvous, ranks)
+        _supervise(coordinator, timeout, late)
+        if coordinator.fault is not None:
+            _settle(coordinator)
+            reports = coordinator.reports(lambda rank: source_line_of(ranks[rank]))
+            _stop(coordinator, ranks)
+        _close(coordinator, ranks)
     return reports
 
 
-def _supervise(rendezvous: Rendezvous, timeout: float, late: list[Any]) -> None:
+def _supervise(coordinator: Coordinator, timeout: float, late: list[Any]) -> None:
     """Wait until the run is over; after `timeout` seconds, or when an interrupt is in `late`, it is in any case."""
     deadline = time.monotonic() + timeout
-    with rendezvous.changed:
-        while not rendezvous.over:
+    with coordinator.changed:
+        while not coordinator.over:
             left = deadline - time.monotonic()
             if late:
-                rendezvous.fail("interrupted")
+                coordinator.fail("interrupted")
             elif left <= 0:
-                rendezvous.fail("timeout")
+                coordinator.fail("timeout")
             else:
-                rendezvous.changed.wait(min(left, 0.1))  # short, for the sake of `late`
+                coordinator.changed.wait(min(left, 0.1))  # short, for the sake of `late`
 
 
-def _settle(rendezvous: Rendezvous) -> None:
+def _settle(coordinator: Coordinator) -> None:
     """Give ranks a moment to come to where they would wait for the one that failed, or to fail likewise."""
-    assert rendezvous.fault is not None
-    deadline = time.monotonic() + (0 if rendezvous.fault.from_outside else SETTLE)
-    with rendezvous.changed:
-        while rendezvous.busy(State.RUNNING) and (left := deadline - time.monotonic()) > 0:
-            rendezvous.changed.wait(left)
+    assert coordinator.fault is not None
+    deadline = time.monotonic() + (0 if coordinator.fault.from_outside else SETTLE)
+    with coordinator.changed:
+        while coordinator.busy(State.RUNNING) and (left := deadline - time.monotonic()) > 0:
+            coordinator.changed.wait(left)
 
 
-def _stop(rendezvous: ThreadRendezvous, ranks: list[Rank]) -> None:
+def _stop(coordinator: ThreadCoordinator, ranks: list[Rank]) -> None:
     """End the ranks that have not left by themselves."""
-    rendezvous.stop()
-    _send_stopped(rendezvous, ranks, every=0.02, seconds=GRACE / 2, importing=stopping.IMPORTING)
+    coordinator.stop()
+    _send_stopped(coordinator, ranks, every=0.02, seconds=GRACE / 2, importing=stopping.IMPORTING)
     # Who is still there catches everything. A second exception that comes while the first is handled gets through
     # a loop of `try: ... except: pass`; for that, threads must take turns faster than every 5 ms.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
-    _send_stopped(rendezvous, ranks, every=1e-4, seconds=GRACE / 2)
+    _send_stopped(coordinator, ranks, every=1e-4, seconds=GRACE / 2)
     sys.setswitchinterval(interval)
     stopping.stop_looking()
 
 
 def _send_stopped(
-    rendezvous: ThreadRendezvous, ranks: list[Rank], *, every: float, seconds: float, importing: float = 0
+    coordinator: ThreadCoordinator, ranks: list[Rank], *, every: float, seconds: float, importing: float = 0
 ) -> None:
     """Try for so many `seconds`; those in which a rank imports something do not count, and it is left alone for them,
     up to `importing`."""
     began = time.monotonic()
     deadline = began + seconds
-    while rendezvous.busy(State.RUNNING, State.WAITING) and (now := time.monotonic()) < deadline:
-        for rank, state in zip(ranks, rendezvous.states, strict=True):
+    while coordinator.busy(State.RUNNING, State.WAITING) and (now := time.monotonic()) < deadline:
+        for rank, state in zip(ranks, coordinator.states, strict=True):
             if state in (State.RUNNING, State.WAITING):
                 if now < began + importing and stopping.imports(rank):
                     deadline = now + seconds
                 else:
                     rank.stop()
-        with rendezvous.changed:
-            rendezvous.changed.wait(every)
+        with coordinator.changed:
+            coordinator.changed.wait(every)
 
 
-def _close(rendezvous: ThreadRendezvous, ranks: list[Rank]) -> None:
+def _close(coordinator: ThreadCoordinator, ranks: list[Rank]) -> None:
     """Let all ranks that have left close their groups, together."""
     # A callback of the learner's that holds a group must not be the last to do so: gloo's thread, which it runs on,
     # is joined when the group ends, and a thread that joins itself ends the process.
     deadline = time.monotonic() + GRACE
-    while rendezvous.delivering and time.monotonic() < deadline:
+    while coordinator.delivering and time.monotonic() < deadline:
         time.sleep(1e-4)
     with gloo.loopback.hurried():
         for rank in ranks:
             rank.finish.set()
-        for rank, state in zip(ranks, rendezvous.states, strict=True):
+        for rank, state in zip(ranks, coordinator.states, strict=True):
             # One that has not left may still: inside gloo, it is freed when a peer closes its end.
             rank.join(timeout=5 if state in (State.RETURNED, State.RAISED) else 0.2)
         if any(group() is not None for rank in ranks for group in rank.left_groups):

@@ -17,68 +17,68 @@ from ...meter import MemoryMeter
 from ...meter.operators import unwatched
 from ..collectives.fault import Fault, State, Stopped
 from ..copies import Copies
-from ..raised import Raised
+from ..error_report import ErrorReport
+from ..rank_threads.rank_state import RankState
 from ..rank_threads.stopping import Stoppable
-from ..rank_threads.streams import Streams
-from ..torch_hooks import interpose, torch_internals
+from ..torch_hooks import interposer, private
+from .coordinator import ThreadCoordinator
 from .open_files import Promise
-from .threads import ThreadRendezvous
 
 
 class Rank(Stoppable):
     """One rank: its thread, its streams and, afterwards, what it returned or raised."""
 
     def __init__(
-        self, rank: int, rendezvous: ThreadRendezvous, copies: Copies, store: dist.Store, promise: Promise
+        self, rank: int, coordinator: ThreadCoordinator, copies: Copies, store: dist.Store, promise: Promise
     ) -> None:
         super().__init__(name=f"rank {rank}")
         self.rank = rank
-        self.rendezvous = rendezvous
-        self.streams = Streams(rank, rendezvous.world_size)
+        self.coordinator = coordinator
+        self.rank_state = RankState(rank, coordinator.world_size)
         self.meter: MemoryMeter | None = None  # set where memory is measured
         self.result: Any = None
-        self.raised: Raised | None = None
+        self.raised: ErrorReport | None = None
         self.finish = threading.Event()
-        self.groups = interpose.no_groups()
+        self.groups = interposer.no_groups()
         self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
         self._copies = copies
         self._store = store
         self._promise = promise
-        self._threads = max(1, torch.get_num_threads() // rendezvous.world_size)
+        self._threads = max(1, torch.get_num_threads() // coordinator.world_size)
 
-    # -- the interposer of this thread: see interpose.Interposer ---------------------------------------------------
+    # -- the interposer of this thread: see interposer.Interposer ---------------------------------------------------
 
     @property
     def generator(self) -> torch.Generator:
-        return self.streams.torch
+        return self.rank_state.torch
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
         with self.shielded():
             if self.meter is None:
                 bound = partial(execute, *arguments.values())
-                return self.rendezvous.collective(self.rank, operator, arguments, bound, self.identity)
+                return self.coordinator.collective(self.rank, operator, arguments, bound, self.identity)
             loan = self.meter.lend(arguments.values())
             hidden = unwatched(partial(execute, *loan.arguments))
-            result = self.rendezvous.collective(self.rank, operator, arguments, hidden, self.identity)
-            self.meter.lent(loan, self.rendezvous.log[self.rank][-1].times)
+            result = self.coordinator.collective(self.rank, operator, arguments, hidden, self.identity)
+            self.meter.lent(loan, self.coordinator.log[self.rank][-1].times)
             return result
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
         self._promise(len(ranks), len(ranks) - 1)  # by each member, and all of them meet before the first connects
         with self.shielded():
-            self.rendezvous.new_group(self.rank, group_name, ranks)
+            self.coordinator.new_group(self.rank, group_name, ranks)
 
     def not_in_group(self, op: str) -> None:
         with self.shielded():
-            self.rendezvous.not_in_group(self.rank, op)
+            self.coordinator.not_in_group(self.rank, op)
 
     def waiting(self, waited: Any) -> None:
         with self.shielded():
-            self.rendezvous.waiting(self.rank, waited)
+            self.coordinator.waiting(self.rank, waited)
 
     @contextlib.contextmanager
     def identity(self) -> Iterator[None]:
-        with interpose.interposed(self), self.streams.own():
+        with interposer.interposed(self), self.rank_state.own():
             yield
 
     # -- the thread ------------------------------------------------------------------------------------------------
@@ -94,19 +94,19 @@ class Rank(Stoppable):
 
     def _leave_groups(self) -> None:
         if dist.is_initialized():
-            self.left_groups = [weakref.ref(group) for group in torch_internals.groups()]
+            self.left_groups = [weakref.ref(group) for group in private.groups()]
             dist.destroy_process_group()
 
     def _work(self) -> None:
         error = self._call()
         if error is None:
-            self.rendezvous.left(self.rank, State.RETURNED)
-        elif isinstance(error, Stopped) or self.rendezvous.stopping:  # an error now is what being stopped looks like
-            self.rendezvous.left(self.rank, State.RAISED)
+            self.coordinator.left(self.rank, State.RETURNED)
+        elif isinstance(error, Stopped) or self.coordinator.stopping:  # an error now is what being stopped looks like
+            self.coordinator.left(self.rank, State.RAISED)
         else:
-            self.raised = Raised.of(error)
+            self.raised = ErrorReport.of(error)
             fault = Fault(kind="exited" if isinstance(error, SystemExit) else "raised", ranks=(self.rank,))
-            self.rendezvous.left(self.rank, State.RAISED, fault)
+            self.coordinator.left(self.rank, State.RAISED, fault)
 
     def _call(self) -> BaseException | None:
         """Run the learner's function; what it raised."""
@@ -115,7 +115,7 @@ class Rank(Stoppable):
                 "gloo",
                 store=self._store,
                 rank=self.rank,
-                world_size=self.rendezvous.world_size,
+                world_size=self.coordinator.world_size,
                 timeout=timedelta(hours=1),  # nothing waits inside gloo for a peer: see rendezvous.py
             )
             with contextlib.nullcontext() if self.meter is None else self.meter.watching():
@@ -126,7 +126,7 @@ class Rank(Stoppable):
 
     def _call_copy(self) -> None:
         fn, args, kwargs = self._copies.unpack()
-        self.rendezvous.entered(self.rank)
+        self.coordinator.entered(self.rank)
         meter = self.meter
         self.result = self.stoppably(
             partial(fn, *args, **kwargs) if meter is None else partial(meter.call, fn, args, kwargs)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...errors import CourseError, wrapped
-from ..collectives.calls import Call
-from ..raised import Raised
-from ..sites import Site
+from ..collectives.call import Call
+from ..error_report import ErrorReport
+from ..source_lines import SourceLine
 
 _ADVICE = {
     "trying to initialize the default process group twice": (
@@ -44,12 +44,12 @@ class RankReport:
 
     rank: int
     state: str
-    site: Site | None = None
+    source_line: SourceLine | None = None
     call: Call | None = None
-    raised: Raised | None = None
+    raised: ErrorReport | None = None
     stopped: bool = True
 
-    def ended(self, raised: Raised | None, *, stopped: bool = True) -> RankReport:
+    def ended(self, raised: ErrorReport | None, *, stopped: bool = True) -> RankReport:
         """The same, when the rank has been told to stop: with what it `raised`, and whether it did stop."""
         state = self.state if raised is None else "raised"
         return replace(self, state=state, raised=raised, stopped=stopped)
@@ -107,11 +107,15 @@ def who(ranks: Sequence[int], world_size: int | None = None) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def quoted(site: Site | None) -> str:
+def quoted(source_line: SourceLine | None) -> str:
     """A line of the learner's with where it stands; empty where there is none."""
-    if site is None:
+    if source_line is None:
         return ""
-    return f"{site}, in {site.function.strip('<>')}:  {site.source}" if site.source else f"{site}, in {site.function}"
+    return (
+        f"{source_line}, in {source_line.function.strip('<>')}:  {source_line.source}"
+        if source_line.source
+        else f"{source_line}, in {source_line.function}"
+    )
 
 
 def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:

@@ -18,18 +18,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..errors.failure import RankReport
-from ..sites import Site
-from .calls import Call
+from ..errors.rank_error import RankReport
+from ..source_lines import SourceLine
+from .call import Call
 from .fault import Fault, Kind, State
 from .matching import Matching
-from .meeting import Meeting, uneven_splits
+from .pending import PendingCall, uneven_splits
 
 SETTLE = 0.15
 """Seconds that the other ranks have, after a fault, to come to where they would wait, or to fail likewise."""
 
 
-class Rendezvous:
+class Coordinator:
     """The meetings of one run: what ranks may do together, and what is wrong. It moves no bytes and waits for nobody;
     see `threads.ThreadRendezvous` and `conduct.Conduct` for who does. One lock guards it."""
 
@@ -38,8 +38,8 @@ class Rendezvous:
         self.fault: Fault | None = None
         self.stopping = False
         self.states = [State.RUNNING] * world_size
-        self.waits: dict[int, Meeting] = {}
-        self.diverged: Meeting | None = None
+        self.waits: dict[int, PendingCall] = {}
+        self.diverged: PendingCall | None = None
         self.started = time.perf_counter()
         self._lock = threading.RLock()
         self.changed = threading.Condition(self._lock)
@@ -47,18 +47,18 @@ class Rendezvous:
 
     # -- what ranks do -------------------------------------------------------------------------------------------
 
-    def come(self, rank: int, call: Call, tag: int, execute: Callable[[], Any]) -> Meeting:
+    def come(self, rank: int, call: Call, tag: int, execute: Callable[[], Any]) -> PendingCall:
         """`rank` has come to `call`: its meeting. `execute` lets the call take place, once everyone is there."""
         with self.changed:
-            meeting = self._matching.meeting(rank, call, tag)
-            self._join(rank, meeting, call, execute)
-            return meeting
+            pending = self._matching.pending(rank, call, tag)
+            self._join(rank, pending, call, execute)
+            return pending
 
-    def wait(self, rank: int, meeting: Meeting) -> None:
+    def wait(self, rank: int, pending: PendingCall) -> None:
         """`rank` does nothing from now on but wait for `meeting`."""
         with self.changed:
-            if meeting.open:
-                self.states[rank], self.waits[rank] = State.WAITING, meeting
+            if pending.open:
+                self.states[rank], self.waits[rank] = State.WAITING, pending
                 self._check_deadlock()
                 self._tell_if_over()
 
@@ -66,12 +66,12 @@ class Rendezvous:
         """Fail the run: `rank` made a call of a group that it does not belong to."""
         with self.changed:
             self._fail(Fault(kind="not_in_group", ranks=(rank,), calls={rank: call}))
-            self.wait(rank, Meeting(members=frozenset({rank}), broken=True, calls={rank: call}))
+            self.wait(rank, PendingCall(members=frozenset({rank}), broken=True, calls={rank: call}))
 
-    def refused(self, meeting: Meeting, ranks: tuple[int, ...], told: str) -> None:
+    def refused(self, pending: PendingCall, ranks: tuple[int, ...], told: str) -> None:
         """Fail the run: the backend refused the calls of `ranks`, when it was too late to tell them."""
         with self.changed:
-            self._fail(Fault(kind="refused", ranks=ranks, calls=meeting.calls, detail=told))
+            self._fail(Fault(kind="refused", ranks=ranks, calls=pending.calls, detail=told))
 
     def died(self, rank: int, how: str) -> None:
         """The process of `rank` is gone, and nothing more comes of it. What its peers said of the broken connection is
@@ -90,8 +90,8 @@ class Rendezvous:
             self.states[rank] = state
             if fault is not None:
                 self._fail(fault)
-            for meeting in self._matching.open:
-                self._check_absent(meeting)
+            for pending in self._matching.open:
+                self._check_absent(pending)
             self._check_deadlock()
             self._tell_if_over()
 
@@ -106,15 +106,15 @@ class Rendezvous:
         """From now on, a rank that waits, or comes to a call, is stopped."""
         with self.changed:
             self.stopping = True
-            for meeting in self._matching.open:
-                meeting.call_off()
+            for pending in self._matching.open:
+                pending.call_off()
 
-    def reports(self, where: Callable[[int], Site | None]) -> list[RankReport]:
+    def reports(self, where: Callable[[int], SourceLine | None]) -> list[RankReport]:
         """What each rank is doing; `where` gives the line of the learner's that a rank is at."""
         with self.changed:
-            calls = {rank: meeting.calls[rank] for rank, meeting in self.waits.items()}
+            calls = {rank: pending.calls[rank] for rank, pending in self.waits.items()}
             return [
-                RankReport(rank=rank, state=state.value, site=where(rank), call=calls.get(rank))
+                RankReport(rank=rank, state=state.value, source_line=where(rank), call=calls.get(rank))
                 for rank, state in enumerate(self.states)
             ]
 
@@ -129,31 +129,31 @@ class Rendezvous:
 
     # -- a call, from its coming to its taking place -------------------------------------------------------------
 
-    def _join(self, rank: int, meeting: Meeting, call: Call, execute: Callable[[], Any]) -> None:
-        detail = meeting.disagreement(call)
-        meeting.calls[rank], meeting.execute[rank] = call, execute
+    def _join(self, rank: int, pending: PendingCall, call: Call, execute: Callable[[], Any]) -> None:
+        detail = pending.disagreement(call)
+        pending.calls[rank], pending.execute[rank] = call, execute
         if detail:
-            self._break(meeting, Fault(kind="mismatch", ranks=tuple(meeting.calls), calls=meeting.calls, detail=detail))
-        self._check_absent(meeting)
-        if not meeting.open:
-            self._hold(meeting)
+            self._break(pending, Fault(kind="mismatch", ranks=tuple(pending.calls), calls=pending.calls, detail=detail))
+        self._check_absent(pending)
+        if not pending.open:
+            self._hold(pending)
 
-    def _hold(self, meeting: Meeting) -> None:
+    def _hold(self, pending: PendingCall) -> None:
         """Everyone has come."""
-        if any(self.states[rank] is State.DIED for rank in meeting.members):
-            self._matching.never(meeting)
+        if any(self.states[rank] is State.DIED for rank in pending.members):
+            self._matching.never(pending)
             return
-        uneven = uneven_splits(meeting.calls)
+        uneven = uneven_splits(pending.calls)
         if uneven:
-            self._break(meeting, Fault(kind="mismatch", ranks=uneven, calls=meeting.calls, detail="split sizes"))
+            self._break(pending, Fault(kind="mismatch", ranks=uneven, calls=pending.calls, detail="split sizes"))
             return
-        if self.diverged is None and len({call.site for call in meeting.calls.values()}) > 1:
-            self.diverged = meeting
-        someone_went_on = bool(meeting.futures)
-        meeting.take_place()
-        if meeting.errors and someone_went_on:  # who would not hear of it: C++ waits for a Work and looks away
-            self.refused(meeting, tuple(meeting.errors), str(next(iter(meeting.errors.values()))))
-        for rank in [rank for rank, waited in self.waits.items() if waited is meeting]:
+        if self.diverged is None and len({call.source_line for call in pending.calls.values()}) > 1:
+            self.diverged = pending
+        someone_went_on = bool(pending.futures)
+        pending.take_place()
+        if pending.errors and someone_went_on:  # who would not hear of it: C++ waits for a Work and looks away
+            self.refused(pending, tuple(pending.errors), str(next(iter(pending.errors.values()))))
+        for rank in [rank for rank, waited in self.waits.items() if waited is pending]:
             self.states[rank] = State.RUNNING  # from now on, though its thread may wake later
             del self.waits[rank]
 
@@ -161,8 +161,8 @@ class Rendezvous:
         if self.over:
             self.changed.notify_all()
 
-    def _break(self, meeting: Meeting, fault: Fault) -> None:
-        self._matching.never(meeting)
+    def _break(self, pending: PendingCall, fault: Fault) -> None:
+        self._matching.never(pending)
         self._fail(fault)
 
     # -- faults --------------------------------------------------------------------------------------------------
@@ -172,15 +172,15 @@ class Rendezvous:
             self.fault = fault
         self.changed.notify_all()
 
-    def _check_absent(self, meeting: Meeting) -> None:
+    def _check_absent(self, pending: PendingCall) -> None:
         """Fail when a call needs a rank that has returned."""
-        gone = tuple(sorted(r for r in meeting.missing if self.states[r] is State.RETURNED))
-        if gone and meeting.calls and (not meeting.any_member or set(gone) == meeting.missing):
-            self._fail(Fault(kind="absent", ranks=gone, calls=meeting.calls))
+        gone = tuple(sorted(r for r in pending.missing if self.states[r] is State.RETURNED))
+        if gone and pending.calls and (not pending.any_member or set(gone) == pending.missing):
+            self._fail(Fault(kind="absent", ranks=gone, calls=pending.calls))
 
     def _check_deadlock(self) -> None:
         """Fail when ranks wait for each other: each of them misses another of them, and so none can go on."""
-        stuck = {rank for rank, meeting in self.waits.items() if not meeting.broken}
+        stuck = {rank for rank, pending in self.waits.items() if not pending.broken}
         gone = {rank for rank, state in enumerate(self.states) if state is State.RETURNED}
         while True:
             free = {rank for rank in stuck if not self.waits[rank].hopeless_without(stuck | gone)}

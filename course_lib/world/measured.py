@@ -9,9 +9,9 @@ from itertools import chain
 from ..meter import MemoryMeter, arithmetic, owners
 from ..meter.comm import CommCall, Communication, meaning
 from ..meter.timeline import Timeline
-from .collectives.calls import Call
-from .sites import Site, is_learners
-from .torch_hooks.standins import replaced
+from .collectives.call import Call
+from .source_lines import SourceLine, is_learners
+from .torch_hooks.patching import replaced
 
 
 def communication(rank: int, calls: Iterable[Call], started: float) -> Communication:
@@ -38,7 +38,7 @@ def _metered(rank: int, call: Call, started: float) -> CommCall:
         padding_bytes=call.padding_bytes,
         piece_bytes=tuple(numel * call.dtype.itemsize for numel in pieces if call.dtype is not None),
         number=call.number,
-        line=call.site,
+        line=call.source_line,
         issued=times.issued - started,
         matched=times.matched - started,
         done=times.done - started,
@@ -55,7 +55,7 @@ def memory_meter(
         started=started,
         size_of=size_of,
         is_learners=is_learners,
-        line_of=lambda filename, line, function: Site(filename=filename, line=line, function=function),
+        line_of=lambda filename, line, function: SourceLine(filename=filename, line=line, function=function),
         meters=meters,
     )
 

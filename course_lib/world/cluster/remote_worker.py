@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from ..errors.deaths import machine_lost
-from ..processes.process import Process
-from ..processes.wire import FromRank, Job, Left, ToRank
+from ..errors.exit_status import machine_lost
+from ..processes.messages import Finished, FromRank, Job, ToRank
+from ..processes.worker_handle import WorkerHandle
 
 CHUNK = 1 << 20
 """The most bytes that are taken from a stream at a time."""
@@ -90,7 +90,7 @@ class FarEnds:
         self._unread.clear()
 
 
-class RemoteProcess(Process):
+class RemoteWorker(WorkerHandle):
     """A process that a relay speaks for."""
 
     def __init__(self, pid: int, relay: Machinery) -> None:
@@ -109,7 +109,7 @@ class RemoteProcess(Process):
         ahead, numbered = self._relay.clock_ahead, super().receive()
         if numbered is None:
             return None
-        return [(number, _earlier(told, ahead) if isinstance(told, Left) else told) for number, told in numbered]
+        return [(number, _earlier(told, ahead) if isinstance(told, Finished) else told) for number, told in numbered]
 
     def dead(self) -> bool:
         if self.exitcode is None and self._relay.lost:
@@ -138,7 +138,7 @@ class RemoteProcess(Process):
             os.close(fd)
 
 
-def _earlier(left: Left, seconds: float) -> Left:
+def _earlier(left: Finished, seconds: float) -> Finished:
     """In the time of the kernel's clock."""
     for call in left.calls:
         for name in ("issued", "matched", "done", "waited_from"):

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...meter import MemoryReport
-from ..collectives.calls import Call
-from ..raised import Raised
+from ..collectives.call import Call
+from ..error_report import ErrorReport
 from ..results import Packed
-from ..sites import Site
-from .machines import Place
+from ..source_lines import SourceLine
+from .placement import Place
 
 STOP, TELL_STACK = signal.SIGUSR1, signal.SIGUSR2
 """To its main thread: end the learner's function, with `Stopped`; and: write where your Python code is.
@@ -97,7 +97,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Go:
+class Proceed:
     """Every member has come to this rank's call: it may enter the backend."""
 
     call: int
@@ -117,12 +117,12 @@ class Locate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entered:
+class Started:
     """The rank has a group and all that the function needs, and calls it now."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Came:
+class CallArrived:
     """The rank has come to a call.
 
     Attributes:
@@ -141,7 +141,7 @@ class Came:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waits:
+class Blocked:
     """The rank does nothing from now on but wait for a call that it came to before."""
 
     index: int
@@ -156,21 +156,21 @@ class Refused:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outside:
+class OutsideGroup:
     """The rank made a call of a group that it does not belong to."""
 
     call: Call
 
 
 @dataclass(frozen=True, kw_only=True)
-class Located:
+class Location:
     """The learner's line that the rank is at; None where it is in none."""
 
-    site: Site | None
+    source_line: SourceLine | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
+class Finished:
     """The rank is done with a run.
 
     Attributes:
@@ -186,7 +186,7 @@ class Left:
     """
 
     stopped: bool
-    raised: Raised | None
+    raised: ErrorReport | None
     exited: bool
     result: Packed
     calls: list[Call]
@@ -196,5 +196,5 @@ class Left:
     spent: bool
 
 
-FromRank = Entered | Came | Waits | Refused | Outside | Located | Left
-ToRank = Job | Go | Locate | Stop
+FromRank = Started | CallArrived | Blocked | Refused | OutsideGroup | Location | Finished
+ToRank = Job | Proceed | Locate | Stop

@@ -9,31 +9,31 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from ..collectives.asking import Asking, is_later
-from ..collectives.calls import Call
+from ..collectives.call import Call
+from ..collectives.coordinator import Coordinator
 from ..collectives.fault import Fault, State, Stopped
-from ..collectives.later import Promises, promised
-from ..collectives.meeting import Identity, Meeting
-from ..collectives.rendezvous import Rendezvous
-from ..sites import learner_site
-from ..torch_hooks import torch_internals
+from ..collectives.pending import Identity, PendingCall
+from ..collectives.pending_work import Promises, pending_work
+from ..collectives.recorder import CallRecorder, is_asynchronous
+from ..source_lines import learner_line
+from ..torch_hooks import private
 
 
-class ThreadRendezvous(Rendezvous):
+class ThreadCoordinator(Coordinator):
     """The meetings of one run. Every rank's thread uses it."""
 
     def __init__(self, world_size: int) -> None:
         super().__init__(world_size)
         self.spans = [(inf, inf)] * world_size  # when each rank entered the learner's function, and when it left
-        self._asking = [Asking(rank) for rank in range(world_size)]
+        self._recorders = [CallRecorder(rank) for rank in range(world_size)]
         self._threads: dict[int, int] = {}
-        self._gates: dict[Meeting, threading.Condition] = {}  # where ranks wait for others, each meeting's its own
-        self._promises: dict[int, Promises[Meeting]] = defaultdict(Promises)  # by rank
+        self._gates: dict[PendingCall, threading.Condition] = {}  # where ranks wait for others, each meeting's its own
+        self._promises: dict[int, Promises[PendingCall]] = defaultdict(Promises)  # by rank
 
     @property
     def log(self) -> list[list[Call]]:
         """What each rank took part in, by rank."""
-        return [asking.calls for asking in self._asking]
+        return [recorder.calls for recorder in self._recorders]
 
     # -- what ranks call -----------------------------------------------------------------------------------------
 
@@ -41,26 +41,26 @@ class ThreadRendezvous(Rendezvous):
         self, rank: int, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any], identity: Identity
     ) -> Any:
         """Take `rank`'s part in a `c10d` operator; see `interpose.Interposer`."""
-        call = self._asking[rank].call(operator, arguments)
+        call = self._recorders[rank].call(operator, arguments)
         with self.changed:
-            meeting = self._matching.meeting(rank, call, arguments.get("tag", 0))
-            if is_later(call, arguments):
-                result, promise = promised(meeting, rank, call, operator, arguments, identity)
-                self._promises[rank].add(promise, meeting)
-                self._join(rank, meeting, call, execute)
+            pending = self._matching.pending(rank, call, arguments.get("tag", 0))
+            if is_asynchronous(call, arguments):
+                result, promise = pending_work(pending, rank, call, operator, arguments, identity)
+                self._promises[rank].add(promise, pending)
+                self._join(rank, pending, call, execute)
                 return result
-            result = self._take_part_now(rank, meeting, call, execute)
+            result = self._take_part_now(rank, pending, call, execute)
         if result is not None and call.op != "recv":  # the Work of a recv can be waited for once, by the caller
-            torch_internals.work_of(result).wait()  # the caller would do so next; here the end is seen
+            private.work_of(result).wait()  # the caller would do so next; here the end is seen
         call.times.done = time.perf_counter()
         return result
 
     def new_group(self, rank: int, group_name: str, ranks: list[int]) -> None:
         """Wait until every member creates the group: gloo's own wait for a missing one could not be stopped."""
-        call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), site=learner_site())
+        call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), source_line=learner_line())
         with self.changed:
             self.log[rank].append(call)
-            self._take_part_now(rank, self._matching.meeting(rank, call, tag=0), call, lambda: None)
+            self._take_part_now(rank, self._matching.pending(rank, call, tag=0), call, lambda: None)
         call.times.done = time.perf_counter()
 
     def entered(self, rank: int) -> None:
@@ -70,15 +70,15 @@ class ThreadRendezvous(Rendezvous):
 
     def waiting(self, rank: int, waited: Any) -> None:
         """Wait until the result behind `waited` is there; see `interpose.Interposer`."""
-        for promise, meeting in self._promises[rank].of(waited):
+        for promise, pending in self._promises[rank].of(waited):
             with self.changed:
-                meeting.calls[rank].times.wait_begins()
-                self.wait(rank, meeting)
+                pending.calls[rank].times.wait_begins()
+                self.wait(rank, pending)
             promise.future.wait()
 
     def not_in_group(self, rank: int, op: str) -> None:
         """Fail the run, and wait for its end."""
-        call = Call(op=op, group_name="", ranks=(), site=learner_site())
+        call = Call(op=op, group_name="", ranks=(), source_line=learner_line())
         with self.changed:
             self.outside(rank, call)
 
@@ -100,36 +100,36 @@ class ThreadRendezvous(Rendezvous):
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
-    def _take_part_now(self, rank: int, meeting: Meeting, call: Call, execute: Callable[[], Any]) -> Any:
+    def _take_part_now(self, rank: int, pending: PendingCall, call: Call, execute: Callable[[], Any]) -> Any:
         """Join the meeting and wait for it: what the operator returns."""
         call.times.waited_from = call.times.issued
-        self._join(rank, meeting, call, execute)
-        self.wait(rank, meeting)
-        if rank in meeting.errors:
-            raise meeting.errors[rank]
-        return meeting.results.pop(rank)
+        self._join(rank, pending, call, execute)
+        self.wait(rank, pending)
+        if rank in pending.errors:
+            raise pending.errors[rank]
+        return pending.results.pop(rank)
 
-    def _join(self, rank: int, meeting: Meeting, call: Call, execute: Callable[[], Any]) -> None:
+    def _join(self, rank: int, pending: PendingCall, call: Call, execute: Callable[[], Any]) -> None:
         if self.stopping:
             raise Stopped
-        super()._join(rank, meeting, call, execute)
-        if meeting.broken:
-            self.wait(rank, meeting)
+        super()._join(rank, pending, call, execute)
+        if pending.broken:
+            self.wait(rank, pending)
 
-    def wait(self, rank: int, meeting: Meeting) -> None:
+    def wait(self, rank: int, pending: PendingCall) -> None:
         """Wait until `meeting` has everyone.
 
         Raises:
             Stopped: the run is over.
         """
         if self._threads[rank] == threading.get_ident():  # a callback's wait does not keep its rank from going on
-            super().wait(rank, meeting)
-        while meeting.open and not self.stopping:
-            self._gates.setdefault(meeting, threading.Condition(self._lock)).wait()
+            super().wait(rank, pending)
+        while pending.open and not self.stopping:
+            self._gates.setdefault(pending, threading.Condition(self._lock)).wait()
         if self.stopping:
             raise Stopped
 
-    def _hold(self, meeting: Meeting) -> None:
-        super()._hold(meeting)
-        if not meeting.open and (gate := self._gates.pop(meeting, None)):
+    def _hold(self, pending: PendingCall) -> None:
+        super()._hold(pending)
+        if not pending.open and (gate := self._gates.pop(pending, None)):
             gate.notify_all()

@@ -13,29 +13,29 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
+from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import Fault, State
-from ..collectives.meeting import Meeting
-from ..collectives.rendezvous import SETTLE, Rendezvous
-from ..errors.failure import RankReport
-from ..sites import Site, site_in_dump
-from .output import Output
-from .process import Process, RankDied
-from .wire import (
+from ..collectives.pending import PendingCall
+from ..errors.rank_error import RankReport
+from ..source_lines import SourceLine, source_line_in_dump
+from .messages import (
     TELL_STACK,
-    Came,
-    Entered,
+    Blocked,
+    CallArrived,
+    Finished,
     FromRank,
-    Go,
     Job,
-    Left,
     Locate,
-    Located,
-    Outside,
+    Location,
+    OutsideGroup,
+    Proceed,
     Refused,
+    Started,
     Stop,
     ToRank,
-    Waits,
 )
+from .output import Output
+from .worker_handle import WorkerDied, WorkerHandle
 
 STARTING = 60.0
 """Seconds that ranks have to find each other, and to import what the function needs; its own time counts from then."""
@@ -56,7 +56,7 @@ POLL = 0.05
 """Seconds between two looks at the clock: not every interrupt ends a wait."""
 
 
-class Conduct:
+class RunLoop:
     """One run.
 
     Attributes:
@@ -67,18 +67,18 @@ class Conduct:
         replaced: of `spent`, the ranks that get a new process on the same machine; known when it is closed.
     """
 
-    def __init__(self, processes: Sequence[Process], number: int, interrupts: list[Any]) -> None:
-        self.rendezvous = Rendezvous(len(processes))
-        self.left: dict[int, Left] = {}
+    def __init__(self, processes: Sequence[WorkerHandle], number: int, interrupts: list[Any]) -> None:
+        self.coordinator = Coordinator(len(processes))
+        self.left: dict[int, Finished] = {}
         self.output = Output(len(processes))
         self.reports: list[RankReport] = []
         self.replaced: list[int] = []
         self._processes = processes
         self._number = number
         self._interrupts = interrupts
-        self._calls: dict[tuple[int, int], Meeting] = {}  # by rank and index of the call
+        self._calls: dict[tuple[int, int], PendingCall] = {}  # by rank and index of the call
         self._dumps = [""] * len(processes)
-        self._located: dict[int, Site | None] = {}
+        self._located: dict[int, SourceLine | None] = {}
         self._waited_for = set(range(len(processes)))
         self._timeout = self._deadline = inf
         self._selector = selectors.DefaultSelector()
@@ -97,29 +97,29 @@ class Conduct:
         self._timeout, self._deadline = timeout, time.monotonic() + timeout + STARTING
         for rank, job in enumerate(jobs):
             self._tell(rank, job)
-        while not self.rendezvous.over:
+        while not self.coordinator.over:
             if self._interrupts:
                 self._interrupts.clear()
-                self.rendezvous.fail("interrupted")
+                self.coordinator.fail("interrupted")
             elif time.monotonic() > self._deadline:
                 self._hear_rest()  # the kernel itself may have been held up
-                if time.monotonic() > self._deadline and not self.rendezvous.over:
-                    self.rendezvous.fail("timeout")
+                if time.monotonic() > self._deadline and not self.coordinator.over:
+                    self.coordinator.fail("timeout")
             else:
                 self._hear(POLL)
 
     def end(self) -> None:
         """After a fault: find out where ranks are, and stop them. Who does not stop is killed."""
-        fault = self.rendezvous.fault
+        fault = self.coordinator.fault
         assert fault is not None
         for rank in self._there:
             self._died(rank)  # has it? Then what others said of a broken connection is not the cause
         if not fault.from_outside:
-            self._hear_while(lambda: self.rendezvous.busy(State.RUNNING), SETTLE)
-        lost = [rank for rank, state in enumerate(self.rendezvous.states) if state is State.RUNNING]
+            self._hear_while(lambda: self.coordinator.busy(State.RUNNING), SETTLE)
+        lost = [rank for rank, state in enumerate(self.coordinator.states) if state is State.RUNNING]
         self._locate(lost)
-        reports = self.rendezvous.reports(self._located.get)
-        self.rendezvous.stopping = True
+        reports = self.coordinator.reports(self._located.get)
+        self.coordinator.stopping = True
         for rank in self._there:
             self._tell(rank, Stop())
         self._hear_while(lambda: bool(self._there), GRACE)
@@ -157,7 +157,7 @@ class Conduct:
         """Ranks whose process is dead, or can do no more."""
         return [
             rank
-            for rank, state in enumerate(self.rendezvous.states)
+            for rank, state in enumerate(self.coordinator.states)
             if state is State.DIED or (rank in self.left and self.left[rank].spent)
         ]
 
@@ -166,7 +166,7 @@ class Conduct:
         """Ranks that have not left, and live."""
         return [
             rank
-            for rank, state in enumerate(self.rendezvous.states)
+            for rank, state in enumerate(self.coordinator.states)
             if rank not in self.left and state is not State.DIED
         ]
 
@@ -202,44 +202,44 @@ class Conduct:
                 self._take(rank, message)
 
     def _take(self, rank: int, message: FromRank) -> None:
-        if isinstance(message, Left):
+        if isinstance(message, Finished):
             self._take_left(rank, message)
-        elif isinstance(message, Entered):
+        elif isinstance(message, Started):
             self._waited_for -= {rank}
             if not self._waited_for:
                 self._deadline = time.monotonic() + self._timeout
-        elif self.rendezvous.stopping:
+        elif self.coordinator.stopping:
             return
-        elif isinstance(message, Came):
+        elif isinstance(message, CallArrived):
             self._take_call(rank, message)
-        elif isinstance(message, Waits):
-            self.rendezvous.wait(rank, self._calls[rank, message.index])
+        elif isinstance(message, Blocked):
+            self.coordinator.wait(rank, self._calls[rank, message.index])
         elif isinstance(message, Refused):
-            self.rendezvous.refused(self._calls[rank, message.index], (rank,), message.told)
-        elif isinstance(message, Outside):
-            self.rendezvous.outside(rank, message.call)
-        elif isinstance(message, Located):
-            self._located.setdefault(rank, message.site)  # it may have gone on since a signal asked it
+            self.coordinator.refused(self._calls[rank, message.index], (rank,), message.told)
+        elif isinstance(message, OutsideGroup):
+            self.coordinator.outside(rank, message.call)
+        elif isinstance(message, Location):
+            self._located.setdefault(rank, message.source_line)  # it may have gone on since a signal asked it
 
-    def _take_call(self, rank: int, came: Came) -> None:
+    def _take_call(self, rank: int, came: CallArrived) -> None:
         def go() -> None:
             if came.gated:
-                self._tell(rank, Go(call=came.index))
+                self._tell(rank, Proceed(call=came.index))
 
-        meeting = self.rendezvous.come(rank, came.call, came.tag, go)
-        self._calls[rank, came.index] = meeting
-        if came.waits or meeting.broken:
-            self.rendezvous.wait(rank, meeting)
+        pending = self.coordinator.come(rank, came.call, came.tag, go)
+        self._calls[rank, came.index] = pending
+        if came.waits or pending.broken:
+            self.coordinator.wait(rank, pending)
 
-    def _take_left(self, rank: int, left: Left) -> None:
+    def _take_left(self, rank: int, left: Finished) -> None:
         self.left[rank] = left
         if left.raised is None and not left.stopped:
-            self.rendezvous.left(rank, State.RETURNED)
-        elif self.rendezvous.stopping:
-            self.rendezvous.left(rank, State.RAISED)
+            self.coordinator.left(rank, State.RETURNED)
+        elif self.coordinator.stopping:
+            self.coordinator.left(rank, State.RAISED)
         else:
             fault = Fault(kind="exited" if left.exited else "raised", ranks=(rank,))
-            self.rendezvous.left(rank, State.RAISED, fault)
+            self.coordinator.left(rank, State.RAISED, fault)
 
     def _printed(self, rank: int) -> None:
         process = self._processes[rank]
@@ -250,9 +250,9 @@ class Conduct:
         dump = self._processes[rank].read(self._processes[rank].stack)
         if dump:  # a part of it, maybe
             self._dumps[rank] += dump.decode(errors="replace")
-            site = site_in_dump(self._dumps[rank])
-            if site is not None:
-                self._located.setdefault(rank, site)
+            source_line = source_line_in_dump(self._dumps[rank])
+            if source_line is not None:
+                self._located.setdefault(rank, source_line)
         elif self._processes[rank].dead():
             self._deaf_to(self._processes[rank].stack)
 
@@ -267,7 +267,7 @@ class Conduct:
         for fd in (process.status, process.output):
             self._deaf_to(fd)
         self._stack(rank)
-        self.rendezvous.died(rank, process.how_it_died)
+        self.coordinator.died(rank, process.how_it_died)
 
     def _deaf_to(self, fd: int) -> None:
         """Nothing more comes from there."""
@@ -275,5 +275,5 @@ class Conduct:
             self._selector.unregister(fd)
 
     def _tell(self, rank: int, message: ToRank) -> None:
-        with suppress(RankDied):  # its status says so, soon
+        with suppress(WorkerDied):  # its status says so, soon
             self._processes[rank].send(message)

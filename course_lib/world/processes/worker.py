@@ -28,18 +28,18 @@ import torch
 import torch.distributed as dist
 
 from ...meter import MemoryMeter
-from .. import copies, metered, results
+from .. import copies, measured, results
 from ..collectives.fault import Stopped
-from ..raised import Raised
+from ..error_report import ErrorReport
+from ..rank_threads.rank_state import rank_variables, seed_process
 from ..rank_threads.stopping import untold
-from ..rank_threads.streams import rank_variables, seed_process
-from ..sites import importing
-from ..torch_hooks import interpose, torch_internals
+from ..source_lines import importing
+from ..torch_hooks import interposer, private
 from ..torch_hooks.gloo import loopback
-from .frames import Frames, framed
+from .framing import Frames, framed
 from .fresh_imports import FreshImports
-from .remote_rank import RemoteRank
-from .wire import STOP, TELL_STACK, Entered, FromRank, Group, Job, Left, ToRank
+from .messages import STOP, TELL_STACK, Finished, FromRank, Group, Job, Started, ToRank
+from .rank import ProcessRank
 
 
 def main(wire_fd: int, output_fd: int, stack_fd: int) -> None:
@@ -58,8 +58,8 @@ class RankProcess:
         wire.setblocking(True)
         self._wire, self._output_fd = wire, output_fd
         self._sending = threading.Lock()
-        self._jobs: queue.SimpleQueue[RemoteRank] = queue.SimpleQueue()
-        self._rank: RemoteRank | None = None  # of the run that is under way or was the last
+        self._jobs: queue.SimpleQueue[ProcessRank] = queue.SimpleQueue()
+        self._rank: ProcessRank | None = None  # of the run that is under way or was the last
         self._environ = dict(os.environ)
         self._group: Group | None = None
         self._store: dist.Store | None = None
@@ -87,7 +87,7 @@ class RankProcess:
 
     def _hear(self, message: ToRank) -> None:
         if isinstance(message, Job):
-            self._rank = RemoteRank(message, partial(self._send, message.number))
+            self._rank = ProcessRank(message, partial(self._send, message.number))
             self._jobs.put(self._rank)
         elif self._rank is not None:
             self._rank.told(message)
@@ -102,7 +102,7 @@ class RankProcess:
 
     # -- a job -----------------------------------------------------------------------------------------------------
 
-    def _work(self, rank: RemoteRank) -> Left:
+    def _work(self, rank: ProcessRank) -> Finished:
         value: Any = None
         error: BaseException | None = None
         try:
@@ -112,9 +112,9 @@ class RankProcess:
         rank.done.set()
         self._imports.note()
         stopped = error is not None and rank.stopping  # an error now is what being stopped looks like
-        return Left(
+        return Finished(
             stopped=stopped,
-            raised=None if error is None or stopped else Raised.of(error),
+            raised=None if error is None or stopped else ErrorReport.of(error),
             exited=isinstance(error, SystemExit),
             result=results.pack(value),
             calls=rank.calls,
@@ -124,21 +124,21 @@ class RankProcess:
             spent=rank.job.device is not None and not _gpu_works(),
         )
 
-    def _call(self, rank: RemoteRank) -> Any:
+    def _call(self, rank: ProcessRank) -> Any:
         """Run the learner's function: what it returns."""
         job = rank.job
         self._prepare(job)
         self._imports.forget_changed()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(interpose.interposed_process(rank))
+            stack.enter_context(interposer.interposed_process(rank))
             self._join_group(job)
             if job.size_of is not None:
                 meters: WeakSet[MemoryMeter] = WeakSet()
-                rank.meter = metered.memory_meter(job.rank, job.started, job.size_of, meters)
-                stack.enter_context(metered.meters_told())
+                rank.meter = measured.memory_meter(job.rank, job.started, job.size_of, meters)
+                stack.enter_context(measured.meters_told())
                 stack.enter_context(rank.meter.watching())
             fn, args, kwargs = copies.unpack(job.packed)
-            self._send(job.number, Entered())
+            self._send(job.number, Started())
             with rank.in_learners_code():
                 value = fn(*args, **kwargs) if rank.meter is None else rank.meter.call(fn, args, kwargs)
             if job.device is not None:
@@ -149,7 +149,7 @@ class RankProcess:
         """Be in a default group of all ranks: that of the last run, if it can go on."""
         if job.group != self._group:
             if dist.is_initialized():
-                torch_internals.abort_groups() if job.nccl else dist.destroy_process_group()
+                private.abort_groups() if job.nccl else dist.destroy_process_group()
             self._group, self._store = None, _store(job.group, job.world_size)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if job.nccl else "gloo",
@@ -161,7 +161,7 @@ class RankProcess:
             )
             self._group, self._default = job.group, dist.group.WORLD
         assert self._store is not None
-        torch_internals.renew_names(f"run {job.number}", self._store)
+        private.renew_names(f"run {job.number}", self._store)
 
     def _prepare(self, job: Job) -> None:
         """Make this process what a new one would be, started now by the kernel, or by hand on its own machine."""

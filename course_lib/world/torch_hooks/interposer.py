@@ -27,9 +27,9 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 from torch.utils.hooks import RemovableHandle
 
-from . import kernels, torch_internals
+from . import dispatch, private
 from .gloo import LoopbackGloo
-from .standins import Replacement, Shared, replaced
+from .patching import Replacement, SharedContext, replaced
 
 
 class Interposer(Protocol):
@@ -72,19 +72,19 @@ def current() -> Interposer | None:
     return interposer
 
 
-_libraries = kernels.register(current)
+_libraries = dispatch.register(current)
 
 
 @contextmanager
 def interposed(interposer: ThreadInterposer) -> Iterator[None]:
     """Route the calling thread's groups, collectives and random numbers through `interposer`."""
-    before, included = dict(vars(_thread)), torch._C._dispatch_tls_is_dispatch_key_included(kernels.KEY)
+    before, included = dict(vars(_thread)), torch._C._dispatch_tls_is_dispatch_key_included(dispatch.KEY)
     _thread.interposer, _thread.world, _thread.hooks = interposer, interposer.groups, []
-    torch._C._dispatch_tls_set_dispatch_key_included(kernels.KEY, True)
+    torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, True)
     try:
         yield
     finally:
-        torch._C._dispatch_tls_set_dispatch_key_included(kernels.KEY, included)
+        torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, included)
         _remove(_thread.hooks)
         vars(_thread).clear()
         vars(_thread).update(before)
@@ -96,11 +96,11 @@ def interposed_process(interposer: Interposer) -> Iterator[None]:
     which inherit its dispatch key."""
     with replaced(_stand_ins_of_ranks()):
         _process.interposer, _process.hooks = interposer, []
-        torch._C._dispatch_tls_set_dispatch_key_included(kernels.KEY, True)
+        torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, True)
         try:
             yield
         finally:
-            torch._C._dispatch_tls_set_dispatch_key_included(kernels.KEY, False)
+            torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, False)
             _remove(_process.hooks)
             _process.interposer = _process.hooks = None
 
@@ -166,7 +166,7 @@ class _GeneratorOfThread:
 
     def __getattr__(self, name: str) -> Any:
         interposer = current()
-        return getattr((interposer and interposer.generator) or kernels.process_generator, name)
+        return getattr((interposer and interposer.generator) or dispatch.process_generator, name)
 
 
 def _gated_group_helper(helper: Callable[..., Any]) -> Callable[..., Any]:
@@ -224,13 +224,13 @@ def _stand_ins() -> Iterator[Replacement]:
 
 @contextmanager
 def _rank_threads() -> Iterator[None]:
-    torch_internals.native._set_thread_isolation_mode(True)  # each thread its own registry of group names, in C++
+    private.native._set_thread_isolation_mode(True)  # each thread its own registry of group names, in C++
     try:
         with replaced(_stand_ins()):
             yield
     finally:
-        torch_internals.native._set_thread_isolation_mode(False)
+        private.native._set_thread_isolation_mode(False)
 
 
-rank_threads = Shared(_rank_threads)
+rank_threads = SharedContext(_rank_threads)
 """While it is in use, threads may be `interposed`."""

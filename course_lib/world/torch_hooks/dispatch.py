@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...meter.storages import tensors_in
-from . import torch_internals
+from . import private
 
 if TYPE_CHECKING:
-    from .interpose import Interposer
+    from .interposer import Interposer
 
 KEY = "TESTING_ONLY_GenericMode"
 
@@ -23,7 +23,7 @@ Current = Callable[[], "Interposer | None"]
 
 _BELOW = torch._C._dispatch_keyset_full_after(KEY)
 _BACKENDS = {
-    "cpu": torch_internals.cpu_kernels,
+    "cpu": private.cpu_kernels,
     "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA),
 }
 

@@ -23,14 +23,27 @@ import torch
 from ...meter import MemoryMeter
 from ...meter.operators import unwatched
 from ...meter.storages import tensors_in
-from ..collectives.asking import Asking, is_later
-from ..collectives.calls import Call
+from ..collectives.call import Call
 from ..collectives.fault import Stopped
-from ..collectives.later import Promises, promised
-from ..collectives.meeting import Meeting
-from ..sites import learner_site, site_of
-from ..torch_hooks import torch_internals
-from .wire import STOP, Came, FromRank, Go, Job, Locate, Located, Outside, Refused, Stop, ToRank, Waits
+from ..collectives.pending import PendingCall
+from ..collectives.pending_work import Promises, pending_work
+from ..collectives.recorder import CallRecorder, is_asynchronous
+from ..source_lines import learner_line, source_line_of
+from ..torch_hooks import private
+from .messages import (
+    STOP,
+    Blocked,
+    CallArrived,
+    FromRank,
+    Job,
+    Locate,
+    Location,
+    OutsideGroup,
+    Proceed,
+    Refused,
+    Stop,
+    ToRank,
+)
 
 STOP_EVERY = 0.02
 """Seconds between two signals to a rank that must stop."""
@@ -47,11 +60,11 @@ class Open:
     """
 
     index: int
-    meeting: Meeting | None = None
+    pending: PendingCall | None = None
     may_go: threading.Event = field(default_factory=threading.Event)
 
 
-class RemoteRank:
+class ProcessRank:
     """The interposer of this process (see `interpose.Interposer`), and what the listener tells it.
 
     Attributes:
@@ -73,7 +86,7 @@ class RemoteRank:
         self.span = (inf, inf)
         self.done = threading.Event()
         self._send = send
-        self._asking = Asking(job.rank)
+        self._recorders = CallRecorder(job.rank)
         self._lock = threading.Lock()
         self._open: dict[int, Open] = {}
         self._promises: Promises[tuple[Call, Open]] = Promises()
@@ -81,15 +94,15 @@ class RemoteRank:
     @property
     def calls(self) -> list[Call]:
         """What the rank took part in."""
-        return self._asking.calls
+        return self._recorders.calls
 
     # -- what the listener tells -----------------------------------------------------------------------------------
 
     def told(self, message: ToRank) -> None:
-        if isinstance(message, Go):
+        if isinstance(message, Proceed):
             self._go(message.call)
         elif isinstance(message, Locate):
-            self._send(Located(site=site_of(threading.main_thread())))
+            self._send(Location(source_line=source_line_of(threading.main_thread())))
         elif isinstance(message, Stop):
             self._stop()
 
@@ -98,9 +111,9 @@ class RemoteRank:
             waiting = self._open.pop(index, None)
         if waiting is None:
             return
-        if waiting.meeting is not None:
-            waiting.meeting.take_place()
-            for error in waiting.meeting.errors.values():
+        if waiting.pending is not None:
+            waiting.pending.take_place()
+            for error in waiting.pending.errors.values():
                 self._send(Refused(index=index, told=str(error)))
         waiting.may_go.set()
 
@@ -109,15 +122,15 @@ class RemoteRank:
             self.stopping = True
             waiting = list(self._open.values())
         for one in waiting:
-            if one.meeting is not None:
-                one.meeting.call_off()
+            if one.pending is not None:
+                one.pending.call_off()
             one.may_go.set()
         threading.Thread(target=self._insist, daemon=True).start()
 
     def _insist(self) -> None:
         if self.job.nccl:
             with contextlib.suppress(RuntimeError, ValueError):  # the rank has just ended them itself
-                torch_internals.abort_groups()
+                private.abort_groups()
         main = threading.main_thread().ident
         assert main is not None
         while not self.done.wait(STOP_EVERY):
@@ -147,14 +160,14 @@ class RemoteRank:
         finally:
             self.stoppable = before
 
-    def _ask(self, call: Call, tag: int, *, waits: bool, meeting: Meeting | None = None) -> Open:
+    def _ask(self, call: Call, tag: int, *, waits: bool, pending: PendingCall | None = None) -> Open:
         """Show `call` to the kernel."""
-        one = Open(index=len(self.calls) - 1, meeting=meeting)
+        one = Open(index=len(self.calls) - 1, pending=pending)
         with self._lock:
             if self.stopping:
                 raise Stopped
             self._open[one.index] = one
-        self._send(Came(index=one.index, call=call, tag=tag, waits=waits, gated=True))
+        self._send(CallArrived(index=one.index, call=call, tag=tag, waits=waits, gated=True))
         return one
 
     def _wait(self, one: Open) -> None:
@@ -175,16 +188,16 @@ class RemoteRank:
 
     def _collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
         on_gpu = next(tensors_in(arguments)).is_cuda
-        call = self._asking.call(operator, arguments, ("cpu",) if self.job.device is None else ("cpu", "cuda"))
+        call = self._recorders.call(operator, arguments, ("cpu",) if self.job.device is None else ("cpu", "cuda"))
         tag = arguments.get("tag", 0)
         if self.job.nccl and on_gpu:
             return self._at_once(call, tag, execute)
-        later = is_later(call, arguments)
+        later = is_asynchronous(call, arguments)
         if later and not on_gpu:
-            meeting = Meeting(members=frozenset({self.job.rank}), calls={self.job.rank: call})
-            meeting.execute[self.job.rank] = execute
-            result, promise = promised(meeting, self.job.rank, call, operator, arguments, contextlib.nullcontext)
-            self._promises.add(promise, (call, self._ask(call, tag, waits=False, meeting=meeting)))
+            pending = PendingCall(members=frozenset({self.job.rank}), calls={self.job.rank: call})
+            pending.execute[self.job.rank] = execute
+            result, promise = pending_work(pending, self.job.rank, call, operator, arguments, contextlib.nullcontext)
+            self._promises.add(promise, (call, self._ask(call, tag, waits=False, pending=pending)))
             return result
         # gloo's own Work knows the streams of a GPU, and one of ours would not: there, a rank waits for its peers also
         # before it goes on.
@@ -193,13 +206,13 @@ class RemoteRank:
         call.times.matched = time.perf_counter()
         result = execute()
         if result is not None and not later and call.op != "recv":  # the Work of that can be waited for once
-            torch_internals.work_of(result).wait()  # the caller would do so next; here the end is seen
+            private.work_of(result).wait()  # the caller would do so next; here the end is seen
         call.times.done = time.perf_counter()
         return result
 
     def _at_once(self, call: Call, tag: int, execute: Callable[[], Any]) -> Any:
         """Hand the call to NCCL, whose work ends on the GPU, when that comes to it."""
-        self._send(Came(index=len(self.calls) - 1, call=call, tag=tag, waits=False, gated=False))
+        self._send(CallArrived(index=len(self.calls) - 1, call=call, tag=tag, waits=False, gated=False))
         call.times.matched = time.perf_counter()
         result = execute()
         call.times.done = time.perf_counter()
@@ -207,7 +220,7 @@ class RemoteRank:
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
         with self._shielded():
-            call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), site=learner_site())
+            call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), source_line=learner_line())
             self.calls.append(call)
             call.times.waited_from = call.times.issued
             self._wait(self._ask(call, 0, waits=True))
@@ -215,7 +228,7 @@ class RemoteRank:
 
     def not_in_group(self, op: str) -> None:
         with self._shielded():
-            self._send(Outside(call=Call(op=op, group_name="", ranks=(), site=learner_site())))
+            self._send(OutsideGroup(call=Call(op=op, group_name="", ranks=(), source_line=learner_line())))
             while not self.stopping:
                 time.sleep(STOP_EVERY)
             raise Stopped
@@ -225,6 +238,6 @@ class RemoteRank:
             for promise, (call, one) in self._promises.of(waited):
                 call.times.wait_begins()
                 if not one.may_go.is_set():
-                    self._send(Waits(index=one.index))
+                    self._send(Blocked(index=one.index))
                 self._wait(one)
                 promise.future.wait()

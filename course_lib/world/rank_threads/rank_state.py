@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..torch_hooks.standins import Replacement, Shared, replaced
+from ..torch_hooks.patching import Replacement, SharedContext, replaced
 
 TORCH_SEED = 67280421310721
 """The seed that every fresh process's torch starts from (`c10::detail::default_rng_seed_val`)."""
@@ -55,7 +55,7 @@ class Printed:
         return "".join(self._written) + note
 
 
-class Streams:
+class RankState:
     """The random streams, the output and the environment variables of one rank.
 
     As in fresh processes, torch starts from the same seed on every rank. Python's and NumPy's streams, which real
@@ -99,11 +99,11 @@ class Streams:
     def own(self) -> Iterator[None]:
         """Make these the streams of the calling thread."""
         before = getattr(_thread, "streams", None)
-        _thread.streams = self
+        _thread.rank_state = self
         try:
             yield
         finally:
-            _thread.streams = before
+            _thread.rank_state = before
 
 
 def rank_variables(rank: int, world_size: int) -> dict[str, str]:
@@ -126,8 +126,8 @@ class _EnvironOfThread(MutableMapping[str, str]):
         self._process_environ = process_environ
 
     def _mine(self) -> MutableMapping[str, str]:
-        streams: Streams | None = getattr(_thread, "streams", None)
-        return self._process_environ if streams is None else streams.environ
+        rank_state: RankState | None = getattr(_thread, "streams", None)
+        return self._process_environ if rank_state is None else rank_state.environ
 
     def __getitem__(self, name: str) -> str:
         return self._mine()[name]
@@ -158,15 +158,15 @@ class _TextOf:
         self._name, self._process_stream = name, process_stream
 
     def write(self, text: str) -> int:
-        streams: Streams | None = getattr(_thread, "streams", None)
-        return int((self._process_stream if streams is None else streams.text[self._name]).write(text))
+        rank_state: RankState | None = getattr(_thread, "streams", None)
+        return int((self._process_stream if rank_state is None else rank_state.text[self._name]).write(text))
 
     def close(self) -> None:
-        streams: Streams | None = getattr(_thread, "streams", None)
-        if streams is None:
+        rank_state: RankState | None = getattr(_thread, "streams", None)
+        if rank_state is None:
             self._process_stream.close()
         else:
-            streams.text[self._name] = closed = io.StringIO()
+            rank_state.text[self._name] = closed = io.StringIO()
             closed.close()
 
     def writelines(self, lines: Any) -> None:
@@ -181,10 +181,10 @@ def _function_of(process_function: Callable[..., Any], stream: str, name: str) -
     """Stands in for a function of `random`, `numpy.random` or `time`: the same method of the rank's own stream."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        streams = getattr(_thread, "streams", None)
-        if streams is None:
+        rank_state = getattr(_thread, "streams", None)
+        if rank_state is None:
             return process_function(*args, **kwargs)
-        return getattr(getattr(streams, stream) if stream else streams, name)(*args, **kwargs)
+        return getattr(getattr(rank_state, stream) if stream else rank_state, name)(*args, **kwargs)
 
     return call
 
@@ -193,11 +193,11 @@ def _redirected(process_enter: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Stands in for `__enter__` of `redirect_stdout` and `redirect_stderr`, which would redirect all ranks."""
 
     def enter(redirect: Any) -> Any:
-        streams: Streams | None = getattr(_thread, "streams", None)
-        if streams is None:
+        rank_state: RankState | None = getattr(_thread, "streams", None)
+        if rank_state is None:
             return process_enter(redirect)
-        redirect._old_targets.append(streams.text[redirect._stream])
-        streams.text[redirect._stream] = redirect._new_target
+        redirect._old_targets.append(rank_state.text[redirect._stream])
+        rank_state.text[redirect._stream] = redirect._new_target
         return redirect._new_target
 
     return enter
@@ -207,11 +207,11 @@ def _redirected_back(process_exit: Callable[..., Any]) -> Callable[..., Any]:
     """Stands in for their `__exit__`."""
 
     def leave(redirect: Any, *error: Any) -> None:
-        streams: Streams | None = getattr(_thread, "streams", None)
-        if streams is None:
+        rank_state: RankState | None = getattr(_thread, "streams", None)
+        if rank_state is None:
             process_exit(redirect, *error)
         else:
-            streams.text[redirect._stream] = redirect._old_targets.pop()
+            rank_state.text[redirect._stream] = redirect._old_targets.pop()
 
     return leave
 
@@ -233,5 +233,5 @@ def _stand_ins() -> Iterator[Replacement]:
         yield np.random, name, _function_of(getattr(np.random, name), "numpy", method)  # plain functions in NumPy 2
 
 
-streams_by_thread = Shared(lambda: replaced(_stand_ins()))
+streams_by_thread = SharedContext(lambda: replaced(_stand_ins()))
 """While it is in use, threads may have streams of their own."""

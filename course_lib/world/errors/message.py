@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..collectives.fault import Fault, Kind
-from ..collectives.meeting import Meeting
-from .deaths import after_death
-from .disagreement import disagreement
-from .failure import Interrupted, RankError, RankReport, advice_for, grouped, quoted, who
+from ..collectives.pending import PendingCall
+from .exit_status import after_death
+from .mismatch import disagreement
+from .rank_error import Interrupted, RankError, RankReport, advice_for, grouped, quoted, who
 
 RUN_AGAIN = "run the cell again; the world is ready for it."
 MORE_TIME = "if the work is only long, give the world more time: World(…, timeout=…)."
@@ -18,7 +18,7 @@ MORE_TIME = "if the work is only long, give the world more time: World(…, time
 def error_of(
     fault: Fault,
     reports: Sequence[RankReport],
-    diverged: Meeting | None,
+    diverged: PendingCall | None,
     timeout: float,
     output: Sequence[str],
     replaced: Sequence[int] = (),
@@ -40,7 +40,7 @@ def error_of(
 
 
 def _message(
-    fault: Fault, reports: Sequence[RankReport], diverged: Meeting | None, timeout: float, replaced: Sequence[int]
+    fault: Fault, reports: Sequence[RankReport], diverged: PendingCall | None, timeout: float, replaced: Sequence[int]
 ) -> str:
     headline, advice = _TELLERS[fault.kind](fault, reports, timeout)
     lines = [headline, *_where(fault, reports)]
@@ -207,24 +207,28 @@ def _where(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
 def _activity(report: RankReport, fault: Fault, told: tuple[str, str] | None) -> str:
     if report.raised is not None:
         raised = "raised" if _key(report) == told else f"raised {str(report.raised).splitlines()[0]}"
-        return f"{raised} at {quoted(report.raised.site)}" if report.raised.site else f"{raised} in library code"
+        return (
+            f"{raised} at {quoted(report.raised.source_line)}"
+            if report.raised.source_line
+            else f"{raised} in library code"
+        )
     call = report.call or fault.calls.get(report.rank)
     if call is not None:
         came = (report.rank in fault.calls and fault.kind in ("mismatch", "refused")) or not call.ranks
         verb = "called" if came or report.call is None else "died in" if report.state == "died" else "waited in"
-        return f"{verb} {call.name} at {quoted(call.site)}"
+        return f"{verb} {call.name} at {quoted(call.source_line)}"
     if report.state in ("returned", "died"):
-        return report.state if report.site is None else f"{report.state} at {quoted(report.site)}"
-    return f"at {quoted(report.site)}" if report.site else "still in library code"
+        return report.state if report.source_line is None else f"{report.state} at {quoted(report.source_line)}"
+    return f"at {quoted(report.source_line)}" if report.source_line else "still in library code"
 
 
 def _unfinished(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
     """The exceptions that brought ranks to their calls; nothing where all members have come the same way."""
     calls = fault.calls | {report.rank: report.call for report in reports if report.call is not None}
     raised = {rank: call.unfinished for rank, call in calls.items() if call.unfinished is not None}
-    texts = {rank: f"{one} at {quoted(one.site)}" for rank, one in raised.items()}
+    texts = {rank: f"{one} at {quoted(one.source_line)}" for rank, one in raised.items()}
     members = {rank for call in fault.calls.values() for rank in call.ranks}
-    if members <= raised.keys() and len({(raised[rank].type, raised[rank].site) for rank in members}) == 1:
+    if members <= raised.keys() and len({(raised[rank].type, raised[rank].source_line) for rank in members}) == 1:
         return []
     return [
         f"  That call of {who(ranks)} was made in an `except`, a `finally` or a `with`, after {text}"
@@ -232,12 +236,12 @@ def _unfinished(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
     ]
 
 
-def _divergence(meeting: Meeting) -> str:
+def _divergence(pending: PendingCall) -> str:
     sides = "; ".join(
         f"{who(ranks)} {text}"
-        for ranks, text in grouped({rank: quoted(call.site) for rank, call in meeting.calls.items()})
+        for ranks, text in grouped({rank: quoted(call.source_line) for rank, call in pending.calls.items()})
     )
-    name = next(iter(meeting.calls.values())).name
+    name = next(iter(pending.calls.values())).name
     return (
         f"  Before that, {name} brought calls from different lines together: {sides}. "
         "If these do not belong together, a rank skipped a call there."

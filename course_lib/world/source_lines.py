@@ -33,7 +33,7 @@ _INTERNAL = (_WORLD, _CHECK, os.path.join(os.path.dirname(meter.__file__), ""), 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class SourceLine:
     """A line of the learner's code."""
 
     filename: str
@@ -73,13 +73,13 @@ def importing(frame: FrameType | None) -> bool:
     return False
 
 
-def learner_site() -> Site:
+def learner_line() -> SourceLine:
     """The innermost line of the learner's on the stack of the caller."""
     caller = sys._getframe(1)
-    return site_on(caller) or _site(caller)
+    return source_line_on(caller) or _source_line(caller)
 
 
-def site_on(frame: FrameType) -> Site | None:
+def source_line_on(frame: FrameType) -> SourceLine | None:
     """The same on the stack of `frame`; None where only what runs ranks is there, before the function or after it.
 
     Code of a library that calls itself (a reference solution, say) has no line of the learner's; then it is the
@@ -89,17 +89,17 @@ def site_on(frame: FrameType) -> Site | None:
     walker: FrameType | None = frame
     while walker is not None:
         if is_learners(walker.f_code):
-            return _site(walker)
+            return _source_line(walker)
         if not walker.f_code.co_filename.startswith(_INTERNAL):
             outermost = walker
         walker = walker.f_back
-    return None if outermost is None else _site(outermost)
+    return None if outermost is None else _source_line(outermost)
 
 
-def site_of(thread: threading.Thread) -> Site | None:
+def source_line_of(thread: threading.Thread) -> SourceLine | None:
     """The same on the stack of another thread; None, too, where it has ended."""
     frame = stack_of(thread)
-    return None if frame is None else site_on(frame)
+    return None if frame is None else source_line_on(frame)
 
 
 def stack_of(thread: threading.Thread) -> FrameType | None:
@@ -113,12 +113,12 @@ _FRAME = re.compile(
 )
 
 
-def site_in_dump(dump: str) -> Site | None:
+def source_line_in_dump(dump: str) -> SourceLine | None:
     """The innermost line of the learner's in what C wrote of a stack, innermost frame first: `faulthandler` of a
     thread, or pybind11 of an exception that went through C++."""
     for frame in _FRAME.finditer(dump):
         if _is_learners(frame["filename"], frame["function"]):
-            return Site(filename=frame["filename"], line=int(frame["line"]), function=frame["function"])
+            return SourceLine(filename=frame["filename"], line=int(frame["line"]), function=frame["function"])
     return None
 
 
@@ -133,8 +133,8 @@ def called_from_python() -> bool:
     return frame is not None and frame.f_code.co_filename == distributed_c10d.__file__
 
 
-def _site(frame: FrameType) -> Site:
-    return Site(filename=frame.f_code.co_filename, line=frame.f_lineno, function=frame.f_code.co_name)
+def _source_line(frame: FrameType) -> SourceLine:
+    return SourceLine(filename=frame.f_code.co_filename, line=frame.f_lineno, function=frame.f_code.co_name)
 
 
 def _file_label(filename: str) -> str:

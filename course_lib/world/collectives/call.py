@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ...meter.storages import tensors_in
-from ..raised import Unfinished
-from ..sites import Site, learner_site
+from ..error_report import Unfinished
+from ..source_lines import SourceLine, learner_line
 
 # The op that a learner knows, for each c10d operator.
 OPS = {
@@ -127,7 +127,7 @@ class Call:
     op: str
     group_name: str
     ranks: tuple[int, ...]
-    site: Site
+    source_line: SourceLine
     root: int | None = None
     reduce_op: str | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
@@ -188,7 +188,7 @@ def describe(
         number=number,
         group_name=group_name,
         ranks=ranks,
-        site=learner_site(),
+        source_line=learner_line(),
         root=None if root is None else ranks[root],
         reduce_op=reduce_op,
         shapes=tuple(tuple(tensor.shape) for tensor in tensors),

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ..torch_hooks import torch_internals
-from .calls import Call, Times
+from ..torch_hooks import private
+from .call import Call, Times
 
 Future = torch.futures.Future[Any]
 
@@ -24,7 +24,7 @@ _WITHOUT_FUTURE = ("send", "recv", "reduce_scatter", "reduce_scatter_single", "r
 
 
 @dataclass(eq=False, kw_only=True)
-class Meeting:
+class PendingCall:
     """The calls of one collective or one message, one for each member.
 
     Attributes:
@@ -84,7 +84,7 @@ class Meeting:
             if self.errors:  # its peers' calls wait in the backend until the groups are closed
                 _complete(future, next(iter(self.errors.values())))
                 continue
-            work = torch_internals.work_of(self.results.pop(rank))
+            work = private.work_of(self.results.pop(rank))
             if call.op in _WITHOUT_FUTURE:
                 result = _end_of(work)
                 call.times.done = time.perf_counter()

@@ -11,17 +11,17 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 
-from .. import metered
-from ..torch_hooks import interpose
-from ..torch_hooks.standins import Shared
-from . import streams
+from .. import measured
+from ..torch_hooks import interposer
+from ..torch_hooks.patching import SharedContext
+from . import rank_state
 from .stopping import untold
 
 
 @contextmanager
 def of_threads(*, measured: bool) -> Iterator[None]:
     """Inside it, threads may be ranks, whose memory is `measured` or not."""
-    contexts = [_process_settings, _collector, streams.streams_by_thread, interpose.rank_threads]
+    contexts = [_process_settings, _collector, rank_state.streams_by_thread, interposer.rank_threads]
     with ExitStack() as stack:
         for context in [*contexts, _meters_told] if measured else contexts:
             stack.enter_context(context.in_use())
@@ -82,6 +82,6 @@ def _give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-_process_settings = Shared(_process_settings_kept)
-_collector = Shared(_Collector().on_new_objects)
-_meters_told = Shared(metered.meters_told)
+_process_settings = SharedContext(_process_settings_kept)
+_collector = SharedContext(_Collector().on_new_objects)
+_meters_told = SharedContext(measured.meters_told)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..collectives.calls import Call
+from ..collectives.call import Call
 from ..collectives.fault import Fault
-from .failure import grouped, who
+from .rank_error import grouped, who
 
 
 def disagreement(fault: Fault) -> tuple[str, str]:

@@ -29,7 +29,7 @@ def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
                 delattr(owner, name)
 
 
-class Shared:
+class SharedContext:
     """A context that several runs use at once: the first one enters it, the last one leaves it."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:

@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ...meter.storages import storage_of, tensors_in
-from ..sites import called_from_python
-from ..torch_hooks import torch_internals
-from .calls import Call
-from .meeting import Future, Identity, Meeting, delivered
+from ..source_lines import called_from_python
+from ..torch_hooks import private
+from .call import Call
+from .pending import Future, Identity, PendingCall, delivered
 
 _Pending = TypeVar("_Pending")
 
@@ -65,18 +65,18 @@ class Promises(Generic[_Pending]):
             del self._pending[promise]
 
 
-def promised(
-    meeting: Meeting, rank: int, call: Call, operator: Any, arguments: dict[str, Any], identity: Identity
+def pending_work(
+    pending: PendingCall, rank: int, call: Call, operator: Any, arguments: dict[str, Any], identity: Identity
 ) -> tuple[Any, Promise]:
     """What `operator` returns to `rank` before `meeting` takes place, and the promise in it. `identity` is for the
     thread that will deliver the result."""
-    in_backward = torch_internals.at_end_of_backward(call.times.wait_begins, call.times.wait_ends)
+    in_backward = private.at_end_of_backward(call.times.wait_begins, call.times.wait_ends)
     if not in_backward and not called_from_python():
         call.times.waited_from = call.times.issued
-    meeting.futures[rank] = Future()
-    meeting.identities[rank] = identity
-    future = meeting.futures[rank].then(delivered)
-    result, work = torch_internals.pending_result(operator, arguments, future)
+    pending.futures[rank] = Future()
+    pending.identities[rank] = identity
+    future = pending.futures[rank].then(delivered)
+    result, work = private.pending_result(operator, arguments, future)
     storages = map(storage_of, tensors_in(next(iter(arguments.values()))))
     outputs = frozenset(storage._cdata for storage in storages if storage is not None)
     return result, Promise(work=work, future=future, outputs=outputs)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from ..errors import CourseError
-from .sites import Site, is_learners, site_in_dump
+from .source_lines import SourceLine, is_learners, source_line_in_dump
 
 LINE_LIMIT = 500
 """Characters shown of each line of an exception's text."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raised:
+class ErrorReport:
     """An exception of one rank, as text: a kept traceback would keep the rank's groups and tensors alive.
 
     Attributes:
@@ -27,19 +27,19 @@ class Raised:
 
     type: str
     message: str
-    site: Site | None
+    source_line: SourceLine | None
     traceback: str
 
     @staticmethod
-    def of(error: BaseException) -> Raised:
+    def of(error: BaseException) -> ErrorReport:
         """The record of `error`, which can be dropped afterwards."""
         cause = error.__cause__
         shown = cause if isinstance(cause, CourseError) else error  # torch's pipeline() raises an error of its own
         message, _, stack = _text(shown).partition("\n\nAt:\n")  # of one that was raised in a callback, by pybind11
-        return Raised(
+        return ErrorReport(
             type=type(shown).__name__,
             message=message,
-            site=site_in_dump(f"{stack}\n") or _innermost(error.__traceback__),
+            source_line=source_line_in_dump(f"{stack}\n") or _innermost(error.__traceback__),
             traceback="".join(traceback.format_exception(error)),
         )
 
@@ -62,7 +62,7 @@ class Unfinished:
 
     type: str
     text: str
-    site: Site
+    source_line: SourceLine
 
     @staticmethod
     def here() -> Unfinished | None:
@@ -70,14 +70,14 @@ class Unfinished:
         error = sys.exception()
         if not isinstance(error, Exception | SystemExit):  # such as GeneratorExit, with which Python ends a generator
             return None
-        site = _innermost(error.__traceback__)
-        if site is None:
+        source_line = _innermost(error.__traceback__)
+        if source_line is None:
             return None
         args = BaseException.__dict__["args"].__get__(error)  # whatever its class makes of them
         plain = all(type(arg) in (str, bytes, int, float, type(None)) for arg in args)
         text = str(error) if plain and type(error).__module__ == "builtins" else args[0] if args else ""
         line = text.strip().partition("\n")[0][:LINE_LIMIT] if type(text) is str else ""
-        return Unfinished(type=type(error).__name__, text=line, site=site)
+        return Unfinished(type=type(error).__name__, text=line, source_line=source_line)
 
     def __str__(self) -> str:
         return f"{self.type}: {self.text}" if self.text else self.type
@@ -92,11 +92,11 @@ def _text(error: BaseException) -> str:
         return f"<no text: its __str__ raised {type(broken).__name__}>"
 
 
-def _innermost(trace: TracebackType | None) -> Site | None:
+def _innermost(trace: TracebackType | None) -> SourceLine | None:
     found = None
     while trace is not None:
         if is_learners(trace.tb_frame.f_code):
             code = trace.tb_frame.f_code
-            found = Site(filename=code.co_filename, line=trace.tb_lineno, function=code.co_name)
+            found = SourceLine(filename=code.co_filename, line=trace.tb_lineno, function=code.co_name)
         trace = trace.tb_next
     return found

@@ -11,17 +11,17 @@ import sys
 from contextlib import suppress
 
 from ...errors import CourseError
-from ..errors.deaths import how_it_died
+from ..errors.exit_status import how_it_died
 from .fork_server import FDS, PID
-from .frames import Frames, framed
-from .wire import FromRank, ToRank
+from .framing import Frames, framed
+from .messages import FromRank, ToRank
 
 
-class RankDied(Exception):
+class WorkerDied(Exception):
     """The process is gone, and cannot be told anything."""
 
 
-class Process:
+class WorkerHandle:
     """One rank's process.
 
     Attributes:
@@ -57,7 +57,7 @@ class Process:
         try:
             self.wire.sendall(data)
         except OSError:
-            raise RankDied from None
+            raise WorkerDied from None
 
     def receive(self) -> list[tuple[int, FromRank]] | None:
         """The messages that are there, without waiting, each with the number of the run that it is about. None where
@@ -140,7 +140,7 @@ class ForkServer:
                 start_new_session=True,  # out of reach of Jupyter's interrupt
             )
 
-    def spawn(self) -> Process:
+    def spawn(self) -> WorkerHandle:
         """A new rank's process.
 
         Raises:
@@ -166,7 +166,7 @@ class ForkServer:
                 "World: the process that starts ranks has ended (its error is above, or in the terminal of "
                 "JupyterLab). Restart the kernel; if it happens again, look at `course doctor`."
             )
-        return Process(PID.unpack(answer)[0], wire, *mine)
+        return WorkerHandle(PID.unpack(answer)[0], wire, *mine)
 
     @property
     def alive(self) -> bool:

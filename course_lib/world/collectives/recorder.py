@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ..torch_hooks import torch_internals
-from .arguments import check
-from .calls import OPS, Call, describe
+from ..torch_hooks import private
+from .call import OPS, Call, describe
+from .validation import check
 
 
-class Asking:
+class CallRecorder:
     """The calls of one rank, in their order."""
 
     def __init__(self, rank: int) -> None:
@@ -30,9 +30,9 @@ class Asking:
             ValueError: the arguments cannot be right on this rank, whatever its peers pass.
         """
         name = operator._schema.name.split("::")[1]
-        group = torch_internals.group_of(arguments["process_group"])
-        reduce_op = torch_internals.reduce_op_name(arguments["reduce_op"]) if "reduce_op" in arguments else None
-        op, ranks = OPS.get(name, name), torch_internals.group_ranks(group)
+        group = private.group_of(arguments["process_group"])
+        reduce_op = private.reduce_op_name(arguments["reduce_op"]) if "reduce_op" in arguments else None
+        op, ranks = OPS.get(name, name), private.group_ranks(group)
         number = self._numbers[group.group_name, op] + 1
         call = describe(op, number, group.group_name, ranks, arguments, reduce_op)
         check(op, len(ranks), call.root == self._rank, arguments, devices)
@@ -41,7 +41,7 @@ class Asking:
         return call
 
 
-def is_later(call: Call, arguments: dict[str, Any]) -> bool:
+def is_asynchronous(call: Call, arguments: dict[str, Any]) -> bool:
     """Whether the rank goes on, and comes back for the result.
 
     A recv from any rank is none of these, even when it is asynchronous: its peer is not known before it has come.
