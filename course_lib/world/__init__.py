@@ -3,7 +3,8 @@
 `World.run` calls a function on every rank; `Run` is what came of it; `RankError` tells what went wrong.
 """
 
-from .errors.rank_error import RankError, RankReport
+from .collectives.fault import RankReport
+from .errors.rank_error import RankError
 from .run import Run
 from .world import World
 

@@ -18,10 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..errors.rank_error import RankReport
 from ..source_lines import SourceLine
 from .call import Call
-from .fault import Fault, Kind, State
+from .fault import Fault, Kind, RankReport, State
 from .matching import Matching
 from .pending import PendingCall, uneven_splits
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal
 
+from ..error_report import ErrorReport
+from ..source_lines import SourceLine
 from .call import Call
 
 
@@ -59,3 +61,29 @@ class Fault:
     def from_outside(self) -> bool:
         """Whether no rank led to it: the time was over, or the run was interrupted."""
         return self.kind in ("timeout", "interrupted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReport:
+    """What one rank was doing when the run ended.
+
+    Attributes:
+        rank: its number.
+        state: running, waiting, returned, raised or died.
+        site: the learner's line it was at, if it was in one.
+        call: the call that it waited in.
+        raised: its exception.
+        stopped: False for a rank that could not be stopped and may still be busy.
+    """
+
+    rank: int
+    state: str
+    source_line: SourceLine | None = None
+    call: Call | None = None
+    raised: ErrorReport | None = None
+    stopped: bool = True
+
+    def ended(self, raised: ErrorReport | None, *, stopped: bool = True) -> RankReport:
+        """The same, when the rank has been told to stop: with what it `raised`, and whether it did stop."""
+        state = self.state if raised is None else "raised"
+        return replace(self, state=state, raised=raised, stopped=stopped)

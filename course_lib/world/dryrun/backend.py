@@ -17,8 +17,9 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
 from .. import measured
+from ..collectives.fault import RankReport
 from ..errors.message import MORE_TIME, RUN_AGAIN, still_busy
-from ..errors.rank_error import Interrupted, RankError, RankReport, advice_for, quoted
+from ..errors.rank_error import Interrupted, RankError, advice_for, quoted
 from ..rank_threads import interrupts, process_state, stopping
 from ..source_lines import source_line_of
 from ..torch_hooks import interposer, private

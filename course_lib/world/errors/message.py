@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..collectives.fault import Fault, Kind
+from ..collectives.fault import Fault, Kind, RankReport
 from ..collectives.pending import PendingCall
 from .exit_status import after_death
 from .mismatch import disagreement
-from .rank_error import Interrupted, RankError, RankReport, advice_for, grouped, quoted, who
+from .rank_error import Interrupted, RankError, advice_for, grouped, quoted, who
 
 RUN_AGAIN = "run the cell again; the world is ready for it."
 MORE_TIME = "if the work is only long, give the world more time: World(…, timeout=…)."

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from ...errors import CourseError, wrapped
-from ..collectives.call import Call
-from ..error_report import ErrorReport
+from ..collectives.fault import RankReport
 from ..source_lines import SourceLine
 
 _ADVICE = {
@@ -27,32 +25,6 @@ _ADVICE = {
     ),
 }
 """What to do next, for errors of torch whose text does not tell; by a part of the text."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankReport:
-    """What one rank was doing when the run ended.
-
-    Attributes:
-        rank: its number.
-        state: running, waiting, returned, raised or died.
-        site: the learner's line it was at, if it was in one.
-        call: the call that it waited in.
-        raised: its exception.
-        stopped: False for a rank that could not be stopped and may still be busy.
-    """
-
-    rank: int
-    state: str
-    source_line: SourceLine | None = None
-    call: Call | None = None
-    raised: ErrorReport | None = None
-    stopped: bool = True
-
-    def ended(self, raised: ErrorReport | None, *, stopped: bool = True) -> RankReport:
-        """The same, when the rank has been told to stop: with what it `raised`, and whether it did stop."""
-        state = self.state if raised is None else "raised"
-        return replace(self, state=state, raised=raised, stopped=stopped)
 
 
 class RankError(CourseError):

@@ -14,9 +14,8 @@ from math import inf
 from typing import Any
 
 from ..collectives.coordinator import SETTLE, Coordinator
-from ..collectives.fault import Fault, State
+from ..collectives.fault import Fault, RankReport, State
 from ..collectives.pending import PendingCall
-from ..errors.rank_error import RankReport
 from ..source_lines import SourceLine, source_line_in_dump
 from .messages import (
     TELL_STACK,

@@ -20,10 +20,9 @@ from ...errors import CourseError
 from ...meter import MemoryMeter
 from .. import measured
 from ..collectives.coordinator import SETTLE, Coordinator
-from ..collectives.fault import State
+from ..collectives.fault import RankReport, State
 from ..copies import Copies
 from ..errors.message import error_of
-from ..errors.rank_error import RankReport
 from ..outcome import Outcome
 from ..rank_threads import interrupts, one_process, process_state, stopping
 from ..source_lines import source_line_of
