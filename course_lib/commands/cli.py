@@ -11,9 +11,7 @@ from typing import Any
 
 from course_lib.commands import doctor, lab
 from course_lib.errors import CourseError
-from course_lib.progress import Progress
-from course_lib.progress.course_map import CourseMap
-from course_lib.progress.lessons import NOTEBOOKS, lessons
+from course_lib.progress import NOTEBOOKS, CourseMap, Progress, lessons
 
 Subcommands = Any  # argparse does not name the type of what add_subparsers() returns
 
@@ -126,7 +124,7 @@ def world(name: str) -> str:
 
 
 def run_rerun(options: argparse.Namespace) -> int:
-    from course_lib.planner.hardware import hardware
+    from course_lib.planner import hardware
 
     try:
         machine = hardware(options.hardware)

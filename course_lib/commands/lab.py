@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import CourseError
-from ..progress.lessons import NOTEBOOKS
+from ..progress import NOTEBOOKS
 
 FIRST_LESSON = "00-start-here.ipynb"
 

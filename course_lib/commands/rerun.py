@@ -21,9 +21,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 from ..errors import CourseError
-from ..planner.cost import bus_bandwidth, seconds
-from ..planner.hardware import Hardware
-from ..planner.volume import PASSES
+from ..planner import PASSES, Hardware, bus_bandwidth, seconds
 from ..world import World, journal
 
 CELL_SECONDS = 600

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CourseError
-from ..progress.lessons import Lesson, lessons, parse_notebook
+from ..progress import Lesson, lessons, parse_notebook
 from .judge import judge
 from .kernel import Ran, claimed, handed_in, run
 from .limits import Limits

@@ -16,7 +16,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from ..progress.lessons import named
+from ..progress import named
 from .limits import KEEPER, POLL_SECONDS, Limits, Watch
 
 TAKE = "__import__('course_lib.grading.capture', fromlist=['capture']).capture({name!r}, {file!r}, earlier={earlier})"

@@ -1,15 +1,19 @@
 """What ranks did: what each held, what it sent, and when. Handed records, it imports nothing of ours but errors."""
 
-from .comm import CommCall, Communication
+from .allocator import ALLOCATORS
+from .comm import CommCall, Communication, matrix, meaning
 from .cuda import CudaMemory, cuda_snapshot
 from .holders import who_holds
 from .ledger import CATEGORIES
 from .memory import MemoryEvent, MemoryReport, Snapshot, StillHeld
 from .memory_meter import MemoryMeter, mark
+from .operators import current, unwatched, watched_again
 from .peak import Holding, Peak
-from .timeline import CallInterval, Interval, Timeline
+from .storages import storage_of, tensors_in
+from .timeline import CallInterval, Interval, Timeline, save_trace
 
 __all__ = [
+    "ALLOCATORS",
     "CATEGORIES",
     "CallInterval",
     "CommCall",
@@ -25,6 +29,14 @@ __all__ = [
     "StillHeld",
     "Timeline",
     "cuda_snapshot",
+    "current",
     "mark",
+    "matrix",
+    "meaning",
+    "save_trace",
+    "storage_of",
+    "tensors_in",
+    "unwatched",
+    "watched_again",
     "who_holds",
 ]

@@ -8,24 +8,63 @@ seconds         volume <- cost <- hardware;  work, schedule, hardware <- step
 the whole       memory, volume, step, explain <- plan <- choose;  deepspeed: others' estimates, to compare with
 """
 
+from .checks import known, whole
 from .choose import Candidate, Choice, choose
-from .cost import Group, Link, bus_bandwidth, fit, ring_seconds, tree_seconds
+from .cost import Group, Link, bus_bandwidth, fit, ring_seconds, seconds, tree_seconds
 from .deepspeed import estimate_zero2, estimate_zero3
+from .explain import duration, how, shortage, size
 from .hardware import HARDWARE, Hardware, hardware
 from .models import MODELS
 from .optimizers import OPTIMIZERS, Optimizer
-from .parts import CATEGORIES, MOMENTS, Part
+from .parts import AVERAGING, CATEGORIES, MOMENTS, STEP, Part
 from .plan import Plan, largest_params, plan
 from .precision import PRECISIONS, Precision
 from .schedule import Span, Timeline
-from .settings import Settings
+from .settings import CHECKPOINTING, Settings
 from .shapes import Model, Transformer
-from .volume import Collective
+from .volume import PASSES, Collective
 
 __all__ = [
-    "CATEGORIES", "HARDWARE", "MODELS", "MOMENTS", "OPTIMIZERS", "PRECISIONS",
-    "Candidate", "Choice", "Collective", "Group", "Hardware", "Link", "Model", "Optimizer", "Part", "Plan", "Precision",
-    "Settings", "Span", "Timeline", "Transformer",
-    "bus_bandwidth", "choose", "estimate_zero2", "estimate_zero3", "fit", "hardware", "largest_params", "plan",
-    "ring_seconds", "tree_seconds",
-]  # fmt: skip
+    "AVERAGING",
+    "CATEGORIES",
+    "CHECKPOINTING",
+    "HARDWARE",
+    "MODELS",
+    "MOMENTS",
+    "OPTIMIZERS",
+    "PASSES",
+    "PRECISIONS",
+    "STEP",
+    "Candidate",
+    "Choice",
+    "Collective",
+    "Group",
+    "Hardware",
+    "Link",
+    "Model",
+    "Optimizer",
+    "Part",
+    "Plan",
+    "Precision",
+    "Settings",
+    "Span",
+    "Timeline",
+    "Transformer",
+    "bus_bandwidth",
+    "choose",
+    "duration",
+    "estimate_zero2",
+    "estimate_zero3",
+    "fit",
+    "hardware",
+    "how",
+    "known",
+    "largest_params",
+    "plan",
+    "ring_seconds",
+    "seconds",
+    "shortage",
+    "size",
+    "tree_seconds",
+    "whole",
+]

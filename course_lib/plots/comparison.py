@@ -16,8 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..planner import Plan
-from ..planner.explain import how, size
+from ..planner import Plan, how, size
 from .memory import CATEGORIES
 from .picture import INK, PALETTE, Picture, drawing, in_bytes, picture
 

@@ -10,9 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 
-from ..planner import Hardware, Plan, Span, Timeline, hardware
-from ..planner.explain import duration, how, size
-from ..planner.parts import AVERAGING, STEP
+from ..planner import AVERAGING, STEP, Hardware, Plan, Span, Timeline, duration, hardware, how, size
 from .memory import CATEGORIES
 from .picture import INK, PAPER, Picture
 

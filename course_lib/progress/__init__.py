@@ -1,5 +1,22 @@
 """The learner's record: attempts, answers, predictions, and the map of the course."""
 
+from .course_map import CourseMap, Item, Stop
+from .lessons import NOTEBOOKS, Lesson, lessons, named, parse_notebook
 from .progress import Answer, Attempt, ExerciseProgress, Prediction, Progress, Summary
 
-__all__ = ["Answer", "Attempt", "ExerciseProgress", "Prediction", "Progress", "Summary"]
+__all__ = [
+    "NOTEBOOKS",
+    "Answer",
+    "Attempt",
+    "CourseMap",
+    "ExerciseProgress",
+    "Item",
+    "Lesson",
+    "Prediction",
+    "Progress",
+    "Stop",
+    "Summary",
+    "lessons",
+    "named",
+    "parse_notebook",
+]

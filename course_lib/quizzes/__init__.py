@@ -9,6 +9,7 @@ Imports point one way: review -> registry; registry, sitting -> quiz -> choice, 
 from .choice import Choice, Option
 from .feedback import Feedback
 from .numeric import Mistake, Numeric
+from .quantities import Unreadable, read, write
 from .quiz import Problem, Question, Quiz
 from .registry import Registry, get, names, register
 from .review import review
@@ -28,8 +29,11 @@ __all__ = [
     "Score",
     "Sitting",
     "Turn",
+    "Unreadable",
     "get",
     "names",
+    "read",
     "register",
     "review",
+    "write",
 ]

@@ -10,8 +10,7 @@ from .. import exercises, quizzes
 from ..errors import CourseError
 from ..exercises import Exercise, Verdict
 from ..progress import Attempt as StoredAttempt
-from ..progress.course_map import CourseMap
-from ..progress.lessons import lessons
+from ..progress import CourseMap, lessons
 from .attempt import Attempt, Hint
 from .exercise_widget import ExerciseWidget
 from .guess import Guess

@@ -8,8 +8,7 @@ from typing import SupportsFloat
 
 from ..errors import CourseError
 from ..progress import Progress
-from ..quizzes import Numeric
-from ..quizzes.quantities import Unreadable, read, write
+from ..quizzes import Numeric, Unreadable, read, write
 
 
 @dataclass(frozen=True, kw_only=True)

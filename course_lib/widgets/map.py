@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from urllib.parse import quote
 
-from ..progress.course_map import CourseMap, Item, Stop
+from ..progress import CourseMap, Item, Stop
 from .style import SHEET, inline
 
 LEFT = ".course-widget.course-card table :is(th, td, caption) { text-align: left; }"  # JupyterLab says: right

@@ -7,11 +7,8 @@ from typing import Any
 
 from ipywidgets import HTML, BoundedIntText, Dropdown, HBox, Layout, VBox
 
-from ..planner import HARDWARE, MODELS, PRECISIONS, Hardware, Plan, plan
-from ..planner.checks import known, whole
-from ..planner.explain import shortage, size
-from ..planner.settings import CHECKPOINTING
-from ..plots.plan import plot_plan
+from ..planner import CHECKPOINTING, HARDWARE, MODELS, PRECISIONS, Hardware, Plan, known, plan, shortage, size, whole
+from ..plots import plot_plan
 from .style import alert, display_with_text, markup, note, sheet
 
 STAGES = {

@@ -6,7 +6,7 @@ from typing import SupportsFloat
 
 from ipywidgets import HTML, Button, Layout, VBox
 
-from ..quizzes.quantities import Unreadable
+from ..quizzes import Unreadable
 from .guess import Guess, Outcome
 from .message_order import keep_order
 from .number_field import NumberField

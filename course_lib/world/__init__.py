@@ -3,9 +3,25 @@
 `World.run` calls a function on every rank; `Run` is what came of it; `RankError` tells what went wrong.
 """
 
+from .collectives.call import Call
 from .collectives.fault import RankReport
-from .errors.rank_error import RankError
+from .errors.rank_error import RankError, grouped, quoted, who
+from .measured import communication
+from .rank_threads.interrupts import put_off
 from .run import Run
+from .source_lines import is_learners
 from .world import World
 
-__all__ = ["RankError", "RankReport", "Run", "World"]
+__all__ = [
+    "Call",
+    "RankError",
+    "RankReport",
+    "Run",
+    "World",
+    "communication",
+    "grouped",
+    "is_learners",
+    "put_off",
+    "quoted",
+    "who",
+]

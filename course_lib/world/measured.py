@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableSet
 from contextlib import contextmanager
 from itertools import chain
 
-from ..meter import MemoryMeter, arithmetic, owners
-from ..meter.comm import CommCall, Communication, meaning
-from ..meter.timeline import Timeline
+from ..meter import CommCall, Communication, MemoryMeter, Timeline, arithmetic, meaning, owners
 from .collectives.call import Call
 from .source_lines import SourceLine, is_learners
 from .torch_hooks.patching import replaced

@@ -8,9 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
-from ..meter import MemoryReport
-from ..meter.comm import Communication, matrix
-from ..meter.timeline import Timeline, save_trace
+from ..meter import Communication, MemoryReport, Timeline, matrix, save_trace
 from . import measured
 from .collectives.call import Call
 from .outcome import Outcome

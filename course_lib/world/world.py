@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..errors import CourseError
-from ..meter.allocator import ALLOCATORS
+from ..meter import ALLOCATORS
 from . import journal
 from .backends import chosen
 from .errors.rank_error import RankError

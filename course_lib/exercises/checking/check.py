@@ -14,8 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CourseError
-from ...world import RankError, World
-from ...world.rank_threads.interrupts import put_off
+from ...world import RankError, World, put_off
 from .compare import findings
 from .diagnose import known_mistake
 from .findings import Finding, Verdict

@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Iterator
 
 from ...errors import CourseError
-from ...world import RankError
-from ...world.errors.rank_error import quoted
+from ...world import RankError, quoted
 from .findings import Finding, Row
 from .forms import recognise_form
 from .gap import Cause, Gap

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ...world.source_lines import is_learners
+from ...world import is_learners
 
 Watched = tuple[Any, str, Any]
 """A module or class, a name in it, and what belongs there."""

@@ -16,9 +16,7 @@ import torch.distributed as dist
 
 from ...errors import CourseError
 from ...meter import MemoryReport
-from ...world import RankError, World
-from ...world.collectives.call import Call
-from ...world.errors.rank_error import who
+from ...world import Call, RankError, World, who
 from .plain import Plain, plain
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from ...meter import Snapshot
-from ...world.errors.rank_error import grouped
+from ...world import grouped
 from .findings import Finding, Row
 from .observe import Observation, Trial
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...world.collectives.call import Call
+from ...world import Call
 from ..checking.findings import Finding, Row
 from ..checking.observe import Trial
 from ..checking.rules import only_calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...world.measured import communication
+from ...world import communication
 from ..checking.findings import Finding, Row
 from ..checking.observe import Observation, Trial
 from ..checking.rules import Rule

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...meter.storages import tensors_in
+from ...meter import tensors_in
 from ..error_report import Unfinished
 from ..source_lines import SourceLine, learner_line
 

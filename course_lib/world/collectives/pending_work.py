@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from ...meter.storages import storage_of, tensors_in
+from ...meter import storage_of, tensors_in
 from ..source_lines import called_from_python
 from ..torch_hooks import private
 from .call import Call

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...meter.storages import tensors_in
+from ...meter import tensors_in
 
 _LISTS = {  # op: (the list with one tensor for each rank, the single tensor, where the list is needed)
     "all_gather": ("output_tensors", "input_tensors", "everywhere"),

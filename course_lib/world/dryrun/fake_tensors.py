@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
-from ...meter.operators import current, watched_again
-from ...meter.storages import tensors_in
+from ...meter import current, tensors_in, watched_again
 from ..copies import Copies
 from ..torch_hooks import interposer
 from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels

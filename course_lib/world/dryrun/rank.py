@@ -18,8 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...meter import MemoryMeter
-from ...meter.storages import tensors_in
+from ...meter import MemoryMeter, tensors_in
 from ..collectives.call import Call
 from ..collectives.recorder import CallRecorder
 from ..error_report import ErrorReport

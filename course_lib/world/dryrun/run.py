@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from ...errors import CourseError
-from ...meter import MemoryReport
-from ...meter.comm import Communication
+from ...meter import Communication, MemoryReport
 from .. import measured
 from ..outcome import Outcome
 from ..run import Run, shortened

@@ -20,9 +20,7 @@ from typing import Any
 
 import torch
 
-from ...meter import MemoryMeter
-from ...meter.operators import unwatched
-from ...meter.storages import tensors_in
+from ...meter import MemoryMeter, tensors_in, unwatched
 from ..collectives.call import Call
 from ..collectives.fault import Stopped
 from ..collectives.pending import PendingCall

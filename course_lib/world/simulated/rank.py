@@ -13,8 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...meter import MemoryMeter
-from ...meter.operators import unwatched
+from ...meter import MemoryMeter, unwatched
 from ..collectives.fault import Fault, State, Stopped
 from ..copies import Copies
 from ..error_report import ErrorReport

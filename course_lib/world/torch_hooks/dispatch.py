@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...meter.storages import tensors_in
+from ...meter import tensors_in
 from . import private
 
 if TYPE_CHECKING:
