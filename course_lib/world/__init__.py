@@ -6,10 +6,10 @@
 from .collectives.call import Call
 from .collectives.fault import RankReport
 from .errors.rank_error import RankError, grouped, quoted, who
+from .learner_code import is_learners
 from .measured import communication
 from .rank_threads.interrupts import put_off
 from .run import Run
-from .source_lines import is_learners
 from .world import World
 
 __all__ = [

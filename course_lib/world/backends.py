@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import CourseError
-from .outcome import Outcome
-from .run import Run
+from .run import Outcome, Run
 
 if TYPE_CHECKING:
     from .processes.pool import Pool

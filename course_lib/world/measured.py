@@ -8,7 +8,7 @@ from itertools import chain
 
 from ..meter import CommCall, Communication, MemoryMeter, Timeline, arithmetic, meaning, owners
 from .collectives.call import Call
-from .source_lines import SourceLine, is_learners
+from .learner_code import SourceLine, is_learners
 from .torch_hooks.patching import replaced
 
 

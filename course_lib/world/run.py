@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,30 @@ from ..errors import CourseError
 from ..meter import Communication, MemoryReport, Timeline, matrix, save_trace
 from . import measured
 from .collectives.call import Call
-from .outcome import Outcome
 
 if TYPE_CHECKING:
     from ..plots import Picture
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run gave, by rank.
+
+    Attributes:
+        results: what was returned.
+        output: what was printed.
+        calls: the calls on other ranks, in their order.
+        started: when the run began, in seconds of `time.perf_counter`.
+        spans: when the rank entered the function and when it left, likewise.
+        memory: what the rank held; nothing where that was not measured.
+    """
+
+    results: list[Any]
+    output: list[str]
+    calls: list[list[Call]]
+    started: float
+    spans: list[tuple[float, float]]
+    memory: list[MemoryReport]
 
 
 class Run(Sequence[Any]):

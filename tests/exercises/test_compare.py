@@ -13,7 +13,7 @@ from course_lib.exercises.checking.compare import findings
 from course_lib.exercises.checking.plain import Array, Opaque, difference, plain, same
 from course_lib.exercises.checking.texts import pair, short
 from course_lib.world.collectives.call import Call
-from course_lib.world.source_lines import SourceLine
+from course_lib.world.learner_code import SourceLine
 from tests.exercises.sample import MEAN
 
 TOLERANCE = 1e-5

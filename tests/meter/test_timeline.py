@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import World
 from course_lib.meter import CommCall, Timeline
 from course_lib.meter.timeline import save_trace
-from course_lib.world.source_lines import SourceLine
+from course_lib.world.learner_code import SourceLine
 
 LATE = 0.1  # seconds
 

@@ -21,10 +21,10 @@ from course_lib.world import results
 from course_lib.world.cluster.backend import check
 from course_lib.world.cluster.remote_worker import RemoteWorker
 from course_lib.world.collectives.call import Call
+from course_lib.world.learner_code import SourceLine
 from course_lib.world.processes.framing import framed
 from course_lib.world.processes.messages import Finished
 from course_lib.world.processes.placement import LOOPBACK, Machine, a_gpu_each, evenly, sharing
-from course_lib.world.source_lines import SourceLine
 from tests.world.engines import ROOT, Engines
 from tests.world.programs import failure, total, train
 

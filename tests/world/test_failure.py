@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
 from course_lib import RankError, World
-from course_lib.world import source_lines
+from course_lib.world import learner_code
 from course_lib.world.simulated.rank import Rank
 from tests.world import programs
 from tests.world.programs import lines, total
@@ -645,7 +645,7 @@ def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(backend, tmp_path, 
 def test_code_that_a_library_executes_is_no_line_of_the_learners():
     variables = {}
     exec("import sys; frame = sys._getframe()", variables)
-    source_line = source_lines.source_line_on(variables["frame"])
+    source_line = learner_code.source_line_on(variables["frame"])
     assert (
         source_line is not None
         and source_line.function == "test_code_that_a_library_executes_is_no_line_of_the_learners"

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from course_lib import RankError, World
 from course_lib.world.collectives.call import Call
+from course_lib.world.learner_code import SourceLine
 from course_lib.world.processes import run_loop
 from course_lib.world.processes.fork_server import PID
 from course_lib.world.processes.framing import framed
@@ -24,7 +25,6 @@ from course_lib.world.processes.messages import TELL_STACK, OutsideGroup
 from course_lib.world.processes.pool import pool
 from course_lib.world.processes.run_loop import RunLoop
 from course_lib.world.processes.worker_handle import WorkerHandle
-from course_lib.world.source_lines import SourceLine
 from tests.world import programs
 from tests.world.programs import lines, total
 

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from ...meter import tensors_in
-from ..error_report import Unfinished
-from ..source_lines import SourceLine, learner_line
+from ..learner_code import SourceLine, Unfinished, learner_line
 
 # The op that a learner knows, for each c10d operator.
 OPS = {

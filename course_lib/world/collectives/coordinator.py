@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..source_lines import SourceLine
+from ..learner_code import SourceLine
 from .call import Call
 from .fault import Fault, Kind, RankReport, State
 from .matching import Matching

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal
 
-from ..error_report import ErrorReport
-from ..source_lines import SourceLine
+from ..learner_code import ErrorReport, SourceLine
 from .call import Call
 
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ...meter import storage_of, tensors_in
-from ..source_lines import called_from_python
+from ..learner_code import called_from_python
 from ..torch_hooks import private
 from .call import Call
 from .pending import Future, Identity, PendingCall, delivered

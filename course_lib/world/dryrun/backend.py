@@ -20,8 +20,8 @@ from .. import measured
 from ..collectives.fault import RankReport
 from ..errors.message import MORE_TIME, RUN_AGAIN, still_busy
 from ..errors.rank_error import Interrupted, RankError, advice_for, quoted
+from ..learner_code import source_line_of
 from ..rank_threads import interrupts, process_state, stopping
-from ..source_lines import source_line_of
 from ..torch_hooks import interposer, private
 from ..torch_hooks.patching import Replacement, SharedContext, replaced
 from .fake_patches import stand_ins

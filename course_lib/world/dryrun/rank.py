@@ -21,10 +21,9 @@ import torch.distributed as dist
 from ...meter import MemoryMeter, tensors_in
 from ..collectives.call import Call
 from ..collectives.recorder import CallRecorder
-from ..error_report import ErrorReport
+from ..learner_code import ErrorReport, learner_line
 from ..rank_threads.rank_state import RankState
 from ..rank_threads.stopping import Stoppable
-from ..source_lines import learner_line
 from ..torch_hooks import interposer, private
 from .fake_tensors import FakeCopies, NoNumbers, WithoutNumbers
 

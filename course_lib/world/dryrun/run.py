@@ -10,8 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from ...errors import CourseError
 from ...meter import Communication, MemoryReport
 from .. import measured
-from ..outcome import Outcome
-from ..run import Run, shortened
+from ..run import Outcome, Run, shortened
 
 _Value = TypeVar("_Value")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...errors import CourseError, wrapped
 from ..collectives.fault import RankReport
-from ..source_lines import SourceLine
+from ..learner_code import SourceLine
 
 _ADVICE = {
     "trying to initialize the default process group twice": (

@@ -11,8 +11,8 @@ from typing import Any
 from ...errors import CourseError
 from .. import copies, results
 from ..errors.message import error_of
-from ..outcome import Outcome
 from ..rank_threads import interrupts
+from ..run import Outcome
 from .messages import Job
 from .placement import Machine, Place, evenly
 from .pool import Pool, pool

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import suppress
 
-from ..source_lines import is_learners_file
+from ..learner_code import is_learners_file
 
 
 class FreshImports:

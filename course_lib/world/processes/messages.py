@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from ...meter import MemoryReport
 from ..collectives.call import Call
-from ..error_report import ErrorReport
+from ..learner_code import ErrorReport, SourceLine
 from ..results import Packed
-from ..source_lines import SourceLine
 from .placement import Place
 
 STOP, TELL_STACK = signal.SIGUSR1, signal.SIGUSR2

@@ -26,7 +26,7 @@ from ..collectives.fault import Stopped
 from ..collectives.pending import PendingCall
 from ..collectives.pending_work import Promises, pending_work
 from ..collectives.recorder import CallRecorder, is_asynchronous
-from ..source_lines import learner_line, source_line_of
+from ..learner_code import learner_line, source_line_of
 from ..torch_hooks import private
 from .messages import (
     STOP,

@@ -16,7 +16,7 @@ from typing import Any
 from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import Fault, RankReport, State
 from ..collectives.pending import PendingCall
-from ..source_lines import SourceLine, source_line_in_dump
+from ..learner_code import SourceLine, source_line_in_dump
 from .messages import (
     TELL_STACK,
     Blocked,

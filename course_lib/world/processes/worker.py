@@ -30,10 +30,9 @@ import torch.distributed as dist
 from ...meter import MemoryMeter
 from .. import copies, measured, results
 from ..collectives.fault import Stopped
-from ..error_report import ErrorReport
+from ..learner_code import ErrorReport, importing
 from ..rank_threads.rank_state import rank_variables, seed_process
 from ..rank_threads.stopping import untold
-from ..source_lines import importing
 from ..torch_hooks import interposer, private
 from ..torch_hooks.gloo import loopback
 from .framing import Frames, framed

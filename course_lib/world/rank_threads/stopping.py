@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ..collectives.fault import Stopped
-from ..source_lines import importing, stack_of
+from ..learner_code import importing, stack_of
 from . import interrupts
 from .rank_state import RankState
 

@@ -23,9 +23,9 @@ from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import RankReport, State
 from ..copies import Copies
 from ..errors.message import error_of
-from ..outcome import Outcome
+from ..learner_code import source_line_of
 from ..rank_threads import interrupts, one_process, process_state, stopping
-from ..source_lines import source_line_of
+from ..run import Outcome
 from ..torch_hooks import gloo
 from .coordinator import ThreadCoordinator
 from .open_files import Promise, connections

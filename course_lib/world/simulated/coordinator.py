@@ -15,7 +15,7 @@ from ..collectives.fault import Fault, State, Stopped
 from ..collectives.pending import Identity, PendingCall
 from ..collectives.pending_work import Promises, pending_work
 from ..collectives.recorder import CallRecorder, is_asynchronous
-from ..source_lines import learner_line
+from ..learner_code import learner_line
 from ..torch_hooks import private
 
 

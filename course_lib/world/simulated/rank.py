@@ -16,7 +16,7 @@ import torch.distributed as dist
 from ...meter import MemoryMeter, unwatched
 from ..collectives.fault import Fault, State, Stopped
 from ..copies import Copies
-from ..error_report import ErrorReport
+from ..learner_code import ErrorReport
 from ..rank_threads.rank_state import RankState
 from ..rank_threads.stopping import Stoppable
 from ..torch_hooks import interposer, private
