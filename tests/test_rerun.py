@@ -6,10 +6,11 @@ import nbformat
 import pytest
 
 from course_lib import CourseError, World
+from course_lib.commands import journal
 from course_lib.commands.cli import main
 from course_lib.commands.rerun import rerun, table
 from course_lib.planner.hardware import HARDWARE
-from course_lib.world import journal
+from course_lib.world import world
 
 LESSON = """
 import torch, torch.distributed as dist
@@ -27,9 +28,11 @@ def notebook(path: Path, *cells: str) -> Path:
     return path
 
 
-def test_a_run_is_noted_where_somebody_asked_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_journal_has_a_line_for_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "observers", observers := [])
+    monkeypatch.setattr(world, "observers", observers)
     World(2).run(int)
-    monkeypatch.setenv(journal.VARIABLE, str(tmp_path / "journal"))
+    journal.install(str(tmp_path / "journal"))
     World(2).run(int)
     World(3, measure=False).run(int)
 

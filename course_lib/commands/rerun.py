@@ -22,7 +22,8 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 from ..errors import CourseError
 from ..planner import PASSES, Hardware, bus_bandwidth, seconds
-from ..world import World, journal
+from ..world import World
+from . import journal
 
 CELL_SECONDS = 600
 """The longest that one cell may take."""
@@ -121,10 +122,13 @@ def _execute(notebook: nbformat.NotebookNode, world: str) -> tuple[str, list[jou
     """Run all cells; why that ended early, if it did, and what ran on worlds."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "journal"
-        environment = os.environ | {"COURSE_HOME": scratch, "COURSE_WORLD": world, journal.VARIABLE: str(file)}
+        environment = os.environ | {"COURSE_HOME": scratch, "COURSE_WORLD": world}
+        installed = f"from course_lib.commands import journal; journal.install({str(file)!r})"
         failed = ""
         try:
-            NotebookClient(notebook, kernel_name="python3", timeout=CELL_SECONDS).execute(env=environment)
+            client = NotebookClient(notebook, kernel_name="python3", timeout=CELL_SECONDS)
+            client.extra_arguments = [f"--IPKernelApp.exec_lines={installed}"]
+            client.execute(env=environment)
         except CellExecutionError as error:
             failed = f"{error.ename}: {error.evalue}"
         except (CellTimeoutError, DeadKernelError) as error:

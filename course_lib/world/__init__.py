@@ -10,7 +10,7 @@ from .learner_code import is_learners
 from .measured import communication
 from .rank_threads.interrupts import put_off
 from .run import Run
-from .world import World
+from .world import World, observers
 
 __all__ = [
     "Call",
@@ -21,6 +21,7 @@ __all__ = [
     "communication",
     "grouped",
     "is_learners",
+    "observers",
     "put_off",
     "quoted",
     "who",

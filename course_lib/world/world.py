@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from ..errors import CourseError
 from ..meter import ALLOCATORS
-from . import journal
 from .backends import chosen
 from .errors.rank_error import RankError
 from .run import Run, shortened
@@ -115,9 +114,16 @@ class World:
         if not self._entry.streams:
             show(outcome.output)
         run = self._entry.told(outcome)
-        if self.backend != "dryrun":  # which is the same everywhere, and takes no time
-            journal.note(getattr(fn, "__name__", type(fn).__name__), run, measured=self.measure)
+        for observer in observers:
+            observer(getattr(fn, "__name__", type(fn).__name__), self, run)
         return run
+
+
+observers: list[Callable[[str, World, Run], None]] = []
+"""Functions that are called after each run with the function's name, the world and the run.
+
+The list is one for the process: a command installs an observer before the learner's code makes its worlds.
+"""
 
 
 def show(output: Sequence[str]) -> None:

@@ -1,17 +1,14 @@
-"""A line for each run of a world, in the file that `$COURSE_JOURNAL` names: by it, runs on two worlds are compared."""
+"""A line for each run of a world, in a file. `course rerun` compares the files of two executions of a lesson."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .run import Run
-
-VARIABLE = "COURSE_JOURNAL"
+from ..world import Run, World, observers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +42,15 @@ class Entry:
     collectives: tuple[Collective, ...]
 
 
-def note(function: str, run: Run, *, measured: bool) -> None:
-    """Write the line of `run`, whose memory was `measured` or not, where somebody asked for it."""
-    if VARIABLE in os.environ:
-        with Path(os.environ[VARIABLE]).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(_entry(function, run, measured))) + "\n")
+def install(path: str) -> None:
+    """Write a line to the file at `path` after every run of this process, except dry runs, which take no time."""
+
+    def note(function: str, world: World, run: Run) -> None:
+        if world.backend != "dryrun":
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(_entry(function, run, world.measure))) + "\n")
+
+    observers.append(note)
 
 
 def read(path: Path) -> Iterator[Entry]:
