@@ -12,7 +12,7 @@ from course_lib.progress import Progress
 from course_lib.quizzes import Choice, Numeric, Option, Question, Quiz
 from course_lib.widgets.quiz_widget import AnyOf, Card, Number, OneOf, QuizWidget
 from course_lib.widgets.style import alert, inline, markup, plain
-from tests.sample_quiz import QUIZ, secrets
+from tests.quizzes.sample_quiz import QUIZ, secrets
 
 ROOT = Path(__file__).parents[2]
 
@@ -268,7 +268,7 @@ def test_answers_that_cannot_be_stored_are_told(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_saved_notebook_shows_the_questions_and_no_answer() -> None:
     imports = "from course_lib.progress import Progress\nfrom course_lib.widgets.quiz_widget import QuizWidget\n"
-    source = f"{imports}from tests.sample_quiz import QUIZ\nQuizWidget(QUIZ, Progress())"
+    source = f"{imports}from tests.quizzes.sample_quiz import QUIZ\nQuizWidget(QUIZ, Progress())"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     place = {"metadata": {"path": ROOT}}
     NotebookClient(notebook, timeout=60, kernel_name="python3", resources=place).execute()

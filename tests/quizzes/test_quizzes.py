@@ -10,7 +10,7 @@ import pytest
 
 from course_lib import CourseError
 from course_lib.quizzes import Answer, Choice, Mistake, Numeric, Option, Question, Quiz, Registry, Sitting
-from tests.sample_quiz import QUIZ, secrets
+from tests.quizzes.sample_quiz import QUIZ, secrets
 
 ONE, SEVERAL, DRAWN, EXACT = QUIZ.questions
 

@@ -18,7 +18,7 @@ import torch
 from course_lib.commands import doctor
 from course_lib.commands.doctor import Finding
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 OK = Finding(name="Python", status="ok", value="3.11")
 WARN = Finding(name="Chromium", status="warn", value="not found", remedy="apt-get install chromium")
 MISSING = Finding(name="torch", status="missing", value="does not import", remedy="install it")
