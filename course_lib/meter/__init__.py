@@ -1,4 +1,5 @@
-"""What ranks did: what each held, what it sent, and when. Handed records, it imports nothing of ours but errors."""
+"""The memory, communication and time of each rank in a run. This package imports none of our packages except
+`errors`."""
 
 from .allocator import ALLOCATORS
 from .comm import CommCall, Communication, matrix, meaning

@@ -1,4 +1,4 @@
-"""How many bytes an allocator hands out for a tensor, which is seldom the number that was asked for."""
+"""The bytes that an allocator uses for a tensor, which are often more than were requested."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ BLOCK_BYTES = 512
 """CUDA's caching allocator rounds every request up to a multiple of this (`kMinBlockSize`)."""
 
 SEGMENT_BYTES = 2 * 2**20
-"""For a large request it gets memory from the driver in multiples of this (`kRoundLarge`) ..."""
+"""For a large request, the allocator gets memory from the driver in multiples of this (`kRoundLarge`)."""
 
 LARGE_BYTES = 10 * 2**20
-"""... from this size on (`kMinLargeAlloc`)."""
+"""A request is large from this size on (`kMinLargeAlloc`)."""
 
 SPLIT_BYTES = 2**20
-"""What is left of a segment becomes a free block if it is larger than this (`kSmallSize`); else the tensor has it."""
+"""The rest of a segment becomes a free block if it is larger than this (`kSmallSize`). If not, the tensor keeps it."""
 
 
 def exact(nbytes: int) -> int:
-    """Just what was asked for."""
+    """Return `nbytes` unchanged."""
     return nbytes
 
 
 def cuda(nbytes: int) -> int:
-    """What `torch.cuda.memory_allocated` grows by, for a tensor that gets fresh memory.
+    """Return how much `torch.cuda.memory_allocated` grows for a tensor that gets fresh memory.
 
-    A freed block that is used again may have been cut otherwise, which moves a large tensor by less than 1 MiB.
+    A reused block may have been cut to a different size, which changes a large tensor by less than 1 MiB.
     Source: `round_size`, `get_allocation_size` and `should_split` in torch's c10/cuda/CUDACachingAllocator.cpp.
     """
     block = _round_up(nbytes, BLOCK_BYTES)
-    if block < LARGE_BYTES:  # cut from a segment of 2 or 20 MiB that it shares with others
+    if block < LARGE_BYTES:  # cut from a shared segment of 2 or 20 MiB
         return block
     segment = _round_up(block, SEGMENT_BYTES)
     return block if segment - block > SPLIT_BYTES else segment
@@ -40,4 +40,4 @@ def _round_up(nbytes: int, of: int) -> int:
 
 
 ALLOCATORS: dict[str | None, Callable[[int], int]] = {None: exact, "cuda": cuda}
-"""By the name that `World(allocator=...)` takes."""
+"""Size functions by the name that `World(allocator=...)` takes."""

@@ -1,9 +1,9 @@
-"""Seeing arithmetic where Python asks for it, before it reaches torch's dispatcher.
+"""Watch arithmetic at the Python methods, before it reaches torch's dispatcher, because that is faster.
 
-An operator that `operators` sees gives up the GIL three times where it would once, and an update by a number, such as
-`x *= 2.5`, once more, to convert the number. An optimizer's step is hundreds of small operators in a row, in which the
-ranks of a kernel would mostly wait for each other. So the methods that such steps are written in have stand-ins:
-torch's own is called with the key left out, and what it returns is told, as a kernel of `operators` does.
+An operator that `operators` watches releases the GIL three times instead of once. An update by a number, such as
+`x *= 2.5`, releases it once more, to convert the number. An optimizer's step is hundreds of small operators in a row,
+so the ranks of a kernel would mostly wait for each other. Therefore the methods that such steps use are replaced: the
+replacement calls torch's method with the dispatch key excluded and reports the result, as a kernel of `operators` does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .operators import current, is_left_out, unseen
 
 
 def stand_ins() -> Iterator[tuple[type, str, Callable[..., Any]]]:
-    """What stands in for methods of `Tensor`: owner, name and what stands in."""
+    """Yield replacements for methods of `Tensor`: owner, name, replacement."""
     yield Tensor, "sqrt", _making(Tensor.sqrt, "sqrt")
     for operator, python in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("div", "truediv")):
         for name in (operator, f"__{python}__"):
@@ -35,7 +35,7 @@ _OPERANDS = _NUMBERS | _PLAIN
 
 
 def _making(method: Callable[..., Any], operator: str) -> Callable[..., Any]:
-    """A method that returns a new tensor."""
+    """Wrap a method that returns a new tensor."""
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -50,7 +50,7 @@ def _making(method: Callable[..., Any], operator: str) -> Callable[..., Any]:
 
 
 def _updating(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that changes a tensor; by a number, it makes nothing but that number anew."""
+    """Wrap a method that changes a tensor. If the operand is a number, the method allocates nothing but that number."""
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -62,11 +62,13 @@ def _updating(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_seen(tensor: Tensor) -> bool:
-    """Whether the calling thread is in sight, and only torch's own code is called for `tensor`: a subclass, or a mode
-    of `torch.overrides`, could make whatever it likes."""
+    """Return whether the calling thread is watched and `tensor` runs only torch's own code.
+
+    A subclass, or a mode of `torch.overrides`, could run any code.
+    """
     return (
         type(tensor) in _PLAIN
-        and not torch._C._is_torch_function_mode_enabled()  # before `layout`, of which a mode would be told
+        and not torch._C._is_torch_function_mode_enabled()  # before `layout`, which a mode would intercept
         and not is_left_out()
         and tensor.layout is torch.strided
     )

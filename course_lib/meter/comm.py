@@ -1,27 +1,25 @@
-"""What each rank sent: every collective and message of a run, its bytes counted by meaning.
+"""The communication of each rank: every collective and message of a run, with the bytes that its meaning costs.
 
-Counted is what the meaning of a call costs on a ring of N members, whatever the backend at hand does (gloo's
-reduce-scatter, say, is an all-reduce inside). B stands for the bytes of the whole: of the tensor that every member
-has, or that they make or take apart together.
+The count is for a ring of N members, whatever the backend does (gloo's reduce-scatter, for example, is an all-reduce
+inside). B is the size of the whole: the tensor that every member has, or that the members assemble or split together.
 
     all_reduce                    2 (N-1)/N B   to the next member of the ring
     reduce_scatter, all_gather      (N-1)/N B   to the next member
     broadcast, reduce               (N-1)/N B   to the next member: the ring's N-1 hops of B, shared out evenly,
-                                                as each member's part depends on how far it stands from the root
-    gather                                B/N   each member but the root, to the root
+                                                because a member's share depends on its distance from the root
+    gather                                B/N   each member except the root, to the root
     scatter                               B/N   the root, to each other member
-    all_to_all                     its pieces   to the member that each is for, its own left out
+    all_to_all                     its pieces   to the member that each piece is for; its own piece stays
     send                                    B   to the receiver
     recv, barrier, new_group                0
 
 An all-reduce is a reduce-scatter and then an all-gather (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
 algorithms for clusters of workstations"; the ZeRO paper counts so too, in its section 7). Gather, scatter and
-all-to-all are sends and receives, as in NCCL. Shares are kept as exact fractions; `sent_bytes` is rounded down, once,
-after adding up.
+all-to-all are sends and receives, as in NCCL. Shares are exact fractions; `sent_bytes` is the sum, rounded down once.
 
-A call does not tell which of its bytes are padding, but code that pads may: by setting the attribute `padding_numel`
-on the whole tensor (the input of a reduce-scatter, the output of an all-gather) to the number of elements that stand
-for nothing. torch's own FSDP2 pads and does not tell.
+A call does not know which of its bytes are padding. Code that pads can declare it: set the attribute `padding_numel`
+on the whole tensor (the input of a reduce-scatter, the output of an all-gather) to the number of padding elements.
+torch's FSDP2 pads and does not declare it.
 """
 
 from __future__ import annotations
@@ -36,17 +34,17 @@ from typing import Protocol, TypeVar
 import torch
 
 _RING = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1, "reduce": 1}
-"""How often a ring carries (N-1)/N of the whole from each member to the next."""
+"""How many times a ring carries (N-1)/N of the whole from each member to the next."""
 
 OPS = (*_RING, "gather", "scatter", "all_to_all", "send", "recv", "barrier", "new_group")
 
 
 class Line(Protocol):
-    """A line of the learner's code; as text, where it stands."""
+    """A line of the learner's code. Its text form is the location."""
 
     @property
     def source(self) -> str:
-        """The line's own text."""
+        """The text of the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,21 +52,21 @@ class CommCall:
     """One rank's part in a collective, a message or a new group.
 
     Attributes:
-        op: what it means, one of `OPS`.
-        variant: the function of `torch.distributed` that does it, such as `all_gather_single`.
-        rank: the rank whose part this is.
+        op: the meaning of the call, one of `OPS`.
+        variant: the function of `torch.distributed` that was called, such as `all_gather_single`.
+        rank: the rank that made the call.
         ranks: the members of the group, by group rank.
         group_name: torch's name of the group.
-        root: the rank of `src` or `dst`, where the op has one.
-        dtype: of the tensors; None where there are none.
-        total_bytes: bytes of the whole; of an all-to-all, of what this rank brings.
+        root: the rank of `src` or `dst`, if the op has one.
+        dtype: of the tensors; None if there are none.
+        total_bytes: bytes of the whole; for an all-to-all, of this rank's input.
         padding_bytes: how many of them are known to be padding.
-        piece_bytes: of an all-to-all, how much this rank has for each group rank.
+        piece_bytes: for an all-to-all, the bytes that this rank has for each group rank.
         number: this rank's count of the variant in the group, from 1.
         line: the learner's line.
-        issued, matched, done: when its rank made it, when every member had made theirs, and when its bytes had
+        issued, matched, done: when the rank made the call, when every member had made it, and when its bytes had
             arrived, in seconds from the start of the run.
-        waited_from: from here to `done`, its rank did nothing but wait for it; inf where it never did.
+        waited_from: from this moment to `done`, the rank only waited for the call; inf if it never waited.
     """
 
     op: str
@@ -113,7 +111,7 @@ class CommCall:
 
     @property
     def sent_padding(self) -> Fraction:
-        """How many of them are padding, which is taken to be spread evenly."""
+        """How many of the sent bytes are padding. Padding is assumed to be spread evenly."""
         return self.sent * Fraction(self.padding_bytes, self.total_bytes) if self.padding_bytes else Fraction()
 
     @property
@@ -126,11 +124,11 @@ class CommCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Communication:
-    """What one rank sent in a run.
+    """The bytes that one rank sent in a run.
 
     Attributes:
-        rank: which one.
-        calls: the collectives, messages and new groups that it took part in, in their order.
+        rank: the rank.
+        calls: the collectives, messages and new groups that it took part in, in order.
     """
 
     rank: int
@@ -153,16 +151,16 @@ class Communication:
 
     @property
     def by_line(self) -> dict[str, int]:
-        """Bytes sent, by the learner's line: what an engine sends to set itself up stands apart from its steps."""
+        """Bytes sent, by the learner's line, which separates an engine's setup from its steps."""
         return _totals((f"{call.line}: {call.line.source}", call.sent) for call in self.calls)
 
     @property
     def by_rank(self) -> dict[int, int]:
-        """Bytes sent, by the rank that got them."""
+        """Bytes sent, by receiving rank."""
         return _totals(share for call in self.calls for share in call.shares.items())
 
     def count(self, op: str) -> int:
-        """How many calls mean `op`: `"all_gather"` counts each variant of it.
+        """Return the number of calls that mean `op`: `"all_gather"` counts all its variants.
 
         Raises:
             ValueError: there is no such op.
@@ -184,12 +182,12 @@ class Communication:
 
 
 def meaning(variant: str) -> str:
-    """The op behind a function's name: `all_gather` of `all_gather_single_coalesced`."""
+    """Return the op of a function by its name: `all_gather` for `all_gather_single_coalesced`."""
     return variant.removeprefix("monitored_").removesuffix("_coalesced").removesuffix("_single")
 
 
 def matrix(ranks: Sequence[Communication]) -> tuple[tuple[int, ...], ...]:
-    """Who sent how much to whom: `matrix(ranks)[a][b]` is how many bytes rank a sent to rank b."""
+    """Return the bytes sent between ranks: `matrix(ranks)[a][b]` is the number of bytes that rank a sent to rank b."""
     return tuple(tuple(rank.by_rank.get(peer, 0) for peer in range(len(ranks))) for rank in ranks)
 
 

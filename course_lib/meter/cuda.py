@@ -1,4 +1,4 @@
-"""What torch's own CUDA allocator says of a rank's GPU."""
+"""The memory of a rank's GPU, as torch's own CUDA allocator reports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import CourseError
 
 @dataclass(frozen=True, kw_only=True)
 class CudaMemory:
-    """What torch's CUDA allocator says of this process: it sees what a kernel needs for itself, too.
+    """The figures of torch's CUDA allocator for this process. They include the temporary memory of CUDA kernels.
 
     Attributes:
         allocated_bytes, max_allocated_bytes: `torch.cuda.memory_allocated`, and the most since the run began.
@@ -28,7 +28,7 @@ class CudaMemory:
 
     @staticmethod
     def now() -> CudaMemory | None:
-        """None where this process does not use CUDA."""
+        """Return the current figures, or None if this process does not use CUDA."""
         if not torch.cuda.is_initialized():
             return None
         return CudaMemory(
@@ -43,8 +43,8 @@ class CudaMemory:
 def cuda_snapshot(file: str | Path) -> Iterator[None]:
     """Record what the GPU's allocator does inside the block, each allocation with its lines, and write it to `file`.
 
-    For one rank, on which it is called: give each a file of its own, and put a few steps into the block, not a whole
-    training. pytorch.org/memory_viz shows the file. What the block raises does not keep it from being written.
+    The snapshot is of the rank that calls it. Give each rank its own file, and record a few steps, not a whole training
+    run. pytorch.org/memory_viz shows the file. It is written even if the block raises an exception.
 
     Raises:
         CourseError: this rank has no GPU.

@@ -1,4 +1,4 @@
-"""What autograd keeps, and what it is doing: the private side of autograd that the meter reads."""
+"""The tensors that autograd saves, and the node that it runs: all reads of autograd's private attributes are here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from .storages import plain, tensors_in
 
 
 def saved_for_backward(tensors: Iterable[Tensor]) -> Iterator[tuple[Tensor, str]]:
-    """Each tensor saved in the graph behind `tensors`, with the name of the node that will use it, such as MmBackward0.
+    """Yield each tensor saved in the graph behind `tensors`, with the name of the node that uses it, such as
+    MmBackward0.
 
-    What was saved through hooks is taken as they packed it: unpacking could compute it anew, as checkpointing does.
+    A tensor that was saved through hooks is yielded as they packed it. Unpacking could recompute it, as checkpointing
+    does.
     """
     waiting: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen = set(waiting)
@@ -39,19 +41,19 @@ def _kept_by(node: Any) -> Iterator[Any]:
         for one in saved if isinstance(saved, list | tuple) else [saved]:
             if one is not None:
                 yield one.data
-    yield from vars(node).values() if hasattr(node, "__dict__") else ()  # what a Function put on its ctx by itself
+    yield from vars(node).values() if hasattr(node, "__dict__") else ()  # attributes that a Function set on its ctx
 
 
 @cache
 def _saved_names(node_type: type) -> tuple[str, ...]:
-    """The names of a node's `SavedTensor`s, which torch calls `_raw_saved_...`."""
+    """Return the names of a node's `SavedTensor`s, which torch calls `_raw_saved_...`."""
     return tuple(name for name in dir(node_type) if name.startswith("_raw_saved_"))
 
 
 def makes_gradient(caller: FrameType | None) -> bool:
-    """Whether an operator that `caller` called is autograd's own, on the way to a leaf's `.grad`.
+    """Return whether `caller` called the operator as part of autograd, which accumulates a leaf's `.grad`.
 
-    A hook that runs after it is still inside the same node, but called from a frame of its own.
+    A hook that runs afterwards is still inside the same node, but called from a frame of its own.
     """
     if type(torch._C._current_autograd_node()).__name__ != "AccumulateGrad":
         return False

@@ -1,4 +1,4 @@
-"""What was held over time, in bounded space."""
+"""A rank's memory over time, in bounded space: recent changes one by one, earlier changes in groups."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ if TYPE_CHECKING:
     from .ledger import Block
 
 DETAILED = 20_000
-"""The latest changes, at least so many, are kept one by one ..."""
+"""At least this many of the latest changes are kept one by one."""
 
 GROUP = 100
-"""... and earlier ones in groups of so many."""
+"""Earlier changes are combined in groups of this size."""
 
 Change = tuple[float, int, int, str, dict[str, int]]
-"""Seconds, bytes held after it, the most since the one before, operator, and the difference to each category."""
+"""Seconds, bytes held afterwards, most bytes held since the previous change, operator, bytes added to each category."""
 
 
 class History:
-    """Every change to what a rank holds."""
+    """The allocations and frees of a rank, in order."""
 
     def __init__(self) -> None:
-        # Of the latest. Columns, not tuples, through which the garbage collector would look again and again.
+        # The latest changes are stored in columns, not in tuples: the garbage collector would traverse tuples
+        # repeatedly.
         self._seconds, self._deltas, self._currents = array("d"), array("q"), array("q")
         self._blocks: list[Block] = []
         self._earlier: list[Change] = []
 
     def add(self, seconds: float, block: Block, delta: int, current: int) -> None:
-        """`block` came or went at `seconds`: `delta` bytes more, which makes `current`."""
+        """Record that `block` was allocated or freed at `seconds`: `delta` bytes were added, which makes `current`."""
         self._seconds.append(seconds)
         self._blocks.append(block)
         self._deltas.append(delta)
@@ -39,7 +40,8 @@ class History:
             self._condense()
 
     def changes(self, started: float) -> Iterator[Change]:
-        """All changes since `started`, in their order; call it when as much is known of categories as ever will be."""
+        """Yield all changes since `started`, in order. Call it at the end, when the categories of all blocks are
+        known."""
         for seconds, current, highest, operator, deltas in self._earlier:
             yield seconds - started, current, highest, operator, deltas
         for seconds, block, delta, current in zip(
@@ -53,7 +55,7 @@ class History:
             deltas: defaultdict[str, int] = defaultdict(int)
             for number in group:
                 block = self._blocks[number]
-                block.told = _category(block)  # from now on, so that it goes from where it came to
+                block.told = _category(block)  # fixed now: the free must use the same category
                 deltas[block.told] += self._deltas[number]
             most = max(group, key=self._currents.__getitem__)
             seconds, current = self._seconds[group[-1]], self._currents[group[-1]]

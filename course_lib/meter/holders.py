@@ -1,7 +1,7 @@
-"""Who keeps the memory of a tensor from being freed.
+"""The references that keep the memory of a tensor from being freed.
 
-`gc.get_referrers` is all that Python offers here. Each call goes through every object there is, which takes some 20 ms
-in a notebook's kernel; so objects are asked about together, and not one by one.
+Python offers only `gc.get_referrers` for this. Each call traverses every object, which takes about 20 ms in a
+notebook's kernel. So one call asks about many objects together.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from .storages import plain, storage_of
 
 _HERE = os.path.join(os.path.dirname(__file__), "")
 _DEEPEST = 3
-"""Containers in containers that are looked through for a name."""
+"""The number of nested containers that are searched for a name."""
 
 
 def who_holds(tensor: Tensor) -> tuple[str, ...]:
-    """Everything that keeps the memory of `tensor`, a name for each where there is one.
+    """Return the name of everything that keeps the memory of `tensor`, as far as it has a name.
 
-    These are variables, attributes, globals and closures with the tensor or a view of it, on all threads and so on
-    all simulated ranks, and graphs that saved it for backward. It takes a tenth of a second: see the module.
+    These are variables, attributes, globals and closures with the tensor or a view of it, on all threads and therefore
+    on all simulated ranks, and graphs that saved it for backward. The call takes a tenth of a second: see the module.
     """
     storage = storage_of(next(plain(tensor)))
     return () if storage is None else holders(storage)
 
 
 def holders(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], bool] = lambda _: True) -> tuple[str, ...]:
-    """Everything that keeps `storage`; of running functions, those whose code `is_learners`."""
+    """Return the name of everything that keeps `storage`. Of running functions, only those in `is_learners` are
+    named."""
     found = _found(storage, is_learners)
-    if not found and gc.get_freeze_count():  # older objects are out of sight while ranks run: look at these, too
+    if not found and gc.get_freeze_count():  # while ranks run, older objects are frozen: search them, too
         gc.unfreeze()
         found = _found(storage, is_learners)
     return found or ("something that has no name",)
@@ -51,7 +52,7 @@ def _found(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], bool
     keeping = {id(one): one for one in tensors if any(storage_of(part) is storage for part in plain(one))}
     nodes = [node for part, node in saved_for_backward(tensors) if storage_of(part) is storage]
     found = [*_variables(keeping, is_learners), *_in_modules(keeping, modules)]
-    del objects, tensors, modules  # or `_names` would find these lists, too, and look for who holds them
+    del objects, tensors, modules  # if not, `_names` would find these lists, too
     found += _names(keeping, "", _DEEPEST)
     found += [f"autograd, which saved it for {node}" for node in nodes]
     return tuple(dict.fromkeys(found))
@@ -63,7 +64,7 @@ def _instances(objects: list[Any], of: type) -> list[Any]:
 
 
 def _variables(keeping: Mapping[int, Any], is_learners: Callable[[CodeType], bool]) -> Iterator[str]:
-    """Variables of running functions."""
+    """Yield variables of running functions."""
     threads = {thread.ident: thread for thread in threading.enumerate()}
     for ident, innermost in sys._current_frames().items():
         thread = threads.get(ident, threading.current_thread())
@@ -78,7 +79,7 @@ def _variables(keeping: Mapping[int, Any], is_learners: Callable[[CodeType], boo
 
 
 def variables(frame: FrameType) -> dict[str, Any]:
-    """The variables of a running function. `frame.f_locals` alone would itself hold them from then on."""
+    """Return the variables of a running function, without the reference to them that `frame.f_locals` keeps."""
     local = frame.f_locals
     found = dict(local)
     if type(local) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # since Python 3.13 it is only a view
@@ -100,7 +101,7 @@ def _in_modules(keeping: Mapping[int, Any], modules: list[nn.Module]) -> Iterato
 
 
 def _names(keeping: Mapping[int, Any], within: str, depth: int) -> Iterator[str]:
-    """Attributes, globals and closures that lead to one of the objects, straight or through containers."""
+    """Yield attributes, globals and closures that refer to one of the objects, directly or through containers."""
     referrers = gc.get_referrers(*keeping.values())
     for function, name in _closures([one for one in referrers if isinstance(one, CellType)]):
         yield f"{within}variable `{name}`, which {function} closes over"
@@ -121,7 +122,7 @@ def _names(keeping: Mapping[int, Any], within: str, depth: int) -> Iterator[str]
 
 
 def _owners(dicts: list[dict[Any, Any]]) -> dict[int, Any]:
-    """Those of `dicts` in which an object keeps its attributes, or a function its globals, by id: that object."""
+    """Return, by the id of a dict, the object whose attributes it holds or the function whose globals it holds."""
     ids = {id(one) for one in dicts}
     referrers = gc.get_referrers(*dicts) if dicts else []
     return {id(names): one for one in referrers if id(names := _namespace(one)) in ids}
@@ -142,7 +143,7 @@ def _attributes(owner: Any, names: Mapping[Any, Any], keeping: Mapping[int, Any]
 
 
 def _closures(cells: list[CellType]) -> Iterator[tuple[str, str]]:
-    """The functions that close over one of `cells`, and the name by which they know it."""
+    """Yield each function that closes over one of `cells`, with the name of the variable."""
     closures = [one for one in gc.get_referrers(*cells) if isinstance(one, tuple)] if cells else []
     for function in gc.get_referrers(*closures) if closures else ():
         if isinstance(function, FunctionType):

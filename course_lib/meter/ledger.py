@@ -1,12 +1,12 @@
-"""The books of one rank: which storages it has made, which of them live, and what that came to at each moment.
+"""The ledger of one rank: the storages that it made, which of them are live, and the bytes held at each moment.
 
     storage     torch's word for the memory behind tensors: views, and tied parameters, share one
-    Block       one storage, from when it got its size to when it lost it. A storage that is resized begins a new one
-    event       a block comes or goes. The first time that a block is among the events it came, the second it went
-    current     bytes of the blocks that live;  peak: the most that there ever were
+    Block       one storage with one size; a resized storage becomes a new block
+    event       an allocation or a free: a block's first event is its allocation, its second is its free
+    current     bytes of the live blocks;  peak: the highest value of `current`
 
-Entering an event is all that happens while the learner's code runs; events are added up when somebody asks. A block
-is a weak reference to its storage, whose callback, on whichever thread drops the last tensor, is `list.append`.
+While the learner's code runs, events are only recorded. They are added up when a result is needed. A block is a weak
+reference to its storage. Its callback is `list.append`, on whichever thread drops the last tensor.
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ from torch import Tensor
 from .history import History
 
 BATCH = 4096
-"""Events that may wait to be added up."""
+"""The number of recorded events above which they are added up."""
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "communication", "other")
-"""What memory is for. Each block counts once, in the first that fits; so they add up to the total, exactly.
+"""The purposes of memory. Each block counts once, in the first category that fits, so the categories sum to the total.
 
     parameters     behind a parameter of a module, or a tensor that an optimizer updates
     gradients      behind the `.grad` of one of those
-    optimizer      the optimizer's state; so are fp32 masters, of a model whose own parameters are of a narrower dtype
+    optimizer      the optimizer's state, and fp32 masters of a model whose own parameters have a narrower dtype
     activations    saved for backward
-    communication  handed to a collective; DDP's buckets
-    other          whatever else: inputs, results, temporaries
+    communication  passed to a collective; DDP's buckets
+    other          everything else: inputs, results, temporaries
 """
 
 
 LASTING = ("parameters", "gradients", "optimizer")
-"""Those of what is there for itself. They go before the others, which say what it is there for at the moment."""
+"""Categories of persistent state. They take precedence over the transient ones."""
 
 
 class Block(weakref.ref[torch.UntypedStorage]):
-    """The memory of one storage. Called, it gives the storage; None once that is freed.
+    """The memory of one storage. Calling the block returns the storage, or None once it is freed.
 
     Attributes:
         address: the storage's id.
-        nbytes: what was asked for;  size: what the allocator gave.
-        operator: what made it;  line: the learner's line that called it, as (filename, line, function), if known.
+        nbytes: the bytes requested;  size: the bytes that the allocator used.
+        operator: the operator that made it;  line: the learner's line that called it, as (filename, line, function), if
+            known.
         layout: dtype and shape of the tensor that it was made for, if known.
-        seconds: when, on the clock of `perf_counter`.
+        seconds: when it was made, on the clock of `perf_counter`.
         in_forward: whether autograd was recording then.
         tensor: the tensor that it was made for.
-        category: one of `LASTING`, or, as a guess, "communication" or "activations"; None when nothing is known.
-        told: the category under which a condensed history has it.
-        number: its place in the order in which blocks came; 0 before that is known, -1 when it has gone.
+        category: one of `LASTING`, or a guess, "communication" or "activations"; None when nothing is known.
+        told: the category under which a condensed history counts the block.
+        number: its place in the order of allocations; 0 while its allocation is not added up, -1 after its free is.
     """
 
     __slots__ = (
@@ -85,7 +86,7 @@ class Block(weakref.ref[torch.UntypedStorage]):
     number: int
 
     def guess(self, category: str) -> None:
-        """Say what it seems to be there for, where nothing is known."""
+        """Set the category, unless one is known."""
         if self.category is None:
             self.category = category
 
@@ -94,30 +95,30 @@ class Ledger:
     """The blocks of one rank.
 
     Args:
-        size_of: how many bytes the allocator gives for how many that are asked for.
+        size_of: maps requested bytes to the bytes that the allocator uses.
     """
 
     def __init__(self, size_of: Callable[[int], int]) -> None:
         self.current = 0
         self.peak = 0
-        self.peak_block: Block | None = None  # the one that made it the peak
+        self.peak_block: Block | None = None  # the block whose allocation reached the peak
         self.history = History()
         self._size_of = size_of
         self._events: list[Block] = []
         self._gone = self._events.append
-        self._live: dict[int, Block] = {}  # by address; a block that went stays until its event is added up
+        self._live: dict[int, Block] = {}  # by address; a freed block stays until its event is added up
         self._count = 0
-        self._peak_count = 0  # how many had come when the peak was reached
-        self._last: Block | None = None  # the one that came last
+        self._peak_count = 0  # how many blocks had been allocated when the peak was reached
+        self._last: Block | None = None  # the latest allocation
         self._gone_since_peak: list[Block] = []
 
     def find(self, storage: Any) -> Block | None:
-        """The block of `storage`, if this rank made it."""
+        """Return the block of `storage`, or None if this rank did not make it."""
         block = self._live.get(id(storage))
         return block if block is not None and block() is storage else None
 
     def enter(self, storage: torch.UntypedStorage, nbytes: int, tensor: Tensor | None, operator: str) -> Block:
-        """A storage of `nbytes` has come, or has got this new size."""
+        """Record a new storage of `nbytes`, or a new size of a storage."""
         block = Block(storage, self._gone)
         block.address = address = id(storage)
         block.nbytes = nbytes
@@ -135,7 +136,7 @@ class Ledger:
         return block
 
     def resize(self, block: Block, operator: str) -> Block:
-        """The storage of `block` has got a new size."""
+        """Record that the storage of `block` has a new size."""
         storage = block()
         assert storage is not None
         self._events.append(block)
@@ -144,20 +145,20 @@ class Ledger:
         return new
 
     def notice_resized(self) -> None:
-        """Enter what has got a new size unseen: as the `out=` of an operator, too small for its result."""
+        """Record sizes that changed without an event, such as an `out=` tensor that was too small for its result."""
         for block in self.live:
             storage = block()
             if storage is not None and storage.nbytes() != block.nbytes:
                 self.resize(block, block.operator)
 
     def add_up(self) -> None:
-        """Bring `current` and `peak` up to date."""
-        # One loop, in which names are local: it runs twice for each block, while other ranks wait for the GIL.
+        """Add up the recorded events, so that `current` and `peak` are up to date."""
+        # One loop with local names: it runs twice for each block, while other ranks wait for the GIL.
         events, history, last = self._events, self.history.add, self._last
         current, peak = self.current, self.peak
         count = len(events)  # other threads may append meanwhile
         for block in events[:count]:
-            if block.number == 0:  # came
+            if block.number == 0:  # allocated
                 self._count += 1
                 block.number = self._count
                 last = block
@@ -166,28 +167,28 @@ class Ledger:
                 if current > peak:
                     peak, self.peak_block, self._peak_count = current, block, self._count
                     self._gone_since_peak.clear()
-            elif block.number > 0:  # went
+            elif block.number > 0:  # freed
                 assert last is not None
                 if self._live.get(block.address) is block:
                     del self._live[block.address]
-                if block.in_forward and not last.in_forward:  # freed by backward: it was kept for that
+                if block.in_forward and not last.in_forward:  # freed by backward, so it was saved for backward
                     block.guess("activations")
                 if block.number <= self._peak_count:
                     self._gone_since_peak.append(block)
                 block.number = -1
                 current -= block.size
-                # A callback brings no time; it is that of the last event that has one, or later.
+                # A callback has no time; use the time of the latest allocation.
                 history(last.seconds, block, -block.size, current)
         self._last, self.current, self.peak = last, current, peak
         del events[:count]
 
     @property
     def live(self) -> list[Block]:
-        """The blocks that live; they add up to `current`."""
+        """The live blocks. Their sizes sum to `current`."""
         return list(self._live.values())
 
     @property
     def at_peak(self) -> list[Block]:
-        """The blocks that lived when the peak was reached."""
+        """The blocks that were live when the peak was reached."""
         still = [block for block in self._live.values() if block.number <= self._peak_count]
         return [*still, *self._gone_since_peak]

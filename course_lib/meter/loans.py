@@ -1,8 +1,8 @@
-"""Tensors that are lent to the backend of collectives.
+"""Backend aliases: tensors with the same storage, given to the backend of collectives instead of the rank's tensors.
 
-gloo's threads drop a tensor a moment after they say that its collective is done. Bytes that only they hold would make
-every figure a matter of luck, and are no memory that another backend needs. So gloo is lent other tensors with the
-same storage; where it has those still, though the collective is done, the meter waits: some 0.1 ms.
+gloo's threads drop a tensor a moment after they report that its collective is done. Bytes that only gloo holds would
+make every figure depend on timing, and another backend would not need them. So gloo gets aliases of the rank's
+tensors. If gloo still holds them although the collective is done, the meter waits, for about 0.1 ms.
 """
 
 from __future__ import annotations
@@ -19,51 +19,51 @@ from torch import Tensor
 from .storages import tensors_in
 
 PATIENCE = 2.0
-"""Seconds after which the backend is taken to keep a tensor for good."""
+"""Seconds after which the meter assumes that the backend keeps a tensor forever."""
 
 
 class Loan:
-    """The arguments of one collective, as the backend gets them.
+    """The backend aliases for the arguments of one collective.
 
     Args:
-        arguments: of the operator; they may hold lists of tensors, and lists of those.
+        arguments: of the operator; they may contain lists of tensors, and lists of lists.
     """
 
     def __init__(self, arguments: Iterable[Any]) -> None:
-        self.arguments = [_twin(argument) for argument in arguments]
-        # Kept, so that they end here, on the rank's thread. A thread of gloo's that had the last reference would say by
-        # no sign when it has let go of the memory, too.
+        self.arguments = [_alias(argument) for argument in arguments]
+        # These references make sure that the aliases end here, on the rank's thread. If a thread of gloo dropped the
+        # last reference, nothing would show when it had also released the memory.
         self._tensors = [tensor for tensor in tensors_in(self.arguments) if not tensor.is_sparse]
 
     @property
     def held(self) -> bool:
-        """Whether another has one of the tensors."""
+        """Whether anything else references one of the aliases."""
         return any(count > _ALONE for count in _references(self._tensors))
 
 
 class Progress(Protocol):
-    """How far a collective is."""
+    """The progress of a collective."""
 
     done: float
-    """When it was done; inf until then."""
+    """When the collective was done; inf until then."""
 
     delivering: bool
-    """Whether its result is on its way to the rank."""
+    """Whether its result is still being passed to the rank."""
 
 
 class Loans:
-    """What a rank has lent, and did not have back when it last looked."""
+    """The aliases that the backend still held when the rank last checked."""
 
     def __init__(self) -> None:
         self._out: list[tuple[Loan, Progress]] = []
 
     def add(self, loan: Loan, progress: Progress) -> None:
-        """The collective of `loan` was made."""
+        """Record the aliases of a collective that was called."""
         loan.arguments = []
         self._out.append((loan, progress))
 
     def settle(self) -> None:
-        """Wait for what is due."""
+        """Wait until the backend has dropped the aliases of all collectives that are done."""
         if not self._out:
             return
         due = [(loan, progress) for loan, progress in self._out if progress.done < inf]
@@ -73,21 +73,23 @@ class Loans:
         for loan, progress in due:
             while (loan.held or progress.delivering) and perf_counter() < deadline:
                 sleep(5e-5)
-        self._out = [lent for lent in self._out if lent not in due]
+        self._out = [entry for entry in self._out if entry not in due]
 
 
 def _references(tensors: list[Tensor]) -> list[int]:
-    """How many references there are to each of `tensors`. Those of C++ are one, all together."""
+    """Return the number of references to each of `tensors`. All references from C++ count as one."""
     return [sys.getrefcount(tensor) for tensor in tensors]
 
 
 _ALONE = _references([torch.empty(0)])[0]
-"""As many has a tensor that nobody else has."""
+"""The reference count of a tensor that nothing else references."""
 
 
-def _twin(value: Any) -> Any:
-    """Another tensor with the storage of the first; of what contains tensors, a list of such. A sparse tensor is lent
-    itself: gloo gives it new storages."""
+def _alias(value: Any) -> Any:
+    """Return a new tensor with the storage of the given one; for a container, a list of such tensors.
+
+    A sparse tensor is returned itself, because gloo gives it new storages.
+    """
     if isinstance(value, Tensor):
         return value if value.is_sparse else value.detach()
-    return [_twin(item) for item in value] if isinstance(value, list | tuple) else value
+    return [_alias(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""What a rank held: at the end, at each mark, at the peak, and over time."""
+"""The memory report of a rank: at the end, at each mark, at the peak, and over time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .peak import Peak
 
 @dataclass(frozen=True, kw_only=True)
 class StillHeld:
-    """Memory that was a parameter's and is not any more, but cannot be freed.
+    """Memory that a parameter has given up, and that cannot be freed.
 
     Attributes:
-        nbytes: how much.
-        holders: who holds it, such as "variable `old` in train (line 7)".
+        nbytes: its size.
+        holders: the names of its references, such as "variable `old` in train (line 7)".
     """
 
     nbytes: int
@@ -29,17 +29,17 @@ class StillHeld:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What a rank holds at one moment.
+    """The memory of a rank at one moment.
 
     Attributes:
-        seconds: from the start of the run.
-        current_bytes: what it holds.
+        seconds: the time from the start of the run.
+        current_bytes: the bytes that the rank holds.
         peak_bytes: the most that it has held so far.
         by_category: `current_bytes`, by `CATEGORIES`.
-        padding: how much of parameters, gradients and optimizer is in no tensor of them: what fills up shards.
+        padding: bytes of parameters, gradients and optimizer that no tensor covers: the padding of shards.
         still_held: memory that parameters have given up, and that something else keeps.
-        from_other_ranks: bytes that this rank uses and another has made, which count there; by that rank.
-        cuda: what torch's CUDA allocator says, where CUDA is in use.
+        from_other_ranks: bytes that this rank uses and another rank made, by that rank. They count on that rank.
+        cuda: the figures of torch's CUDA allocator, if CUDA is in use.
     """
 
     seconds: float
@@ -65,14 +65,14 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEvent:
-    """A change to what a rank holds; in a long run, early changes are told by the hundred.
+    """A change to the memory of a rank. In a long run, early changes are combined in groups of a hundred.
 
     Attributes:
-        seconds: from the start of the run.
-        current_bytes: what it held afterwards.
-        highest_bytes: the most that it held since the event before.
-        operator: what made the block that came or went; of several, the one that came when the most was held.
-        deltas: what came (above 0) or went (below 0), by category.
+        seconds: the time from the start of the run.
+        current_bytes: the bytes held afterwards.
+        highest_bytes: the most bytes held since the event before.
+        operator: the operator that made the block; for a group of blocks, the one at the highest point.
+        deltas: bytes allocated (above 0) or freed (below 0), by category.
     """
 
     seconds: float
@@ -84,13 +84,13 @@ class MemoryEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryReport(Snapshot):
-    """What a rank held: as a `Snapshot` of the moment when its function returned, before its variables went.
+    """The memory of a rank: a `Snapshot` when its function returned, with its variables still alive, and the history.
 
     Attributes:
-        rank: which one.
+        rank: the rank.
         marks: the snapshots that `mark` took, by label.
-        at_peak: what it held when it held the most; None if it never held anything.
-        changes: the bare facts behind `timeline`.
+        at_peak: the memory at the peak; None if the rank never held anything.
+        changes: the raw data of `timeline`.
     """
 
     rank: int
@@ -100,8 +100,11 @@ class MemoryReport(Snapshot):
 
     @cached_property
     def timeline(self) -> tuple[MemoryEvent, ...]:
-        """Every change, in order. A tensor's category, here and at the peak, is what it was for in all its life;
-        that of a snapshot is what it is for at that moment."""
+        """Every change, in order.
+
+        Here and at the peak, a tensor's category is its purpose over its whole life. In a snapshot, it is the purpose
+        at that moment.
+        """
         return tuple(
             MemoryEvent(
                 seconds=seconds, current_bytes=current, highest_bytes=highest, operator=operator, deltas=dict(deltas)

@@ -1,4 +1,4 @@
-"""Measures the memory of one rank: watches its thread, keeps the books, and says what the bytes are for."""
+"""The memory meter of one rank: it watches the rank's thread, keeps its ledger and finds what the bytes are for."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from .returning import Returning
 from .storages import plain, storage_of, tensors_in
 
 LARGE = 1000
-"""A block of at least one part in so many of the peak is entered with its line and layout."""
+"""A block gets its line and layout if it has at least 1/LARGE of the peak."""
 
 
 class MemoryMeter:
-    """What one rank holds.
+    """The memory meter of one rank.
 
     Args:
-        rank: which one.
+        rank: the rank.
         started: when the run began, on the clock of `perf_counter`.
-        size_of: how many bytes the allocator gives for how many that are asked for.
-        is_learners: whether code is the learner's own.
+        size_of: maps requested bytes to the bytes that the allocator uses.
+        is_learners: returns whether code is the learner's own.
         line_of: makes the line of a report from filename, line and function.
-        meters: of all ranks in this process. This one joins them.
+        meters: the meters of all ranks in this process. This meter joins them.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class MemoryMeter:
         self._meters = meters
         meters.add(self)
         self._places = Places(is_learners)
-        self._loans = Loans()
-        self._returning: Returning | None = None  # until the learner's function has been seen to run
+        self._aliases = Loans()
+        self._returning: Returning | None = None  # None once the learner's function is known to run
         self._holders: dict[Block, tuple[str, ...]] = {}
         self._marks: dict[str, Snapshot] = {}
         self._end: Snapshot | None = None
 
-    # -- what operators make: see operators.Watcher ----------------------------------------------------------------
+    # -- results of operators: see operators.Watcher ---------------------------------------------------------------
 
     def made(self, result: Any, operator: str) -> None:
         if type(result) is Tensor and not result.is_nested:
@@ -81,11 +81,11 @@ class MemoryMeter:
                     self._note(part, tensor, operator, sys._getframe(1))
 
     def _note(self, part: Tensor, tensor: Tensor, operator: str, caller: FrameType) -> None:
-        """`caller` saw that `operator` returned `tensor`, which is or contains `part`; its memory may be new."""
+        """Record the memory of `part` if it is new. `operator` returned `tensor`, which is or contains `part`."""
         storage = storage_of(part)
         if storage is None or self.ledger.find(storage) is not None or not (nbytes := storage.nbytes()):
             return
-        self._loans.settle()
+        self._aliases.settle()
         block = self.ledger.enter(storage, nbytes, tensor, operator)
         if self._returning is not None:
             self._returning.look(caller)
@@ -102,7 +102,7 @@ class MemoryMeter:
         block = self.ledger.find(storage)
         if storage.nbytes() == (0 if block is None else block.nbytes):
             return
-        self._loans.settle()
+        self._aliases.settle()
         if block is None:
             self.ledger.enter(storage, storage.nbytes(), None, operator)
         else:
@@ -110,25 +110,25 @@ class MemoryMeter:
 
     def detached(self, tensor: Tensor) -> None:
         if makes_gradient(sys._getframe(1).f_back):
-            self._tell(tensor, "gradients")
+            self._assign(tensor, "gradients")
 
-    # -- what else happens: see operators.Watcher, too -------------------------------------------------------------
+    # -- other events: see operators.Watcher -----------------------------------------------------------------------
 
     def found(self, one: nn.Module | Optimizer | Tensor) -> None:
         self._owners.add(one)
         if isinstance(one, Parameter):
-            self._tell(one, "parameters")
+            self._assign(one, "parameters")
 
     def stepped(self, optimizer: Optimizer) -> None:
         for param in (param for group in optimizer.param_groups for param in group["params"]):
             if (grad := gradient(param)) is not None:
-                self._tell(grad, "gradients")
+                self._assign(grad, "gradients")
         for state in tensors_in(optimizer.state):
-            if self._tell(state, "optimizer"):
-                return  # known since an earlier step, and so are the others
+            if self._assign(state, "optimizer"):
+                return  # this one is known since an earlier step, so all are
 
     def lend(self, arguments: Iterable[Any]) -> Loan:
-        """A collective is about to be made with `arguments`: what to give to its backend."""
+        """Return backend aliases of the tensors in `arguments`, which a collective is about to use."""
         for tensor in tensors_in(list(arguments)):
             for part in plain(tensor):
                 block = self.ledger.find(storage_of(part))
@@ -138,11 +138,11 @@ class MemoryMeter:
         return loan
 
     def lent(self, loan: Loan, progress: Progress) -> None:
-        """The collective was made."""
-        self._loans.add(loan, progress)
+        """Record that the collective of `loan` was called."""
+        self._aliases.add(loan, progress)
 
-    def _tell(self, tensor: Tensor, category: str) -> bool:
-        """Say what lasting thing a tensor is; whether that was known."""
+    def _assign(self, tensor: Tensor, category: str) -> bool:
+        """Set the persistent category of a tensor. Return whether it was known."""
         known = True
         for part in plain(tensor):
             block = self.ledger.find(storage_of(part))
@@ -161,7 +161,7 @@ class MemoryMeter:
             yield
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call `fn(*args, **kwargs)`, and look at what is held when it returns: while its variables are there."""
+        """Return `fn(*args, **kwargs)`, and take a snapshot when it returns, while its variables are alive."""
         self._returning = returning = Returning(sys._getframe(), self._is_learners)
         try:
             result = fn(*args, **kwargs)
@@ -172,12 +172,12 @@ class MemoryMeter:
         return result
 
     def mark(self, label: str) -> None:
-        """Remember what is held now. A label that comes again stands for the last time."""
+        """Take a snapshot. If a label is used again, the last snapshot counts."""
         self._marks[label] = self._snapshot([])
 
     def _snapshot(self, variables: list[Tensor]) -> Snapshot:
         ledger = self.ledger
-        self._loans.settle()
+        self._aliases.settle()
         ledger.add_up()
         ledger.notice_resized()
         found = purposes(ledger, self._owners, self._maker, variables)
@@ -201,11 +201,11 @@ class MemoryMeter:
         )
 
     def _maker(self, storage: torch.UntypedStorage) -> int | None:
-        """The other rank that has made `storage`."""
+        """Return the rank whose meter knows `storage`, if any."""
         return next((meter.rank for meter in self._meters if meter.ledger.find(storage) is not None), None)
 
     def _who_holds(self, block: Block) -> tuple[str, ...]:
-        """Asked once for each block: it takes a tenth of a second, and there may be many marks."""
+        """Return the holders of `block`, cached: a search takes a tenth of a second, and there may be many marks."""
         if block not in self._holders:
             storage = block()
             self._holders[block] = () if storage is None else holders(storage, self._is_learners)
@@ -214,7 +214,7 @@ class MemoryMeter:
     # -- the report ------------------------------------------------------------------------------------------------
 
     def report(self) -> MemoryReport:
-        """What was measured. To be called when `call` has returned."""
+        """Return the measurements. Call it after `call` has returned."""
         assert self._end is not None
         return MemoryReport(
             **vars(self._end),
@@ -226,9 +226,9 @@ class MemoryMeter:
 
 
 def mark(label: str) -> None:
-    """Remember what this rank holds now: `run.memory[rank].marks[label]`. Where nothing is measured, nothing happens.
+    """Take a snapshot of this rank's memory: `run.memory[rank].marks[label]`. Do nothing where memory is not measured.
 
-    A label that comes again stands for the last time.
+    If a label is used again, the last snapshot counts.
     """
     watcher = operators.current()
     if isinstance(watcher, MemoryMeter):

@@ -1,16 +1,16 @@
-"""Seeing every operator that makes memory, on the threads that ask for it, at no cost on any other.
+"""Watch every operator that allocates memory, on chosen threads, at no cost on other threads.
 
-The dispatch key `TESTING_ONLY_GenericWrapper` sits above autograd and is used by nothing else in torch. Here a kernel
-is registered on it for each operator that gives its result new memory; all others fall through in C++, unseen. So
+The dispatch key `TESTING_ONLY_GenericWrapper` sits above autograd and is used by nothing else in torch. A kernel is
+registered on it here for each operator that gives its result new memory; all others fall through in C++, unseen. So
 views and in-place operators, two thirds of a training step, cost nothing, which a `TorchDispatchMode` cannot offer.
-While such an operator runs the key is left out: what it calls in turn is not looked at, only what it returns.
+While such an operator runs the key is excluded: only its result is watched, not the operators that it calls.
 
-What comes out of Python has a Python object, and autograd adds to no such gradient in place: where a value was used
-several times, a measured step holds one gradient of an activation more for a moment. Its peak was another moment in
-every model tried; `tests/meter/test_against_profiler.py` compares it with what torch's profiler counts.
+A result that passes through Python has a Python object, and autograd does not add to such a gradient in place. So
+where a value was used several times, a measured step briefly holds one more gradient of an activation. In every model
+tried, the peak was at another moment; `tests/meter/test_against_profiler.py` compares it with torch's profiler.
 
-`arithmetic` sees some operators before they get here. Nothing else in the meter touches the dispatcher; `graph` reads
-private names of autograd's.
+`arithmetic` handles some operators before they get here. Nothing else in the meter touches the dispatcher; `graph`
+reads private names of autograd.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ if _missing:
     )
 
 
-_KEY = torch._C._dispatch_key_parse(_KEY_NAME)  # a name in its place is parsed in each call: 2 µs
+_KEY = torch._C._dispatch_key_parse(_KEY_NAME)  # passing the name would parse it in each call: 2 µs
 
 
 class Watcher(Protocol):
-    """Who is told what a thread does with memory."""
+    """The receiver of a thread's memory events."""
 
     def made(self, result: Any, operator: str) -> None:
-        """`operator` returned `result`, a tensor or a list or tuple with some. Most of them have new memory."""
+        """`operator` returned `result`, a tensor or a list or tuple with tensors. Most of them have new memory."""
 
     def resized(self, tensor: Tensor | torch.UntypedStorage, operator: str) -> None:
-        """The memory of `tensor` may have another size now, or be another."""
+        """The memory of `tensor` may have a new size, or may be different memory."""
 
     def detached(self, tensor: Tensor) -> None:
         """`tensor.detach()` was called: by autograd, when it makes `tensor` the gradient of a leaf."""
@@ -67,25 +67,25 @@ class Watcher(Protocol):
         """A module, an optimizer or a parameter was made."""
 
     def stepped(self, optimizer: Optimizer) -> None:
-        """`optimizer.step()` is done: its state is there, and the gradients are still."""
+        """`optimizer.step()` has returned: its state exists, and the gradients still do."""
 
 
 _thread = threading.local()
-_watchers: list[Watcher] = []  # of all threads; a list of the process's, as its kernels on torch's dispatcher are
+_watchers: list[Watcher] = []  # of all threads; one list for the process, like its kernels on torch's dispatcher
 
 
 def current() -> Watcher | None:
-    """The watcher of the calling thread."""
+    """Return the watcher of the calling thread, or None."""
     watcher: Watcher | None = getattr(_thread, "watcher", None)
     return watcher
 
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Show `watcher` what the calling thread makes, and what autograd's threads make for it."""
+    """Report to `watcher` what the calling thread allocates, and what autograd's threads allocate for it."""
     _thread.watcher = watcher
     _watchers.append(watcher)
-    _leave_out(_KEY, False)  # a run that was stopped in the midst of an operator may have left it so
+    _leave_out(_KEY, False)  # a run that was stopped inside an operator may have left the key excluded
     torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
     try:
         yield
@@ -99,14 +99,14 @@ _leave_out = torch._C._dispatch_tls_set_dispatch_key_excluded
 
 
 def is_left_out() -> bool:
-    """Whether the calling thread is out of sight, such as inside an operator that is seen itself."""
+    """Return whether the calling thread is not watched at the moment, for example inside a watched operator."""
     left_out: bool = torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)
     return left_out
 
 
 @contextmanager
 def _left_out(is_so: bool) -> Iterator[None]:
-    """Inside it, the calling thread is out of sight, or is not."""
+    """Exclude the calling thread from watching inside the block, or include it."""
     before = is_left_out()
     _leave_out(_KEY, is_so)
     try:
@@ -116,7 +116,10 @@ def _left_out(is_so: bool) -> Iterator[None]:
 
 
 def unseen(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What `fn` returns, called out of sight by a thread that is in sight. A context manager would cost twice that."""
+    """Return the result of `fn`, called with the key excluded, on a thread that is watched.
+
+    A context manager would take twice as long.
+    """
     _leave_out(_KEY, True)
     try:
         return fn(*args, **kwargs)
@@ -125,7 +128,7 @@ def unseen(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def unwatched(fn: Callable[[], Any]) -> Callable[[], Any]:
-    """`fn`, which nobody watches on whatever thread it is called."""
+    """Return `fn` wrapped so that it is not watched, on any thread."""
 
     def call() -> Any:
         with _left_out(True):
@@ -135,7 +138,7 @@ def unwatched(fn: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def unwatched_inside(enter: Callable[..., AbstractContextManager[Any]]) -> Callable[..., AbstractContextManager[Any]]:
-    """`enter`, in whose block nobody watches."""
+    """Return `enter` wrapped so that its block is not watched."""
 
     @contextmanager
     def call(*args: Any) -> Iterator[Any]:
@@ -146,7 +149,8 @@ def unwatched_inside(enter: Callable[..., AbstractContextManager[Any]]) -> Calla
 
 
 def watched_again(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn`, which is called from within an operator and makes memory of its own: a hook that packs what is saved."""
+    """Return `fn` wrapped so that it is watched even inside an operator: a hook that packs saved tensors allocates
+    memory."""
 
     def call(*args: Any) -> Any:
         if current() is None:
@@ -160,8 +164,9 @@ def watched_again(fn: Callable[..., Any]) -> Callable[..., Any]:
 # -- kernels -----------------------------------------------------------------------------------------------------
 
 
-def _who() -> Watcher | None:
-    """Who watches the calling thread, which may have inherited the key: autograd has a thread for each GPU."""
+def _watcher_here() -> Watcher | None:
+    """Return the watcher of the calling thread, which may have inherited the key: autograd has a thread for each
+    GPU."""
     if tracing():
         return None
     return current() or (_watchers[0] if len(_watchers) == 1 else None)
@@ -170,7 +175,7 @@ def _who() -> Watcher | None:
 def _making(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         result = unseen(call, args, kwargs)
-        if (watcher := _who()) is not None:
+        if (watcher := _watcher_here()) is not None:
             watcher.made(result, name)
         return result
 
@@ -183,7 +188,7 @@ def _converting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
         if not is_tensor and args[0] and kwargs.keys() == {"dtype"} and kwargs["dtype"] in _NUMPY:
             return _number(args[0], kwargs["dtype"])
         result = unseen(call, args, kwargs)
-        if is_tensor and (watcher := _who()) is not None:
+        if is_tensor and (watcher := _watcher_here()) is not None:
             watcher.made(result, name)
         return result
 
@@ -193,7 +198,7 @@ def _converting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
 def _detaching(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(tensor: Tensor) -> Any:
         result = unseen(call, (tensor,), {})
-        if (watcher := _who()) is not None:
+        if (watcher := _watcher_here()) is not None:
             watcher.detached(tensor)
         return result
 
@@ -203,7 +208,7 @@ def _detaching(call: Callable[..., Any], name: str) -> Callable[..., Any]:
 def _resizing(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         result = unseen(call, args, kwargs)
-        if (watcher := _who()) is not None:
+        if (watcher := _watcher_here()) is not None:
             watcher.resized(args[0], name)
         return result
 
@@ -215,12 +220,13 @@ _NUMPY = {torch.float32: numpy.float32, torch.float64: numpy.float64}
 
 @lru_cache(maxsize=64, typed=True)
 def _number(value: float, dtype: torch.dtype) -> Tensor:
-    """The 2.5 of `x *= 2.5`, which an operator reads in the dtype of x. Not 0, which equals -0.
+    """Return the 2.5 of `x *= 2.5`, which an operator reads in the dtype of x. Not for 0, which equals -0.
 
-    DDP divides each gradient by the number of ranks. Made anew, that number gives up the GIL four times: when it is
+    DDP divides each gradient by the number of ranks. Making that number anew releases the GIL four times: when it is
     converted, and when its tensor, its memory and its Python object end.
     """
-    # Outside inference mode, or autograd could not save it later on; and what is too large is infinity, as in torch.
+    # Outside inference mode, because autograd must be able to save it later. A value that is too large becomes
+    # infinity, as in torch.
     with torch.inference_mode(False), numpy.errstate(over="ignore"):
         return torch.from_numpy(numpy.array(value, dtype=_NUMPY[dtype]))
 
@@ -238,7 +244,7 @@ def _makes_memory(operator: Any) -> bool:
     if operator._schema.name == "aten::_unsafe_view":  # a view, whatever its schema says
         return False
     if operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
-        return False  # made of others, which come here by themselves
+        return False  # made of other operators, which are watched themselves
     return any(
         str(value.type) in ("Tensor", "List[Tensor]") and value.alias_info is None for value in operator._schema.returns
     )
@@ -258,4 +264,4 @@ def _register() -> list[torch.library.Library]:
     return [fallthrough, aten]
 
 
-_libraries = _register()  # a Library takes its kernels with it when it is collected
+_libraries = _register()  # kept, because a Library's kernels disappear when it is collected

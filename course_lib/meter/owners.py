@@ -1,4 +1,4 @@
-"""Whose memory it is: the modules, parameters and optimizers of one rank, found as they are made."""
+"""The modules, parameters and optimizers of one rank, recorded as they are made. They decide what memory is for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _Object = TypeVar("_Object")
 
 
 class _Living(Generic[_Object]):
-    """Objects, as long as others keep them. (A WeakSet compares its members, which tensors answer with a tensor.)"""
+    """Weak references to objects. A WeakSet does not work here: it compares its members, and comparing tensors gives a
+    tensor."""
 
     def __init__(self) -> None:
         self._refs: dict[int, weakref.ref[_Object]] = {}
@@ -48,7 +49,7 @@ class Owners:
         self._parameters: _Living[Tensor] = _Living()
 
     def add(self, one: nn.Module | Optimizer | Tensor) -> None:
-        """Enter one that was made."""
+        """Record a new module, optimizer or parameter."""
         if isinstance(one, nn.Module):
             self._modules.add(one)
         elif isinstance(one, Optimizer):
@@ -57,28 +58,29 @@ class Owners:
             self._parameters.add(one)
 
     def lasting(self) -> Iterator[tuple[str, Tensor]]:
-        """What is there for itself, each with its category; a storage belongs to the first that names it."""
+        """Yield each tensor of persistent state with its category. A storage belongs to the first category that yields
+        it."""
         in_modules = {id(p): p for module in self._modules for p in module._parameters.values() if p is not None}
         stepped = {id(p): p for o in self._optimizers for group in o.param_groups for p in group["params"]}
-        alone = {id(p): p for p in self._parameters}
-        # A model in bf16 or fp16 is trained through copies of its parameters in fp32, which the optimizer updates.
+        unowned = {id(p): p for p in self._parameters}
+        # A model in bf16 or fp16 is trained through fp32 copies of its parameters, which the optimizer updates.
         width = min((p.dtype.itemsize for p in in_modules.values() if p.is_floating_point()), default=8)
         masters = {
             key: p for key, p in stepped.items() if key not in in_modules and p.dtype.itemsize > width and width < 4
         }
-        everyone = in_modules | stepped | alone
-        yield from (("parameters", p) for key, p in everyone.items() if key not in masters)
-        yield from (("gradients", grad) for p in everyone.values() if (grad := gradient(p)) is not None)
+        params = in_modules | stepped | unowned
+        yield from (("parameters", p) for key, p in params.items() if key not in masters)
+        yield from (("gradients", grad) for p in params.values() if (grad := gradient(p)) is not None)
         yield from (("optimizer", p) for p in masters.values())
         for optimizer in self._optimizers:
             yield from (("optimizer", tensor) for tensor in tensors_in(optimizer.state))
-        # Last: a module may keep shards or gradients as buffers. And at all: having been broadcast, or saved for
-        # backward, a running mean or a mask is no buffer of communication's, and no activation.
+        # Buffers come last, because a module may keep shards or gradients as buffers. They are included, because a
+        # running mean or a mask that was broadcast or saved for backward is neither communication nor an activation.
         yield from (("other", b) for module in self._modules for b in module._buffers.values() if b is not None)
 
 
 def gradient(tensor: Tensor) -> Tensor | None:
-    """`tensor.grad`, without torch's warning that only leaves have one."""
+    """Return `tensor.grad`, without torch's warning that only leaves have one."""
     return tensor.grad if tensor.is_leaf else None
 
 
@@ -86,21 +88,22 @@ def gradient(tensor: Tensor) -> Tensor | None:
 
 
 def stand_ins() -> Iterator[tuple[Any, str, Any]]:
-    """What tells the watcher of the calling thread, in place of parts of torch: owner, name and what stands in."""
+    """Yield replacements for parts of torch that notify the calling thread's watcher: owner, name, replacement."""
     for owner in (nn.Module, Optimizer):
-        yield owner, "__init__", _telling_of_self(owner.__init__)
-        yield owner, "__setstate__", _telling_of_self(owner.__setstate__)
-    yield Parameter, "__new__", _telling_of_result(Parameter.__new__)
-    yield torch.UntypedStorage, "resize_", _telling_of_size(torch.UntypedStorage.resize_)
+        yield owner, "__init__", _reporting_self(owner.__init__)
+        yield owner, "__setstate__", _reporting_self(owner.__setstate__)
+    yield Parameter, "__new__", _reporting_result(Parameter.__new__)
+    yield torch.UntypedStorage, "resize_", _reporting_size(torch.UntypedStorage.resize_)
     yield Tensor, "_make_subclass", _unwatched(Tensor._make_subclass)
     yield saved_tensors_hooks, "__init__", _with_pack_hook_watched(saved_tensors_hooks.__init__)
-    # Inside grad, jvp and vmap of torch.func, tensors are wrappers without memory, of which some cannot go to Python.
+    # Inside grad, jvp and vmap of torch.func, tensors are wrappers without memory. Some of them cannot be passed to
+    # Python.
     yield eager_transforms, "grad_increment_nesting", unwatched_inside(eager_transforms.grad_increment_nesting)
     yield eager_transforms, "jvp_increment_nesting", unwatched_inside(eager_transforms.jvp_increment_nesting)
     yield vmap, "vmap_increment_nesting", unwatched_inside(vmap.vmap_increment_nesting)
 
 
-def _telling_of_self(make: Callable[..., Any]) -> Any:
+def _reporting_self(make: Callable[..., Any]) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = make(self, *args, **kwargs)
         if (watcher := current()) is not None:
@@ -110,7 +113,7 @@ def _telling_of_self(make: Callable[..., Any]) -> Any:
     return untraced(call)
 
 
-def _telling_of_result(make: Callable[..., Any]) -> Any:
+def _reporting_result(make: Callable[..., Any]) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         result = make(*args, **kwargs)
         if (watcher := current()) is not None:
@@ -120,8 +123,8 @@ def _telling_of_result(make: Callable[..., Any]) -> Any:
     return untraced(call)
 
 
-def _telling_of_size(resize: Callable[..., Any]) -> Callable[..., Any]:
-    """`resize_` of a storage is no operator, and how FSDP2 frees what it has gathered."""
+def _reporting_size(resize: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `resize_` of a storage. It is not an operator, and FSDP2 frees gathered parameters with it."""
 
     def resize_(storage: Any, nbytes: int) -> Any:
         result = resize(storage, nbytes)
@@ -133,7 +136,8 @@ def _telling_of_size(resize: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unwatched(make: Callable[..., Any]) -> Callable[..., Any]:
-    """`_make_subclass` detaches a tensor that must not have a Python object by then, as one that is told of has."""
+    """Wrap `_make_subclass`. It detaches a tensor that must not have a Python object yet, and a watcher would give it
+    one."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return unwatched(lambda: make(*args, **kwargs))()
@@ -142,7 +146,7 @@ def _unwatched(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_pack_hook_watched(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Hooks for what autograd saves are called from within an operator, and may make memory of their own."""
+    """Wrap hooks for tensors that autograd saves: they run inside an operator, and may allocate memory of their own."""
 
     def init(self: Any, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
         make(self, watched_again(pack_hook), unpack_hook)
@@ -152,7 +156,7 @@ def _with_pack_hook_watched(make: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def steps_told() -> Iterator[None]:
-    """Inside it, watchers are told of every step of a `torch.optim.Optimizer` on their threads."""
+    """Notify watchers of every step of a `torch.optim.Optimizer` on their threads, inside the block."""
 
     def stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if (watcher := current()) is not None:

@@ -1,4 +1,4 @@
-"""What a rank held when it held the most."""
+"""The moment when a rank held the most memory, with a list of what it held."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from .ledger import CATEGORIES, Ledger
 
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """Blocks of memory that are alike.
+    """Blocks of memory with the same size, category, operator, line and layout.
 
     Attributes:
-        count: how many;  block_bytes: the size of each.
+        count: the number of blocks;  block_bytes: the size of each block.
         category: one of `CATEGORIES`.
-        operator: what made them.
-        line: the learner's line that called it; None for blocks under a thousandth of the peak, and where all code
-            is a library's.
-        layout: such as `float32 [4, 2]`, of the tensor that was made; empty where `line` is None for its size.
+        operator: the operator that made the blocks.
+        line: the learner's line that called the operator. None for blocks under a thousandth of the peak, and where
+            only library code is on the stack.
+        layout: dtype and shape of the new tensor, such as `float32 [4, 2]`. Empty for blocks that are too small for a
+            line.
     """
 
     count: int
@@ -45,14 +46,14 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """What a rank held when it held the most.
+    """The memory of a rank at the moment when it held the most.
 
     Attributes:
-        seconds: from the start of the run.
-        total_bytes: how much that was.
-        operator: what made the last block;  line: the learner's line that called it.
+        seconds: the time from the start of the run.
+        total_bytes: the bytes held.
+        operator: the operator that made the last block;  line: the learner's line that called it.
         by_category: `total_bytes`, by `CATEGORIES`.
-        holdings: the blocks, largest first, those that are alike together.
+        holdings: the blocks, similar ones together, largest total first.
     """
 
     seconds: float
@@ -71,7 +72,7 @@ class Peak:
 
 
 def peak_of(ledger: Ledger, started: float, line_of: Callable[[str, int, str], Line]) -> Peak | None:
-    """The peak in the books of a run that began at `started`; None when there was never anything."""
+    """Return the peak that `ledger` recorded in a run that began at `started`, or None if no block was ever made."""
     last = ledger.peak_block
     if last is None:
         return None

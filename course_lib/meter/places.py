@@ -1,4 +1,5 @@
-"""Where in the learner's code memory was made, and whether DDP made it for a bucket: both are on the stack."""
+"""The learner's line that allocated a block, and whether DDP allocated it for a bucket. Both are read from the
+stack."""
 
 from __future__ import annotations
 
@@ -13,25 +14,25 @@ from .ledger import Block
 
 _Value = TypeVar("_Value")
 
-_OTHERS, _LEARNERS, _DDPS = range(3)  # whose a file is
+_OTHERS, _LEARNERS, _DDPS = range(3)  # the owner of a file
 _MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
 """The functions of DDP from which its C++ part allocates buckets."""
 
 
 class Places:
-    """Tells blocks their place.
+    """Fills in the source line and layout of blocks.
 
     Args:
-        is_learners: whether code is the learner's own.
+        is_learners: returns whether code is the learner's own.
     """
 
     def __init__(self, is_learners: Callable[[CodeType], bool]) -> None:
         self._is_learners = is_learners
-        self._kinds: dict[str, int] = {}  # by filename: asked for each frame, it would take most of the time
+        self._kinds: dict[str, int] = {}  # by filename: a cache, because this runs for each frame
         self._values: dict[Any, Any] = {}
 
     def tell(self, block: Block, layout: tuple[torch.dtype, torch.Size], frame: FrameType | None) -> None:
-        """Give `block` its layout, the learner's line on the stack of `frame`, and its category if DDP made it."""
+        """Set the layout of `block`, its line from the stack of `frame`, and its category if DDP made it."""
         block.layout = self._alike(layout)
         kinds = self._kinds
         while frame is not None:
@@ -52,6 +53,6 @@ class Places:
         return _DDPS if code.co_filename == distributed.__file__ else _OTHERS
 
     def _alike(self, value: _Value) -> _Value:
-        """The first value that equals this one: a step makes the same blocks again and again."""
+        """Return the first value equal to this one, because each step makes the same blocks again."""
         first: _Value = self._values.setdefault(value, value)
         return first

@@ -1,4 +1,4 @@
-"""What each block is for, at one moment."""
+"""The purpose of each block of memory at one moment."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .storages import plain, storage_of
 
 @dataclass(kw_only=True)
 class Purposes:
-    """What was found.
+    """The purposes that were found.
 
     Attributes:
-        by_address: for each block that is for something, what; by the address of its storage.
-        padding: bytes of parameters, gradients and optimizer that no tensor of them covers.
-        borrowed: (rank, bytes) of each storage that another rank has made and this one uses; by its address.
+        by_address: the category of each block that has one, by the address of its storage.
+        padding: bytes of parameters, gradients and optimizer that no tensor of theirs covers.
+        borrowed: (rank, bytes) of each storage that another rank made and this rank uses, by its address.
     """
 
     by_address: dict[int, str] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Purposes:
     borrowed: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def borrowed_by_rank(self) -> dict[int, int]:
-        """How many bytes are each rank's."""
+        """Return the borrowed bytes, by the rank that made them."""
         total: Counter[int] = Counter()
         for rank, nbytes in self.borrowed.values():
             total[rank] += nbytes
@@ -38,17 +38,17 @@ class Purposes:
 
 
 Maker = Callable[[torch.UntypedStorage], int | None]
-"""Which other rank has made a storage, if one has."""
+"""Returns the rank that made a storage, if it is not this rank."""
 
 
 def purposes(ledger: Ledger, owners: Owners, maker: Maker, variables: Iterable[Tensor]) -> Purposes:
-    """Find out what the blocks of `ledger` are for.
+    """Find the purposes of the blocks in `ledger`.
 
     Args:
-        ledger: gets a block for what lasts and was made without an operator: by NumPy, say.
-        owners: of what lasts.
-        maker: who has made what is not in the ledger.
-        variables: what else the rank uses.
+        ledger: the ledger; persistent tensors that no operator made (NumPy did, for example) are added to it.
+        owners: the owners of persistent state.
+        maker: returns the rank that made a storage that is not in the ledger.
+        variables: tensors that the rank uses besides.
     """
     found = Purposes()
     covered: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -79,7 +79,7 @@ def purposes(ledger: Ledger, owners: Owners, maker: Maker, variables: Iterable[T
 
 
 def _is_borrowed(storage: torch.UntypedStorage | None, ledger: Ledger, maker: Maker, found: Purposes) -> bool:
-    """Whether another rank has made `storage`; if so, it is noted."""
+    """Return whether another rank made `storage`, and record it in `found` if so."""
     if storage is None or ledger.find(storage) is not None:
         return False
     rank = maker(storage)
@@ -89,14 +89,14 @@ def _is_borrowed(storage: torch.UntypedStorage | None, ledger: Ledger, maker: Ma
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
-    """The bytes of its storage that a tensor reaches over."""
+    """Return the first and last byte of its storage that a tensor spans."""
     start = int(tensor.storage_offset())
     reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start * tensor.itemsize, (start + (reach if tensor.numel() else 0)) * tensor.itemsize
 
 
 def _length(spans: list[tuple[int, int]]) -> int:
-    """How many bytes the spans cover together."""
+    """Return the number of bytes that the spans cover together."""
     total = end = 0
     for first, last in sorted(spans):
         total += max(0, last - max(first, end))

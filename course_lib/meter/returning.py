@@ -1,4 +1,4 @@
-"""A function's variables at the moment it returns."""
+"""The variables of a function at the moment when it returns."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 class Returning:
-    """Keeps the variables of a function beyond its return: a frame that somebody holds, holds them.
+    """The variables of a function, kept after its return by keeping the function's frame.
 
-    Where the function is a library's wrapper, such as what `torch.no_grad()` makes of a learner's function, those of
-    the learner's as well. (A profiler would see the call, too; but there is one for each thread, and it may be the
-    learner's.)
+    When the function is a library's wrapper, such as the one that `torch.no_grad()` puts around a learner's function,
+    the variables of the learner's function are kept as well. A profiler would see the call, too. But there is only one
+    profiler for each thread, and the learner may use it.
 
     Args:
         caller: the frame that calls the function.
-        is_learners: whether code is the learner's own.
+        is_learners: returns whether code is the learner's own.
     """
 
     def __init__(self, caller: FrameType, is_learners: Callable[[CodeType], bool]) -> None:
@@ -25,7 +25,7 @@ class Returning:
         self._frames: list[FrameType] = []
 
     def look(self, frame: FrameType | None) -> None:
-        """The function runs, and has called what runs in `frame`: once is enough."""
+        """Remember the frames between `frame` and the caller, once, while the function runs."""
         inner = []
         while frame is not None and frame is not self._caller:
             inner.append(frame)
@@ -39,10 +39,10 @@ class Returning:
                 break
 
     def variables(self) -> list[Any]:
-        """The values of the variables."""
+        """Return the values of the variables."""
         return [value for frame in self._frames for value in frame.f_locals.values()]
 
     def release(self) -> None:
-        """Let go of the variables."""
+        """Drop the references to the variables."""
         self._frames.clear()
         self._caller = None

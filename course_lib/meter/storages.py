@@ -1,4 +1,4 @@
-"""The storages behind a tensor, whatever kind of tensor it is."""
+"""The storages behind a tensor, for ordinary tensors, sparse tensors and wrappers such as DTensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch.nn import Parameter
 
 
 def plain(tensor: Tensor) -> Iterator[Tensor]:
-    """The ordinary tensors that `tensor` consists of: itself, the local part of a DTensor, a sparse one's values."""
+    """Yield the ordinary tensors behind `tensor`: itself, the local part of a DTensor, indices and values of a sparse
+    tensor."""
     if type(tensor) is Tensor or type(tensor) is Parameter:
         if tensor.is_nested:
             yield tensor.values()
@@ -28,7 +29,7 @@ def plain(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
-    """The storage of a plain tensor; None where there is no memory behind it."""
+    """Return the storage of a plain tensor, or None if it has no memory."""
     if tensor.is_meta:
         return None
     try:
@@ -38,7 +39,7 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor in `value`, and in lists, tuples and mappings in it."""
+    """Yield every tensor in `value` and in its nested lists, tuples and mappings."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):

@@ -1,7 +1,8 @@
-"""What each rank did, and when: it computed, waited for its peers, or waited for bytes; and what was in flight then.
+"""The timeline of each rank: when it computed, waited for its peers or waited for bytes, and which calls were in
+flight.
 
 A rank computes whenever it does not wait for a call. In simulated worlds all ranks share the machine's cores, so a
-rank that computes may also stand in line for one. Times are seconds from the start of the run.
+computing rank may also be waiting for a core. Times are seconds from the start of the run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .comm import CommCall
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """From `start` to `end`."""
+    """A time span from `start` to `end`."""
 
     start: float
     end: float
@@ -33,19 +34,19 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class CallInterval(Interval):
-    """A part of the life of `call`."""
+    """A time span in the life of `call`."""
 
     call: CommCall
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """What one rank did from `start`, when it entered the function, to `end`, when it left.
+    """The timeline of one rank from `start`, when it entered the function, to `end`, when it left.
 
     Attributes:
-        rank: which one.
+        rank: the rank.
         start, end: in seconds from the start of the run.
-        calls: the collectives, messages and new groups that it took part in, in their order.
+        calls: the collectives, messages and new groups that it took part in, in order.
     """
 
     rank: int
@@ -55,7 +56,7 @@ class Timeline:
 
     @cached_property
     def waited(self) -> tuple[CallInterval, ...]:
-        """When the rank waited for a call and did nothing else; apart from each other, in their order."""
+        """The times when the rank only waited for a call, without overlaps, in order."""
         intervals, free = [], self.start
         for call in sorted(self.calls, key=lambda call: (call.waited_from, call.done)):
             start, end = max(call.waited_from, free), min(call.done, self.end)
@@ -66,26 +67,26 @@ class Timeline:
 
     @property
     def computed(self) -> tuple[Interval, ...]:
-        """When the rank did not wait: what `waited` leaves."""
+        """The times when the rank did not wait: the gaps in `waited`."""
         edges = [self.start, *(edge for wait in self.waited for edge in (wait.start, wait.end)), self.end]
         gaps = zip(edges[::2], edges[1::2], strict=True)
         return tuple(Interval(start=start, end=end) for start, end in gaps if start < end)
 
     @property
     def waited_for_peers(self) -> tuple[CallInterval, ...]:
-        """The part of each of `waited` in which another member had yet to make its call."""
+        """The part of each of `waited` before every member had made its call."""
         parts = (CallInterval(start=w.start, end=min(w.call.matched, w.end), call=w.call) for w in self.waited)
         return tuple(part for part in parts if part.start < part.end)
 
     @property
     def waited_for_bytes(self) -> tuple[CallInterval, ...]:
-        """The part of each of `waited` in which everyone had come and the bytes moved."""
+        """The part of each of `waited` after every member had made its call, while bytes moved."""
         parts = (CallInterval(start=max(w.call.matched, w.start), end=w.end, call=w.call) for w in self.waited)
         return tuple(part for part in parts if part.start < part.end)
 
     @property
     def in_flight(self) -> tuple[CallInterval, ...]:
-        """When the bytes of each call moved; these may overlap each other."""
+        """The times when the bytes of each call moved. They may overlap."""
         return tuple(
             CallInterval(start=call.matched, end=min(call.done, self.end), call=call)
             for call in self.calls
@@ -96,7 +97,7 @@ class Timeline:
     def overlap(self) -> float | None:
         """Bytes sent while computing / bytes sent, 0 to 1; None for a rank that sent nothing.
 
-        The bytes of a call are taken to move evenly while it is in flight.
+        The bytes of a call are assumed to move evenly while it is in flight.
         """
         waited_until = _seconds_until(self.waited)
         sent = exposed = 0.0
@@ -108,19 +109,20 @@ class Timeline:
         return 1 - exposed / sent if sent else None
 
     def __str__(self) -> str:
-        told = [f"rank {self.rank}, {(self.end - self.start) * 1e3:.1f} ms"]
+        lines = [f"rank {self.rank}, {(self.end - self.start) * 1e3:.1f} ms"]
         for what in ("computed", "waited for peers", "waited for bytes"):
             seconds = sum(interval.seconds for interval in getattr(self, what.replace(" ", "_")))
-            told.append(f"  {what:<17}{seconds * 1e3:>8.1f} ms")
+            lines.append(f"  {what:<17}{seconds * 1e3:>8.1f} ms")
         if self.overlap is not None:
-            told.append(f"  {self.overlap:.0%} of what it sent moved while it computed")
-        return "\n".join(told)
+            lines.append(f"  {self.overlap:.0%} of what it sent moved while it computed")
+        return "\n".join(lines)
 
     __repr__ = __str__
 
 
 def _seconds_until(intervals: Sequence[Interval]) -> Callable[[float], float]:
-    """How long `intervals`, which do not overlap and are in order, last in all before a moment."""
+    """Return a function of a moment: the total length of `intervals` before it. They are in order and do not
+    overlap."""
     starts = [interval.start for interval in intervals]
     totals = [0.0, *accumulate(interval.seconds for interval in intervals)]
 
@@ -148,12 +150,12 @@ def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     for interval in timeline.computed:
         yield where | _complete("computes", interval)
     for interval in timeline.waited_for_peers:
-        yield where | _complete(f"waits for peers: {interval.call.op}", interval) | {"args": _told(interval.call)}
+        yield where | _complete(f"waits for peers: {interval.call.op}", interval) | {"args": _call_args(interval.call)}
     for interval in timeline.waited_for_bytes:
-        yield where | _complete(f"waits for bytes: {interval.call.op}", interval) | {"args": _told(interval.call)}
+        yield where | _complete(f"waits for bytes: {interval.call.op}", interval) | {"args": _call_args(interval.call)}
     for number, flight in enumerate(timeline.in_flight):
         common = where | {"cat": "in flight", "id": f"{timeline.rank}.{number}", "name": flight.call.op}
-        yield common | {"ph": "b", "ts": flight.start * 1e6, "args": _told(flight.call)}
+        yield common | {"ph": "b", "ts": flight.start * 1e6, "args": _call_args(flight.call)}
         yield common | {"ph": "e", "ts": flight.end * 1e6}
 
 
@@ -161,7 +163,7 @@ def _complete(name: str, interval: Interval) -> dict[str, Any]:
     return {"ph": "X", "name": name, "ts": interval.start * 1e6, "dur": interval.seconds * 1e6}
 
 
-def _told(call: CommCall) -> dict[str, Any]:
+def _call_args(call: CommCall) -> dict[str, Any]:
     return {
         "line": f"{call.line}: {call.line.source}",
         "total_bytes": call.total_bytes,
