@@ -1,11 +1,11 @@
-"""What training would cost: bytes held, bytes sent and seconds, by plain arithmetic. Imports nothing of ours.
+"""The cost of training, by arithmetic: bytes held, bytes sent and seconds. Imports none of our packages.
 
-what is asked   checks <- shapes <- models;  precision, optimizers <- settings
+questions       checks <- shapes <- models;  precision, optimizers <- settings
 bytes held      parts, partition <- layout <- zero (of replay), fully_shard (of fully_shard_replay) <- engines;
                 activations <- fully_shard;  activations, allocator, engines <- memory
 bytes sent      engines <- volume
 seconds         volume <- cost <- hardware;  work, schedule, hardware <- step
-the whole       memory, volume, step, explain <- plan <- choose;  deepspeed: others' estimates, to compare with
+the whole       memory, volume, step, explain <- plan <- choose;  deepspeed: DeepSpeed's estimates, to compare with
 """
 
 from .checks import known, whole

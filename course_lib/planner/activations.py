@@ -1,11 +1,11 @@
-"""What forward keeps for backward, item by item, as Korthikanti et al. count it.
+"""The activations that forward keeps for backward, item by item, as Korthikanti et al. count them.
 
 "Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198), section 4. For GPT in 16 bits a
-layer keeps sbh (34 + 5 a s / h) bytes; without the attention core 34 sbh; its input alone 2 sbh. s: tokens in a
-sequence, b: sequences, h: hidden, a: heads. Every item below is one that the paper names, written for any width of
-elements, and without what a model does not have: no masks where there is no dropout; four products inside a gated
-feed-forward layer where GPT has two. What the paper leaves out is left out here: means and variances of the norms, and
-rotary positions. All bytes are per token.
+layer keeps sbh (34 + 5 a s / h) bytes; without the attention core 34 sbh; its input only, 2 sbh. s: tokens in a
+sequence, b: sequences, h: hidden, a: heads. The paper names every item below. Here the items are written for any width
+of elements, and without what a model does not have: no masks where there is no dropout; four products inside a gated
+feed-forward layer where GPT has two. As in the paper, means and variances of the norms and rotary positions are left
+out. All bytes are per token.
 """
 
 from .settings import Settings
@@ -15,7 +15,7 @@ _MASK = 1  # bytes of an element of a dropout mask, on GPUs; on CPUs torch keeps
 
 
 def layer(model: Transformer, sequence: int, width: int, attention: str) -> dict[str, int]:
-    """What one layer keeps in sequences of `sequence` tokens, elements being `width` bytes.
+    """Return the bytes that one layer keeps in sequences of `sequence` tokens, with elements of `width` bytes.
 
     `attention` is "math", which keeps all scores, or "flash", which keeps one fp32 number for each head instead.
     """
@@ -34,13 +34,15 @@ def layer(model: Transformer, sequence: int, width: int, attention: str) -> dict
 
 
 def _products(model: Transformer) -> int:
-    """Results of the feed-forward layer's width that backward needs: before and behind its activation function, and
-    in a gated one also the gate's factor and the product."""
+    """Return how many results of the feed-forward layer's width backward needs.
+
+    They are those before and after its activation function, and in a gated one also the gate's factor and the product.
+    """
     return 4 if model.gated else 2
 
 
 def kept(model: Transformer, sequence: int, width: int, attention: str, checkpointing: str) -> int:
-    """What one layer keeps until its backward, by what is checkpointed."""
+    """Return the bytes that one layer keeps until its backward, by checkpointing."""
     if checkpointing == "full":
         return model.hidden * width
     items = layer(model, sequence, width, attention)
@@ -48,7 +50,7 @@ def kept(model: Transformer, sequence: int, width: int, attention: str, checkpoi
 
 
 def of_a_layer(model: Model, settings: Settings) -> int:
-    """Bytes that a layer keeps for the batch of one rank; of what was measured, each layer is taken to keep as much."""
+    """Return the bytes that a layer keeps for the batch of one rank. Measured bytes are split evenly over layers."""
     layers = len([unit for unit in model.units[1:] if unit])
     if settings.activation_bytes is not None:
         return settings.activation_bytes // layers if layers else 0
@@ -60,10 +62,10 @@ def of_a_layer(model: Model, settings: Settings) -> int:
 
 
 def gradients_at_work(model: Transformer, sequence: int, width: int, attention: str) -> int:
-    """The most that backward through one layer adds to what the layer keeps: gradients of activations, less what went.
+    """Return the most that backward through one layer adds: gradients of activations, less the activations freed.
 
-    Beside the gradient of the residual stream there are, first, those inside the feed-forward layer, half as much as
-    it keeps; later, when all that it kept is gone, those before and behind the softmax. Not in the paper.
+    There is always the gradient of the residual stream. First come the gradients inside the feed-forward layer, half as
+    much as it keeps; later, when all that it kept is freed, those before and after the softmax. Not in the paper.
     """
     h, inside = model.hidden, _products(model) * model.ffn
     scores = 2 * model.heads * sequence if attention == "math" else 0
@@ -71,7 +73,7 @@ def gradients_at_work(model: Transformer, sequence: int, width: int, attention: 
 
 
 def ends(model: Transformer, width: int) -> dict[str, int]:
-    """What is kept outside of the layers: after the embedding, and from the last norm to the loss."""
+    """Return what is kept outside of the layers: after the embedding, and from the last norm to the loss."""
     return {
         "dropout mask of the embedding": model.hidden * _MASK if model.dropout else 0,
         "input of the last norm": model.hidden * width,
@@ -81,5 +83,8 @@ def ends(model: Transformer, width: int) -> dict[str, int]:
 
 
 def loss_gradients(model: Transformer) -> int:
-    """The gradients of the loss by log-probabilities and by logits, in fp32, as backward starts. Not in the paper."""
+    """Return the bytes of the loss's gradients by log-probabilities and by logits, in fp32, as backward starts.
+
+    Not in the paper.
+    """
     return 2 * 4 * model.vocab

@@ -1,7 +1,7 @@
-"""How torch's CUDA caching allocator rounds a tensor, where it has nothing cached to reuse.
+"""The rounding of torch's CUDA caching allocator, for a tensor that cannot reuse cached memory.
 
 c10/cuda/CUDACachingAllocator.cpp: requests are rounded to 512 bytes. Up to 10 MiB they share segments, and a block is
-split off. Above, a segment of whole 2 MiB is made for the request, and what is left over is split off only when it is
+split off. Above, the allocator makes a segment of whole 2 MiB for the request, and splits off the rest only if it is
 more than 1 MiB.
 """
 
@@ -12,7 +12,7 @@ _SPLIT = 2**20
 
 
 def cuda_bytes(nbytes: int) -> int:
-    """What `torch.cuda.memory_allocated` grows by for a tensor of `nbytes`."""
+    """Return how much `torch.cuda.memory_allocated` grows for a tensor of `nbytes`."""
     block = -(-nbytes // _ROUND) * _ROUND
     if block < _LARGE:
         return block

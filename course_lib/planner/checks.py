@@ -1,4 +1,4 @@
-"""What is asked of the planner is checked here, once, so that every refusal reads the same."""
+"""Checks of the planner's arguments, in one place, so that every refusal reads the same."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -8,13 +8,13 @@ Entry = TypeVar("Entry")
 
 
 def pick(what: str, name: str, table: Mapping[str, Entry]) -> Entry:
-    """The entry of `table` called `name`. Raises ValueError, which lists the names that there are."""
+    """Return the entry of `table` called `name`. Raises ValueError, which lists the known names."""
     known(what, name, table)
     return table[name]
 
 
 def known(what: str, name: object, names: Iterable[str]) -> None:
-    """Raises ValueError unless `name` is one of `names`."""
+    """Raise ValueError unless `name` is one of `names`."""
     names = list(names)
     if name not in names:
         close = get_close_matches(str(name), [other for other in names if isinstance(other, str)], n=1)
@@ -23,7 +23,7 @@ def known(what: str, name: object, names: Iterable[str]) -> None:
 
 
 def whole(what: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """`value` as an int: 64, or 7.5e9, which is whole too. Raises ValueError for anything else, or out of range."""
+    """Return `value` as an int: 64, or 7.5e9, which is whole too. Raises ValueError unless it is whole and in range."""
     exact = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
     if not exact or value < least or (most is not None and value > most):  # type: ignore[operator]
         limits = f"from {least} to {most}" if most is not None else f"{least} or more"

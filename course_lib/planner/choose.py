@@ -1,4 +1,4 @@
-"""Which way of training is fastest on given hardware, and why the others lose."""
+"""Find the fastest way to train on given hardware, and explain why the others lose."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shapes import Model, Transformer
 from .step import COMMUNICATION, COMPUTE, HOST
 
 _OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "parameters"))
-_EQUAL = 0.05  # steps that differ by less are as fast: the arithmetic of seconds is not more exact than that
+_EQUAL = 0.05  # steps that differ by less count as equal: the estimate of seconds is not more exact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,8 @@ class Candidate:
     """One way of training.
 
     Attributes:
-        plan: what it costs.
-        seconds: of a step; None where it does not fit.
+        plan: its cost.
+        seconds: of a step; None if it does not fit.
         reason: why it wins, loses or does not fit.
     """
 
@@ -40,14 +40,14 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """All candidates: those that fit from good to bad, then the others from nearly fitting to far from it."""
+    """All candidates: those that fit from fastest to slowest, then the others from nearly fitting to far from it."""
 
     hardware: Hardware
     ranked: tuple[Candidate, ...]
 
     @property
     def best(self) -> Candidate:
-        """The best that fits. Raises ValueError if none does, and says what is nearest."""
+        """The best that fits. Raises ValueError if none does, and names the nearest."""
         if self.ranked[0].seconds is None:
             raise ValueError(
                 f"nothing fits on {self.hardware.name}. The nearest is {how(self.ranked[0].plan.settings)}: it "
@@ -68,9 +68,9 @@ def choose(model: Any, hardware: str | Hardware, *, world_size: int | None = Non
         model: a name from `MODELS`, a `Transformer`, a number of parameters, or shapes as for `plan`.
         hardware: a name from `HARDWARE`, or a `Hardware`.
         world_size: ranks; by default one node's devices.
-        given: any of `Settings`: batch, sequence, precision, ...; of what is varied, such as stage=3, too, which then
-            is not. Unless given, attention is "flash", the optimizer's step is torch's default on GPUs, "foreach",
-            and gradients go in buckets of 256 MiB, so that latency does not hide what stages cost.
+        given: any of `Settings`: batch, sequence, precision, ... A setting that would be varied, such as stage=3, is
+            fixed if it is given. By default attention is "flash", the optimizer's step is torch's default on GPUs,
+            "foreach", and gradients go in buckets of 256 MiB, so that latency does not hide what stages cost.
 
     Raises:
         ValueError: as `plan`, or the ranks do not fit the hardware.
@@ -93,7 +93,7 @@ def choose(model: Any, hardware: str | Hardware, *, world_size: int | None = Non
 
 
 def _plans(what: dict[str, Any], machine: Hardware, fixed: dict[str, Any]) -> list[Plan]:
-    """A plan for each combination of what is not fixed. Raises ValueError if no combination goes together."""
+    """Return a plan for each valid combination of settings that are not fixed. Raises ValueError if there is none."""
     machine.shard_group(fixed["world_size"])
     varied: dict[str, Any] = {
         "stage": range(4),
@@ -114,14 +114,14 @@ def _plans(what: dict[str, Any], machine: Hardware, fixed: dict[str, Any]) -> li
 
 
 def _checkpointing(with_tensors: bool, attention: str) -> tuple[str, ...]:
-    """What can save memory: nothing without known activations; with "flash" the core needs no checkpoint."""
+    """Return the checkpointing that saves memory: none without known activations, no "selective" with "flash"."""
     if not with_tensors:
         return ("none",)
     return CHECKPOINTING if attention == "math" else ("none", "full")
 
 
 def _reason(candidate: Plan, mine: Timeline, best: Plan, fastest: Timeline) -> str:
-    """Where the time goes that the best, whose timeline is `fastest`, does not need."""
+    """Return where `candidate` loses time compared with the best, whose timeline is `fastest`."""
     if candidate is best:
         return "the best that fits."
     slower = mine.seconds - fastest.seconds

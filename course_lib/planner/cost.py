@@ -1,9 +1,9 @@
-"""What a collective costs in seconds: alpha-beta, for rings and trees, within a node and across nodes.
+"""The time of a collective: the alpha-beta model, for rings and trees, within a node and across nodes.
 
-A message of n bytes takes alpha + n / bandwidth. A ring of N passes each of N pieces from neighbour to neighbour; when
-it spans nodes, one hop in each node crosses the network, and as rings are laid through every network port of the node
-at once, all that the ports carry together is what the ring may use. A tree pays alpha for its depth, not for its
-length. NCCL chooses between the two with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
+A message of n bytes takes alpha + n / bandwidth. A ring of N passes each of N pieces from neighbour to neighbour. When
+it spans nodes, one hop in each node crosses the network. Rings are laid through every network port of the node at once,
+so the ring may use the bandwidth of all ports together. A tree pays alpha for its depth, not for its length. NCCL
+chooses between the two with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
 """
 
 import math
@@ -16,7 +16,7 @@ from .volume import PASSES
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """alpha, in seconds a message, and the bytes a second that one direction carries."""
+    """A link: alpha, in seconds per message, and the bytes per second that one direction carries."""
 
     alpha: float
     bandwidth: float
@@ -31,13 +31,13 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A group of ranks, and what lies between them.
+    """A group of ranks, and the links between them.
 
     Attributes:
         members: ranks of the group in one node.
-        nodes: how many nodes it spans.
+        nodes: the number of nodes that it spans.
         inside: the link from a rank to its neighbour in the node.
-        across: what the group may use of a node's way out; None where it does not span nodes.
+        across: the group's share of a node's network link; None if it does not span nodes.
         launch: seconds before the first message of any collective.
     """
 
@@ -59,17 +59,17 @@ class Group:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second along a ring or a tree: what the narrowest link carries."""
+        """Bytes per second along a ring or a tree: the narrowest link's."""
         links = [self.inside] if self.members > 1 else []
         return min(link.bandwidth for link in links + ([self.across] if self.across and self.nodes > 1 else []))
 
     def alphas(self, inside: float, across: float) -> float:
-        """Seconds for so many hops, one after the other, of each kind."""
+        """Return the seconds for this many hops of each kind, one after the other."""
         return inside * self.inside.alpha + (across * self.across.alpha if self.across else 0.0)
 
 
 def ring_seconds(op: str, nbytes: float, group: Group) -> float:
-    """`op` on `nbytes` (of the whole) along a ring.
+    """Return the time of `op` on `nbytes` (of the whole) along a ring.
 
     (N-1) alpha + (N-1)/N n / bandwidth; an all-reduce is twice that; a broadcast passes all n through each hop.
     """
@@ -82,7 +82,7 @@ def ring_seconds(op: str, nbytes: float, group: Group) -> float:
 
 
 def tree_seconds(op: str, nbytes: float, group: Group) -> float:
-    """An all-reduce or a broadcast by NCCL's two complementary trees, which together use every link both ways.
+    """Return the time of an all-reduce or a broadcast by NCCL's two trees, which together use every link both ways.
 
     A chain inside each node, a binary tree across them: ((m-1) alpha + log2(nodes) alpha' + n / bandwidth), and twice
     that for an all-reduce, up and down.
@@ -96,18 +96,18 @@ def tree_seconds(op: str, nbytes: float, group: Group) -> float:
 
 
 def seconds(op: str, nbytes: float, group: Group) -> float:
-    """`op` by whichever of the two is faster, as NCCL chooses."""
+    """Return the time of `op` by the faster of the two, as NCCL chooses."""
     ring = ring_seconds(op, nbytes, group)
     return min(ring, tree_seconds(op, nbytes, group)) if op in ("all_reduce", "broadcast") else ring
 
 
 def bus_bandwidth(op: str, nbytes: float, measured_seconds: float, ranks: int) -> float:
-    """Bytes a second that each rank's link carried, as NCCL's tests define it (doc/PERFORMANCE.md).
+    """Return the bytes per second that each rank's link carried, as NCCL's tests define it (doc/PERFORMANCE.md).
 
     That holds where ranks pass messages, as in a ring. Where switches add, as with NVLS, no link carried that much.
 
-    Independent of the number of ranks: n / t times 2(N-1)/N for an all-reduce, (N-1)/N for a reduce-scatter or an
-    all-gather, 1 for a broadcast.
+    It does not depend on the number of ranks: n / t times 2(N-1)/N for an all-reduce, (N-1)/N for a reduce-scatter or
+    an all-gather, 1 for a broadcast.
 
     Raises:
         ValueError: there is no such op, or it took no time.
@@ -120,7 +120,7 @@ def bus_bandwidth(op: str, nbytes: float, measured_seconds: float, ranks: int) -
 
 
 def fit(op: str, sizes: Sequence[float], measured_seconds: Sequence[float], ranks: int) -> Link:
-    """The link that explains how long `op` on `sizes` bytes took along a ring of `ranks` in one node.
+    """Return the link that explains how long `op` on `sizes` bytes took along a ring of `ranks` in one node.
 
     Least squares on relative errors, so that microseconds count as much as seconds.
 

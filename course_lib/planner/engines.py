@@ -1,8 +1,8 @@
-"""How those who train lay out a rank's memory: the paper, torch's own, and in zero.py this course's `zero`.
+"""The memory layouts of the engines: the paper's, torch's own, and in zero.py this course's `zero`.
 
 They agree on what is sharded. They differ in how tensors are cut and padded, in what they keep in fp32, and in the
-buffers of their communication. Buffers are told where tensors are known: from a bare number of parameters only the
-states follow, as in the paper's formulas.
+buffers of their communication. Buffers are planned only where tensors are known: a bare number of parameters gives only
+the states, as in the paper's formulas.
 """
 
 from dataclasses import replace
@@ -18,14 +18,14 @@ from .zero import zero
 
 
 def layout(model: Model, settings: Settings) -> Layout:
-    """The layout of the engine that the settings name."""
+    """Return the layout of the engine that the settings name."""
     if settings.engine == "torch":
         return fully_shard(model, settings) if settings.stage == 3 else _torch(model, settings)
     return (_paper if settings.engine == "paper" else zero)(model, settings)
 
 
 def _paper(model: Model, settings: Settings) -> Layout:
-    """As the ZeRO paper has it: each unit laid flat, padded and cut evenly, gradients as backward makes them."""
+    """Return the ZeRO paper's layout: each unit laid flat, padded and cut evenly, gradients as backward makes them."""
     policy, stage, ranks = settings.policy, settings.stage, settings.shards
     whole = everything(model)
     shard = _or_bare(flat(model.units, ranks), model, ranks) if stage else whole
@@ -44,10 +44,10 @@ def _paper(model: Model, settings: Settings) -> Layout:
 
 
 def _torch(model: Model, settings: Settings) -> Layout:
-    """DistributedDataParallel, with ZeroRedundancyOptimizer in stage 1.
+    """Return the layout of DistributedDataParallel, with ZeroRedundancyOptimizer in stage 1.
 
-    ZeroRedundancyOptimizer cuts no tensor: the rank with the largest states is planned. Another one's step may need
-    more for a moment, if its largest tensor is larger.
+    ZeroRedundancyOptimizer cuts no tensor: the plan is for the rank with the largest states. The step of a rank with a
+    larger tensor may briefly need more.
     """
     policy, whole = replace(settings.policy, accumulated=0), everything(model)
     fullest = max(greedy(model.shapes, settings.shards), key=numel)
@@ -64,5 +64,5 @@ def _torch(model: Model, settings: Settings) -> Layout:
 
 
 def _or_bare(shard: list[int], model: Model, ranks: int) -> list[int]:
-    """`shard`; where no tensors are known, as if the model were one."""
+    """Return `shard`, or one shard of all parameters if no tensors are known."""
     return shard if model.units else [-(-model.params // ranks)]

@@ -1,4 +1,4 @@
-"""A plan in words. GB is 10^9 bytes here, as everywhere in the course; GiB is never meant."""
+"""Explanations of a plan, as text. GB is 10^9 bytes here, as everywhere in the course; GiB is never meant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def size(nbytes: float) -> str:
-    """`31.4 GB`: three digits or a few more, decimal units."""
+    """Format bytes: `31.4 GB`, with three digits or a few more, in decimal units."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(nbytes) >= factor:
             return f"{_digits(nbytes / factor)} {unit}"
@@ -25,7 +25,7 @@ def size(nbytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`120 ms`."""
+    """Format seconds: `120 ms`."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= factor:
             return f"{_digits(seconds / factor)} {unit}"
@@ -37,7 +37,7 @@ def _digits(value: float) -> str:
 
 
 def how(settings: Settings) -> str:
-    """The settings that matter most, in one line: `stage 2 on 64 ranks, mixed, adam`."""
+    """Return the settings that matter most, in one line: `stage 2 on 64 ranks, mixed, adam`."""
     words = [f"stage {settings.stage} on {settings.world_size} ranks", settings.precision, settings.optimizer]
     if settings.shards < settings.world_size and settings.stage:
         words.append(f"sharded over {settings.shards}, {settings.replicas} replicas")
@@ -51,7 +51,7 @@ def how(settings: Settings) -> str:
 
 
 def header(model: Model, settings: Settings) -> Iterator[str]:
-    """What is planned, and what is not known of it."""
+    """Yield lines on the model, the settings, and what the plan leaves out."""
     yield f"{model.name}: {model.params:,} parameters; {how(settings)}."
     if not model.units:
         yield "Only the number of parameters is known: buffers and activations are left out."
@@ -70,7 +70,7 @@ def header(model: Model, settings: Settings) -> Iterator[str]:
 
 
 def memory(plan: Plan) -> Iterator[str]:
-    """What the rank holds, part by part, and the most at once."""
+    """Yield lines on what the rank holds, part by part, and the most at once."""
     yield "\nHeld by rank 0; no rank holds more:"
     for part in plan.parts:
         where = "host" if part.host else part.category
@@ -82,9 +82,9 @@ def memory(plan: Plan) -> Iterator[str]:
 
 
 def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
-    """How many bytes more than there are it needs, on the device or the host, whichever is worse; and where.
+    """Return how many bytes are missing on the device or the host, whichever is worse, and where.
 
-    None are short where that is not above 0.
+    The plan fits if the number is not above 0.
     """
     largest = sorted(plan.moments[plan.peak_moment].items(), key=lambda item: -item[1])[:2]
     held = " and ".join(f"{size(nbytes)} of {category}" for category, nbytes in largest)
@@ -96,7 +96,7 @@ def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
 
 
 def traffic(plan: Plan) -> Iterator[str]:
-    """What the rank sends, collective by collective."""
+    """Yield lines on what the rank sends, collective by collective."""
     yield f"\nSent by each rank in a step: {size(plan.sent_bytes)}"
     for call in plan.collectives:
         yield (
@@ -105,7 +105,7 @@ def traffic(plan: Plan) -> Iterator[str]:
 
 
 def time(plan: Plan, hardware: Hardware) -> Iterator[str]:
-    """How long a step takes, and what is hidden behind computing."""
+    """Yield lines on the time of a step, and on what is hidden behind computing."""
     timeline = plan.timeline(hardware)
     tokens = plan.settings.batch * plan.settings.sequence
     yield f"\nA step of {tokens} tokens a rank on {hardware.name}: {duration(timeline.seconds)}"

@@ -1,8 +1,8 @@
-"""How torch's `fully_shard` lays out a rank's memory: the states, and what a step takes; see fully_shard_replay.py.
+"""The memory layout of torch's `fully_shard`: the states, and the buffers of a step; see fully_shard_replay.py.
 
-Its shards, fp32 in mixed precision, are the masters themselves. Gradients are reduced as `policy.reduced` says:
-`MixedPrecisionPolicy(param_dtype=torch.bfloat16)`, and with `reduce_dtype=torch.float32` where they are accumulated
-in fp32.
+Its shards, fp32 in mixed precision, are the masters themselves. Gradients are reduced in the dtype of
+`policy.reduced`: `MixedPrecisionPolicy(param_dtype=torch.bfloat16)`, and with `reduce_dtype=torch.float32` where they
+are accumulated in fp32.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from .shapes import Model
 
 
 def fully_shard(model: Model, settings: Settings) -> Layout:
-    """The layout of torch's stage 3."""
+    """Return the layout of torch's stage 3."""
     policy, ranks = replace(settings.policy, accumulated=0), settings.shards
     if policy.master:
         policy = replace(policy, kept=4, gradient=4, master=0)
@@ -36,9 +36,9 @@ def fully_shard(model: Model, settings: Settings) -> Layout:
 
 
 def _with_step(states: Layout, model: Model, settings: Settings) -> Layout:
-    """`states`, and what there is beside them when each part of a step takes most."""
+    """Return `states` with the tensors held at the largest moment of each part of a step."""
     gradients, buffers, copies = list(states.gradients), list[Held](), list[Held]()
-    activations, left = of_a_layer(model, settings), 0  # of the last part that is looked at, the end of backward
+    activations, left = of_a_layer(model, settings), 0  # of the last part, the end of backward
     for when, moments in _moments(model, settings).items():
         held = [_held(moment, when, states.policy, settings) for moment in moments]
         nbytes = [_nbytes(one) + activations * moment.layers for one, moment in zip(held, moments, strict=True)]
@@ -51,7 +51,7 @@ def _with_step(states: Layout, model: Model, settings: Settings) -> Layout:
 
 
 def _moments(model: Model, settings: Settings) -> dict[str, list[Moment]]:
-    """What the replay finds, in the parts of a step."""
+    """Return the moments that the simulation finds, by part of a step."""
     outer, *layers = (Cut(unit, settings.shards) for unit in model.units)
     layers = [layer for layer in layers if layer.whole]
     gradients = outer_gradients(model)
@@ -67,7 +67,7 @@ def _moments(model: Model, settings: Settings) -> dict[str, list[Moment]]:
 
 
 def _held(moment: Moment, when: str, policy: Precision, settings: Settings) -> dict[str, list[Held]]:
-    """`moment` as what a layout is made of."""
+    """Return `moment` as records of a layout."""
     own, kept, wire = policy.parameter, policy.kept, policy.reduced
     on_cpu = settings.allocator == "exact"
 

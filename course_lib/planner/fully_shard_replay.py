@@ -1,19 +1,20 @@
-"""What torch's `fully_shard` holds beside the states: a step of its own, gone through.
+"""A simulation of one step of torch's `fully_shard`, to find the bytes it holds in addition to the states.
 
 It follows torch 2.13, torch/distributed/fsdp/_fully_shard: _fsdp_param_group.py and _fsdp_collectives.py. Memory is
-taken in the order in which the CPU issues work, whatever the streams. All sizes are numbers of elements. Each tensor is
-cut by rows, and padded to a multiple of the ranks.
+allocated in the order in which the CPU issues work, whatever the streams. All sizes are numbers of elements. Each
+tensor is cut by rows, and padded to a multiple of the ranks.
 
-    whole        a unit's parameters, padded: from the copy-out before its forward to its reshard behind that, and again
+    whole        a unit's parameters, padded: from the copy-out before its forward to its reshard after it, and again
                  in backward. The outer unit's stay from its forward to the end of backward
-    flat         what its all-gather writes. In forward it outlives the copy-out, until the next unit's is done
-    cast         the shards that are gathered, if in another dtype than they are kept in
+    flat         the output of its all-gather. In forward it outlives the copy-out, until the next unit's copy-out
+    cast         the shards that are gathered, if their dtype differs from the one they are kept in
     gradients    as autograd makes them, whole
-    scattered    a unit's gradients, flat and padded: what its reduce-scatter reads, kept until the next unit's
-    reduced      what that writes, a shard, if in another dtype than it is kept in
+    scattered    a unit's gradients, flat and padded: the input of its reduce-scatter, kept until the next unit's
+    reduced      the output of the reduce-scatter, a shard, if its dtype differs from the one it is kept in
     averaged     the same as it is kept: shards of all gradients that are done
-    padded       gradients whose rows the ranks do not divide, made anew; and
-    converted    the chunks of a gradient, on their way into a wider `scattered`. CUDA's kernel needs neither
+    padded       copies of gradients whose rows the ranks do not divide
+    converted    the chunks of a gradient, on their way into a wider `scattered`. CUDA's kernel needs neither this nor
+                 `padded`
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,10 +29,10 @@ Sizes = Sequence[int]
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """What there is at one moment, tensor by tensor; the names are explained above.
+    """The tensors that exist at one moment, by size. The module explains the names.
 
     Attributes:
-        layers: so many of the first layers keep all their activations.
+        layers: the number of first layers that keep all their activations.
     """
 
     layers: int
@@ -47,19 +48,19 @@ class Moment:
 
 
 class Cut:
-    """A unit, cut for so many ranks."""
+    """A unit, cut for a number of ranks."""
 
     def __init__(self, shapes: Unit, ranks: int) -> None:
         shards = rows([shapes], ranks)
         self.shard = sum(shards)
         self.gradients = [prod(shape) for shape in shapes]
         self.whole = [ranks * numel for numel in shards]
-        self.flat = [sum(self.whole)] if ranks > 1 else []  # one rank alone copies its shards
+        self.flat = [sum(self.whole)] if ranks > 1 else []  # a single rank copies its shards
         self.padded = [size for size, numel in zip(self.whole, self.gradients, strict=True) if size > numel]
 
 
 def forward(outer: Cut, layers: Sequence[Cut], reshard: bool) -> Iterator[Moment]:
-    """Each unit when it is copied out; then the end. What is `flat` then is gone when the loss is computed."""
+    """Yield the moment when each unit is copied out, then the end. `flat` is freed before the loss is computed."""
     kept, before = list[int](), list[int]()
     for done, unit in enumerate([outer, *layers]):
         yield Moment(layers=max(0, done - 1), whole=[*kept, *unit.whole], flat=[*before, *unit.flat])
@@ -74,13 +75,13 @@ class Backward:
 
     Args:
         outer, layers: the units.
-        reshard: the layers' parameters were freed after forward.
-        prefetch: so many units are gathered ahead of the one in use.
-        early: gradients of the outer unit that come before the layers'.
-        again: those of them of which another comes behind the layers.
-        hybrid: what is reduced is averaged with replicas then, and `reduced` kept to the end for that.
-        first_waits: the input of the first layer asks for no gradient, so that nothing tells when the layer is done:
-            its gradients are reduced at the very end, behind the outer unit's.
+        reshard: whether the layers' parameters were freed after forward.
+        prefetch: the number of units gathered ahead of the one in use.
+        early: gradients of the outer unit that arrive before the layers'.
+        again: those of them that get a second gradient after the layers.
+        hybrid: whether reduced gradients are averaged with replicas, so that `reduced` is kept to the end.
+        first_waits: whether the input of the first layer needs no gradient. Then nothing shows when the layer is done,
+            and its gradients are reduced at the very end, after the outer unit's.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Backward:
         self._averaged: Sizes = ()
 
     def moments(self) -> Iterator[Moment]:
-        """From the copy-out of the last layer to the last reduction."""
+        """Yield the moments from the copy-out of the last layer to the last reduction."""
         for at in reversed(range(len(self._layers))):
             yield from self._compute(at)
             if at or not self._first_waits:
@@ -106,18 +107,21 @@ class Backward:
             yield from self._reduce(unit, self._now(0, _gradients(last[done:]), whole=_whole(last[done:])))
 
     def _compute(self, at: int) -> Iterator[Moment]:
-        """A layer is copied out, the next one is gathered, and the layer's gradients come."""
+        """Yield the moments when a layer is copied out, the next one is gathered, and the layer's gradients arrive."""
         unit, ahead = self._layers[at], self._ahead(at)
         whole = [*self._kept(at), *unit.whole]
         copied_from = [*self._ahead(at + 1)[:-1], unit] if self._reshard else []
         yield self._now(at + 1, self._early, whole=whole, flat=_flat(copied_from))
         yield self._now(at + 1, self._early, whole=whole, flat=_flat(ahead), cast=[cut.shard for cut in ahead[:1]])
-        first = [*self._early, max(unit.gradients)]  # there while the layer's activations still are
+        first = [*self._early, max(unit.gradients)]  # exists while the layer's activations still do
         yield self._now(at + 1, first, whole=whole, flat=_flat(ahead))
         yield self._now(at, [*self._early, *unit.gradients], whole=whole, flat=_flat(ahead))
 
     def _reduce(self, unit: Cut, now: Moment) -> Iterator[Moment]:
-        """Its parameters are freed, and its gradients reduced; the last of them has a name until that is done."""
+        """Yield the moments when a unit's parameters are freed and its gradients reduced.
+
+        Its last gradient has a name, and therefore lives, until that is done.
+        """
         flat = [sum(unit.whole)]
         yield replace(
             now, gradients=[*now.gradients, *unit.gradients], scattered=flat, padded=unit.padded,
@@ -131,7 +135,7 @@ class Backward:
         self._reduced = reduced if self._hybrid else []
 
     def _now(self, layers: int, gradients: Sizes, whole: Sizes | None = None, **held: Sizes) -> Moment:
-        """What is there anyhow, and that."""
+        """Return a moment with the given tensors and those that are held anyway."""
         whole = self._kept(layers) if whole is None else whole
         return Moment(
             layers=layers, gradients=gradients, whole=whole, scattered=self._scattered, reduced=self._reduced,
@@ -139,11 +143,11 @@ class Backward:
         )  # fmt: skip
 
     def _kept(self, layers: int) -> list[int]:
-        """Parameters of the outer unit, and of so many layers unless they were freed."""
+        """Return parameters of the outer unit, and of the first `layers` layers unless they were freed."""
         return _whole([self._outer, *([] if self._reshard else self._layers[:layers])])
 
     def _ahead(self, at: int) -> Sequence[Cut]:
-        """The layers that are gathered ahead of this one."""
+        """Return the layers that are gathered ahead of this one."""
         return self._layers[max(0, at - self._prefetch) : at] if self._reshard else []
 
 

@@ -1,7 +1,7 @@
 """Machines by name, each figure with its source. Bytes and FLOPs are decimal, links are one direction.
 
-Bandwidths between GPUs are not the data sheet's but what NCCL's own model expects of them. A data sheet's 80 GB
-is taken at its word; the GPU has a little more, which is about what CUDA itself and fragmentation take.
+Bandwidths between GPUs are those that NCCL's own model expects, not the data sheet's. A data sheet's 80 GB is used
+unchanged; the GPU has a little more, which is about the memory that CUDA itself and fragmentation take.
 """
 
 from collections.abc import Mapping
@@ -34,15 +34,15 @@ class Hardware:
         name: for texts.
         devices: in one node.
         memory_bytes: of one device.
-        memory_bandwidth: bytes a second, of one device's memory.
-        fast_flops, fp32_flops: peak FLOPs a second of one device, in bf16 and in fp32 matrices.
+        memory_bandwidth: bytes per second, of one device's memory.
+        fast_flops, fp32_flops: peak FLOPs per second of one device, in bf16 and in fp32 matrices.
         achievable: the fraction of the peak that training reaches.
         inside: the link from a device to its neighbour in the node.
-        host_link: bytes a second between one device and the host's memory.
+        host_link: bytes per second between one device and the host's memory.
         host_bytes, host_bandwidth: of the node's memory; its devices share them.
-        network: the node's way out, all its ports together; None where there is only one node.
+        network: the node's network link, all its ports together; None if there is only one node.
         launch: seconds before the first message of a collective.
-        sources: where each of these figures comes from.
+        sources: the source of each of these figures.
     """
 
     name: str
@@ -61,11 +61,11 @@ class Hardware:
     sources: Mapping[str, str]
 
     def flops(self, fast: bool) -> float:
-        """FLOPs a second that one device achieves in training."""
+        """Return the FLOPs per second that one device achieves in training."""
         return self.achievable * (self.fast_flops if fast else self.fp32_flops)
 
     def shard_group(self, ranks: int) -> Group:
-        """`ranks` neighbours: as many as fit in a node, then the next node.
+        """Return the group of `ranks` neighbours: as many as fit in a node, then the next node.
 
         Raises:
             ValueError: they fill no whole number of nodes, or there is only one node.
@@ -85,14 +85,14 @@ class Hardware:
         return self._group(members, ranks // members, rivals=1)
 
     def replica_group(self, shards: int, replicas: int) -> Group:
-        """The `replicas` ranks that hold the same one of `shards` pieces: every `shards`-th rank.
+        """Return the group of the `replicas` ranks that hold the same one of `shards` shards: every `shards`-th rank.
 
-        Where a node has several such groups, they share its way out.
+        If a node has several such groups, they share its network link.
 
         Raises:
             ValueError: as `shard_group`, or the groups do not fit the nodes evenly.
         """
-        self.shard_group(shards * replicas)  # it complains if all together do not fit
+        self.shard_group(shards * replicas)  # raises if all together do not fit
         rivals = min(shards, self.devices)
         members = min(replicas, self.devices // rivals)
         if shards * replicas > self.devices and self.devices % rivals:
@@ -182,5 +182,5 @@ HARDWARE = {
 
 
 def hardware(name: "str | Hardware") -> Hardware:
-    """The machine called `name`; a `Hardware` is itself. Raises ValueError for an unknown name."""
+    """Return the machine called `name`; a `Hardware` is returned unchanged. Raises ValueError for an unknown name."""
     return name if isinstance(name, Hardware) else pick("hardware", name, HARDWARE)

@@ -1,6 +1,6 @@
-"""What a rank keeps of a model: the record, and what all engines have in common.
+"""The layout of a rank's memory: the record, and what all engines have in common.
 
-`cut` stands for how an engine cuts units into rank 0's tensors: not at all, flat, or by rows.
+`cut` is the way in which an engine cuts units into rank 0's tensors: not at all, flat, or by rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from .settings import Settings
 from .shapes import Model, Unit, numel
 
 BUCKET_BYTES = 25 * 2**20
-"""The size of a bucket by default, as in DistributedDataParallel."""
+"""The default size of a bucket, as in DistributedDataParallel."""
 
 Cut = Callable[[Sequence[Unit]], list[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Tensors of `numels` elements of `width` bytes; when they are there, and why they are so many."""
+    """Tensors of `numels` elements of `width` bytes, when they exist, and the reason for their size."""
 
     name: str
     numels: Sequence[int]
@@ -31,18 +31,18 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What rank 0, which no rank exceeds but by counts of steps (see memory.py), keeps of a model.
+    """The memory of rank 0. No rank holds more, except for counts of steps (see memory.py).
 
     Attributes:
         policy: bytes of each kind of element, as this engine has them.
-        shard: elements of what the rank keeps of what is sharded, tensor by tensor, padding included.
+        shard: elements of each sharded tensor that the rank keeps, padding included.
         updated: elements of each tensor that its optimizer sees.
-        parameters: what holds them between steps.
-        gradients: what holds them, at each moment.
+        parameters: the parameters held between steps.
+        gradients: the gradients held at each moment.
         bucket_bytes: how much of the gradients is reduced at a time, outside of stage 3.
-        buffers: what communication needs beside that.
-        copies: what is made for a moment on the way there.
-        layers_left: so many layers keep their activations when the end of backward takes most.
+        buffers: the buffers of communication.
+        copies: temporary copies on the way there.
+        layers_left: the number of layers that keep their activations when the end of backward takes most.
     """
 
     policy: Precision
@@ -57,17 +57,17 @@ class Layout:
 
 
 def uncut(units: Sequence[Unit]) -> list[int]:
-    """Elements of each tensor of these units."""
+    """Return the elements of each tensor of these units."""
     return [numel([shape]) for unit in units for shape in unit]
 
 
 def everything(model: Model) -> list[int]:
-    """Elements of each tensor of the model; one tensor, where nothing but its size is known."""
+    """Return the elements of each tensor of the model; one tensor, if only its size is known."""
     return [numel([shape]) for shape in model.shapes] or [model.params]
 
 
 def parameters(whole: Sequence[int], shard: Sequence[int], settings: Settings, policy: Precision) -> Held:
-    """Whole until stage 2, a shard in stage 3."""
+    """Return the parameters held: whole up to stage 2, a shard in stage 3."""
     if settings.stage < 3:
         return Held(name="parameters", numels=whole, width=policy.parameter, why=f"{policy.parameter} bytes each")
     why = f"{policy.kept} bytes each, a shard: 1/{settings.shards}"
@@ -75,9 +75,9 @@ def parameters(whole: Sequence[int], shard: Sequence[int], settings: Settings, p
 
 
 def gradients(model: Model, width: int, cut: Cut, shard: Sequence[int], settings: Settings) -> list[Held]:
-    """At the start of backward only the outer unit has any, at its end all but the first layer.
+    """Return the gradients held. At the start of backward: the outer unit's. At its end: all but the first layer's.
 
-    Whole until stage 1, then as `cut` cuts them; `shard` is that of the whole model.
+    Whole up to stage 1, then as `cut` cuts them; `shard` is the whole model's.
     """
     sharded = settings.stage >= 2
     why = f"{width} bytes each" + (f", a shard: 1/{settings.shards}" if sharded else "")
@@ -98,7 +98,7 @@ def gradients(model: Model, width: int, cut: Cut, shard: Sequence[int], settings
 
 
 def unit_buffers(model: Model, settings: Settings, policy: Precision) -> list[Held]:
-    """Stage 3: whole parameters of the outer unit, the layer in use and those ahead; whole gradients of two units."""
+    """Return stage 3's buffers: whole parameters of the outer unit and the layers in use, whole gradients."""
     outer, *layers = map(numel, model.units)
     ahead = 1 + settings.prefetch
     gathered = outer + largest_run(layers, ahead) if settings.reshard else model.params
@@ -116,17 +116,17 @@ def unit_buffers(model: Model, settings: Settings, policy: Precision) -> list[He
 
 
 def largest_run(sizes: Sequence[int], length: int) -> int:
-    """The largest sum of `length` neighbours, or of all if there are fewer."""
+    """Return the largest sum of `length` neighbours, or of all if there are fewer."""
     return max((sum(sizes[at : at + length]) for at in range(max(1, len(sizes) - length + 1))), default=0)
 
 
 class OuterGradients(NamedTuple):
-    """When the gradients of the outer unit's tensors come, told by their numbers of elements.
+    """The arrival of the gradients of the outer unit's tensors, by their numbers of elements.
 
     Attributes:
-        early: of those that come before the layers'.
-        again: of those of them that get another one behind the layers', as the weight of a tied embedding does.
-        late: some come behind the layers', so that backward goes on behind the first one.
+        early: gradients that arrive before the layers'.
+        again: those of them that get a second gradient after the layers', as the weight of a tied embedding does.
+        late: whether some arrive after the layers', so that backward goes on after the first layer.
     """
 
     early: list[int]
@@ -135,7 +135,7 @@ class OuterGradients(NamedTuple):
 
 
 def outer_gradients(model: Model) -> OuterGradients:
-    """The outer unit's gradients. Where the order is not known, all are taken to come early, and backward to go on."""
+    """Return the outer unit's gradients. If the order is unknown, all count as early, and backward goes on."""
     sizes, places = everything(model), [place for group in model.gradient_order for place in group]
     if not places:
         return OuterGradients(uncut(model.units[:1]), [], any(model.units[:1]))

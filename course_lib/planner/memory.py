@@ -1,4 +1,4 @@
-"""Where each byte of a rank goes, and at which moment of a step it is there; see parts.py for the moments."""
+"""The memory of a rank, byte by byte, at each moment of a step; see parts.py for the moments."""
 
 from collections.abc import Iterator
 
@@ -12,9 +12,9 @@ from .shapes import Model, Transformer
 
 
 def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
-    """All that rank 0 holds.
+    """Return everything that rank 0 holds.
 
-    No rank holds more, but for counts of steps: the shard of another rank may lie in more tensors, of 4 bytes each.
+    No rank holds more, except for counts of steps: the shard of another rank may contain more tensors, of 4 bytes each.
     """
     engine = layout(model, settings)
     found = [*_states(engine, model, settings)]
@@ -56,7 +56,7 @@ def _states(engine: Layout, model: Model, settings: Settings) -> Iterator[Part]:
 
 
 def _temporaries(engine: Layout, settings: Settings) -> Iterator[Part]:
-    """What lives only during the optimizer's step; on the host, if the step is made there."""
+    """Yield what lives only during the optimizer's step; on the host, if the step runs there."""
     policy, away = engine.policy, "optimizer" in settings.offload
     in_16_bits = policy.master and policy.gradient < policy.state and not policy.accumulated
     cast = [policy.state * numel for numel in engine.shard] if in_16_bits else []

@@ -1,4 +1,4 @@
-"""Models by name. Parameter counts are not typed in here: they follow from the shapes, and tests compare them."""
+"""Models by name. Parameter counts are not stored: they follow from the shapes, and tests compare them."""
 
 from .shapes import Transformer
 
@@ -25,7 +25,7 @@ def _llama(
     )  # fmt: skip
 
 
-# The ZeRO paper says that its models are like GPT-2, so theirs is the vocabulary and the context here.
+# The ZeRO paper describes its models as similar to GPT-2, so they get GPT-2's vocabulary and context.
 MODELS = {
     "gpt2": _gpt("GPT-2", 12, 768, 12, _GPT2),
     "gpt2-medium": _gpt("GPT-2 medium", 24, 1024, 16, _GPT2),

@@ -1,10 +1,10 @@
-"""What an optimizer keeps, and what its step needs for a moment, to the byte."""
+"""The states that an optimizer keeps, and the temporaries of its step, to the byte."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# bitsandbytes, optim/optimizer.py: smaller tensors keep fp32 states; each block has one fp32 scale; both states share
-# a table of 256 fp32 values each, whatever the number of tensors.
+# bitsandbytes, optim/optimizer.py: smaller tensors keep fp32 states; each block has one fp32 scale; each state has one
+# table of 256 fp32 values, whatever the number of tensors.
 _SMALLEST_QUANTIZED = 4096
 _BLOCK = 256
 _TABLE_BYTES = 4 * 256
@@ -12,13 +12,13 @@ _TABLE_BYTES = 4 * 256
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """An optimizer, by what it keeps of each tensor.
+    """An optimizer, described by what it keeps of each tensor.
 
     Attributes:
         states: elements kept for each parameter.
-        quantized: kept in 8 bits, by blocks.
-        counts_steps: keeps a count for each tensor, 4 bytes, in the host's memory unless it is `capturable`.
-        needs_denominator: its step makes sqrt(second moment) + eps beside what is kept.
+        quantized: whether they are kept in 8 bits, by blocks.
+        counts_steps: whether it keeps a count for each tensor, 4 bytes, in the host's memory unless it is `capturable`.
+        needs_denominator: whether its step makes sqrt(second moment) + eps as a temporary.
     """
 
     states: int
@@ -27,7 +27,7 @@ class Optimizer:
     needs_denominator: bool = False
 
     def state_tensors(self, numels: Sequence[int], element_bytes: int) -> list[int]:
-        """Bytes of each tensor that it keeps for parameter tensors of `numels` elements."""
+        """Return the bytes of each state tensor for parameter tensors of `numels` elements."""
         if not self.quantized:
             return [element_bytes * numel for numel in numels for _ in range(self.states)]
         kept = []
@@ -38,7 +38,7 @@ class Optimizer:
         return kept + tables
 
     def temporaries(self, numels: Sequence[int], element_bytes: int, implementation: str) -> list[int]:
-        """Bytes of the tensors that live only during the step, at its worst.
+        """Return the bytes of the tensors that live only during the step, at its worst.
 
         torch's Adam: the for-loop holds `sqrt` and the result of its division for one tensor at a time, and that of the
         tensor before, whose name is not free yet; `foreach` one square root for each tensor at once, `fused` nothing.

@@ -1,10 +1,10 @@
-"""The words in which a plan speaks of memory.
+"""The vocabulary for the memory in a plan: categories, moments of a step, parts.
 
-[Note: moments] A step is looked at seven times: between two steps; at the start of forward, in the first layers; at its
-end, with the loss at hand; at the start of backward, in the last layer; at its end, in the first; behind it, where an
-engine averages gradients only then; and inside the optimizer's step. Between the start and the end of backward
-activations go and gradients come, layer by layer, so the peak is at one of the seven. Gradients are freed between
-steps, as `zero_grad` does.
+[Note: moments] A step is sampled seven times: between two steps; at the start of forward, in the first layers; at its
+end, with the loss computed; at the start of backward, in the last layer; at its end, in the first layer; after
+backward, where an engine averages gradients only then; and inside the optimizer's step. Between the start and the end
+of backward activations are freed and gradients allocated, layer by layer, so the peak is at one of the seven. Gradients
+are freed between steps, as `zero_grad` does.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ MOMENTS = BETWEEN, BEGIN, FORWARD, START, END, AVERAGING, STEP = (
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Some bytes of one rank, the fullest.
+    """Some bytes of the rank that holds the most.
 
     Attributes:
         category: one of `CATEGORIES`, which are the meter's.
-        name, why: what they are, and why there are so many.
-        nbytes: how many.
-        moments: when they are there.
-        host: in the host's memory, not the device's.
+        name, why: the purpose of the bytes, and the reason for their number.
+        nbytes: the number of bytes.
+        moments: when they exist.
+        host: whether they are in the host's memory, not the device's.
     """
 
     category: str

@@ -1,4 +1,4 @@
-"""A plan: what training a model in some way costs each rank, in bytes held, bytes sent and seconds."""
+"""The plan of a training: its cost for each rank, in bytes held, bytes sent and seconds."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,11 +22,11 @@ from .volume import Collective, collectives
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What rank 0, whose shards no rank's exceed, holds and sends in a step. See `plan`.
+    """The cost of a step for rank 0, whose shards are the largest. See `plan`.
 
     Attributes:
-        model: what is trained.
-        settings: how.
+        model: the model.
+        settings: how it is trained.
     """
 
     model: Model
@@ -34,21 +34,21 @@ class Plan:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """All that the rank holds, piece by piece, with the reason for its size."""
+        """Everything that the rank holds, part by part, with the reason for its size."""
         return parts(self.model, self.settings)
 
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
-        """What the rank takes part in during a step."""
+        """The collectives that the rank calls during a step."""
         return collectives(self.model, self.settings)
 
     @cached_property
     def moments(self) -> dict[str, dict[str, int]]:
-        """Bytes on the device by category, at each moment of a step that parts.py tells apart.
+        """Bytes on the device by category, at each moment of a step that parts.py defines.
 
-        The start of forward is left out where it has nothing that is not there between steps.
+        The start of forward is left out if it holds the same as the moment between steps.
         """
-        told = {moment for part in self.parts for moment in part.moments if part.moments != MOMENTS}
+        distinct = {moment for part in self.parts for moment in part.moments if part.moments != MOMENTS}
         return {
             moment: {
                 category: sum(
@@ -59,14 +59,14 @@ class Plan:
                 for category in CATEGORIES
             }
             for moment in MOMENTS
-            if moment != BEGIN or moment in told
+            if moment != BEGIN or moment in distinct
         }
 
     @property
     def bytes(self) -> dict[str, int]:
         """Bytes on the device by category, each at the moment of the step when it is largest.
 
-        Their sum is more than `peak_bytes` where activations are large: they go as gradients come.
+        Their sum is more than `peak_bytes` if activations are large: they are freed while gradients are made.
         """
         return {category: max(held[category] for held in self.moments.values()) for category in CATEGORIES}
 
@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def host_bytes(self) -> int:
-        """Bytes of this rank's in the host's memory."""
+        """Bytes of this rank in the host's memory."""
         return sum(part.nbytes for part in self.parts if part.host)
 
     @property
@@ -98,7 +98,7 @@ class Plan:
         return floor(sum((call.sent for call in self.collectives), Fraction()))
 
     def timeline(self, hardware: str | Hardware) -> Timeline:
-        """The schedule of a step on this hardware: what runs beside what.
+        """Return the schedule of a step on this hardware.
 
         Raises:
             ValueError: there is no such hardware, or the ranks do not fit it.
@@ -106,11 +106,11 @@ class Plan:
         return step.timeline(self.model, self.settings, named(hardware))
 
     def step_seconds(self, hardware: str | Hardware) -> float:
-        """Seconds of a step on this hardware; errors as `timeline`."""
+        """Return the seconds of a step on this hardware; errors as `timeline`."""
         return self.timeline(hardware).seconds
 
     def explain(self, hardware: str | Hardware | None = None) -> str:
-        """Where each byte goes, and with hardware each second, in words; errors as `timeline`."""
+        """Return where each byte goes, and with hardware each second, in words; errors as `timeline`."""
         lines = [*explain.header(self.model, self.settings), *explain.memory(self), *explain.traffic(self)]
         return "\n".join([*lines, *(explain.time(self, named(hardware)) if hardware is not None else [])])
 
@@ -122,40 +122,43 @@ def plan(
     gradient_order: Any = None,
     **given: Any,
 ) -> Plan:
-    """What training `params` parameters, or a `model`, would cost each rank.
+    """Return the cost of training `params` parameters, or a `model`, for each rank.
 
     >>> plan(params=7.5e9, world_size=64, stage=2, precision="mixed").bytes["optimizer"]
     1406250000
 
     How exact it is: states and bytes sent are exact, to the byte, wherever the shapes are known. The peak is within 2 %
-    of what this course's engines, DistributedDataParallel, ZeroRedundancyOptimizer and `fully_shard` are measured to
-    hold, for a `model`, and for shapes where activations are small beside the states: of those, shapes tell nothing.
-    Give `activation_bytes` with the gradients of activations in it, which in a convolutional model are a good part: the
-    most that both take at once, as the meter finds it in a step of the plain model on one rank,
+    of the measured memory of this course's engines, DistributedDataParallel, ZeroRedundancyOptimizer and `fully_shard`,
+    for a `model`, and for shapes if activations are small compared with the states: shapes say nothing about
+    activations. Give `activation_bytes` with the gradients of activations in it, which are a good part of it in a
+    convolutional model: the most that both take at once, as the meter finds it in a step of the plain model on one
+    rank,
 
         held = (e.deltas.get("activations", 0) + e.deltas.get("other", 0) for e in run.memory[0].timeline)
         activation_bytes = max(itertools.accumulate(held))
 
-    Then the peak is within 3 % where this is four fifths of it or more. Where it is less, gradients of parameters and
-    of activations may be largest together in the middle of backward, and the peak be higher than planned.
+    Then the peak is within 3 % if this is four fifths of it or more. If it is less, gradients of parameters and of
+    activations may be largest together in the middle of backward, and the peak is higher than planned.
 
     Args:
-        params: how many parameters, such as 7.5e9; or the shapes of all tensors, in the order of `model.parameters()`,
-            which makes the bytes exact to the last piece of padding; or shapes grouped into units, which tells what
-            stage 3 gathers at once.
-        gradient_order: with shapes, when backward makes their gradients: lists of places, all units laid end to end; a
-            list's gradients are made by one operator, as those of an LSTM's layer. By default from the last tensor to
-            the first, each alone. A place that comes twice is of a tied weight. What stage 2 holds hangs on it where a
-            model uses tensors in another order than it has them; torch tells it, but for what is tied or made at once:
-            `for place, p in enumerate(model.parameters()): p.register_hook(lambda _, at=place: order.append([at]))`.
-        model: in place of `params`, one of `MODELS` by name, or a `Transformer` of your own; then activations too.
+        params: the number of parameters, such as 7.5e9; or the shapes of all tensors, in the order of
+            `model.parameters()`, which makes the bytes exact to the last piece of padding; or shapes grouped into
+            units, which are what stage 3 gathers at once.
+        gradient_order: with shapes, the order in which backward makes their gradients: lists of positions, all units
+            laid end to end. One operator makes a list's gradients, such as those of an LSTM's layer. By default from
+            the last tensor to the first, each in its own list. A position that occurs twice belongs to a tied weight.
+            Stage 2's memory depends on it if a model uses tensors in a different order than it has them. torch reports
+            the order, except for tensors that are tied or made at once: `for place, p in enumerate(model.parameters()):
+            p.register_hook(lambda _, at=place: order.append([at]))`.
+        model: instead of `params`, one of `MODELS` by name, or a `Transformer` of your own; then activations are
+            planned too.
         given: any of `Settings`: world_size, stage, precision, optimizer, batch, sequence, checkpointing, attention,
             shard_size, offload, bucket_bytes, prefetch, overlap, reshard, engine, implementation, activation_bytes,
             allocator.
 
     Raises:
-        ValueError: neither or both of params and model; or a setting that is not one, or does not go with another; or
-            an order that is not of these tensors.
+        ValueError: neither or both of params and model; an unknown setting, or two that do not go together; or an order
+            that does not fit these tensors.
     """
     if (params is None) == (model is None):
         raise ValueError(
@@ -176,7 +179,7 @@ def plan(
 
 
 def largest_params(memory_bytes: float, **given: Any) -> int:
-    """The largest number of parameters whose states fit `memory_bytes` on each rank, as in the ZeRO paper's table 2.
+    """Return the largest number of parameters whose states fit `memory_bytes` per rank, as in the ZeRO paper's table 2.
 
     Raises:
         ValueError: as `plan`; or nothing is held on the device.

@@ -1,4 +1,4 @@
-"""How many bytes each element takes, by policy."""
+"""The bytes of each element, by precision policy."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,15 @@ class Precision:
 
     Attributes:
         what: the policy in words.
-        parameter: as the model computes with it, and as it is gathered.
+        parameter: of a parameter as the model computes with it, and as it is gathered.
         kept: of a parameter in stage 3's shard.
-        gradient: as backward makes it.
+        gradient: of a gradient as backward makes it.
         accumulated: of a second, fp32 gradient in which micro-batches are summed; 0 for none.
         master: of an fp32 copy of the parameter that the optimizer updates; 0 for none.
         state: of each state of the optimizer, such as Adam's two moments.
         reduced: of a gradient on the wire.
         activation: of what forward keeps for backward.
-        fast: computes in bf16, at the rate of the tensor cores.
+        fast: whether computation is in bf16, at the rate of the tensor cores.
     """
 
     what: str

@@ -1,11 +1,12 @@
-"""What this course's engines hold beside the states while gradients are averaged: a step of theirs, gone through.
+"""A simulation of gradient averaging in this course's engines, to find the bytes they hold in addition to the states.
 
-Which bucket or unit is the worst is no closed form where they differ in size, nor where gradients come in another order
-than that of the parameters. So each gradient is followed, in backward's order. All sizes are numbers of elements.
+There is no closed form for the worst bucket or unit when they differ in size, or when gradients arrive in a different
+order than the parameters. So this module follows each gradient, in backward's order. All sizes are numbers of elements.
 
     bucket         the tensors of a bucket, or of a unit of stage 3, from the model's last one on
-    order          when gradients come: groups of tensors, by their places in all buckets laid end to end; one operator
-                   makes the gradients of a group. One that comes again, as of a tied weight, waits, and is added up
+    order          when gradients arrive: groups of tensors, by their positions in all buckets laid end to end. One
+                   operator makes the gradients of a group. A gradient that arrives again, such as a tied weight's,
+                   waits, and is added up
     gradient       as autograd makes it, whole, on its way into its bucket's flat_grad
     flat_grad      all gradients of a bucket, padded, in fp32;  grad_shard: a rank's part of their average
 """
@@ -19,7 +20,7 @@ Order = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """What there is at one moment, tensor by tensor.
+    """The tensors that exist at one moment, by size.
 
     Attributes:
         gradients: as autograd makes them.
@@ -38,19 +39,19 @@ class Moment:
     copied: Sizes = ()
 
     def nbytes(self, width: int, average: int) -> int:
-        """Bytes of all that, parameters being `width` bytes wide and averaged gradients `average`."""
+        """Return the bytes of all tensors, with parameters `width` bytes wide and averaged gradients `average`."""
         narrow = sum(self.gradients) + sum(self.gathered) + sum(self.cast)
         return width * narrow + average * (sum(self.averaged) + sum(self.under_way) + sum(self.copied))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Gradient:
-    """One that has come, and moves into its flat_grad.
+    """A gradient that has arrived, and moves into its flat_grad.
 
     Attributes:
-        size: its own;  bucket: which flat_grad it goes to.
-        there: the sizes of all gradients that are there: itself, those that came with it, those that wait.
-        after: the same when it has moved.
+        size: its size;  bucket: the index of its flat_grad.
+        there: the sizes of all gradients that exist: itself, those that arrived with it, those that wait.
+        after: the same after the move.
     """
 
     size: int
@@ -60,14 +61,14 @@ class _Gradient:
 
 
 def _gradients(buckets: Sequence[Sizes], order: Order) -> Iterator[_Gradient | list[int]]:
-    """Backward: the sizes of all gradients that are there, whenever some have come; and each one that moves."""
+    """Yield, in backward's order, the sizes of all gradients when some arrive, and each gradient that moves."""
     where = [(size, number) for number, bucket in enumerate(buckets) for size in bucket]
     last = {place: at for at, group in enumerate(order) for place in group}
     waiting: list[int] = []
     for at, group in enumerate(order):
         sums = [place for place in group if place in waiting]
         yield [where[place][0] for place in (*waiting, *group, *sums)]
-        there = list(dict.fromkeys((*waiting, *group)))  # what has come twice is one now, the sum
+        there = list(dict.fromkeys((*waiting, *group)))  # two gradients of a tied weight are one now, the sum
         for place in group:
             if last[place] == at:
                 before = [where[other][0] for other in there]
@@ -78,18 +79,18 @@ def _gradients(buckets: Sequence[Sizes], order: Order) -> Iterator[_Gradient | l
 
 
 def data_parallel(buckets: Sequence[Sizes], order: Order) -> Iterator[Moment]:
-    """In backward; no flat_grad is freed, for the optimizer's gradients are views of them."""
+    """Yield the moments of backward. No flat_grad is freed: the optimizer's gradients are views of them."""
     flat_grads: dict[int, int] = {}
-    for came in _gradients(buckets, order):
-        if isinstance(came, list):
-            yield Moment(gradients=came, averaged=[*flat_grads.values()], under_way=())
+    for event in _gradients(buckets, order):
+        if isinstance(event, list):
+            yield Moment(gradients=event, averaged=[*flat_grads.values()], under_way=())
         else:
-            flat_grads[came.bucket] = sum(buckets[came.bucket])
-            yield Moment(gradients=came.there, averaged=[*flat_grads.values()], under_way=(), copied=[came.size])
+            flat_grads[event.bucket] = sum(buckets[event.bucket])
+            yield Moment(gradients=event.there, averaged=[*flat_grads.values()], under_way=(), copied=[event.size])
 
 
 def stage1(buckets: Sequence[Sizes], ranks: int) -> Iterator[Moment]:
-    """In `step`, one bucket at a time, with all gradients that backward has left."""
+    """Yield the moments of `step`, bucket by bucket, with all gradients that backward has left."""
     gradients, shards = [size for bucket in buckets for size in bucket], _shards(buckets, ranks)
     for at, bucket in enumerate(buckets):
         flat_grad = [ranks * shards[at]]
@@ -98,27 +99,30 @@ def stage1(buckets: Sequence[Sizes], ranks: int) -> Iterator[Moment]:
 
 
 def stage2(buckets: Sequence[Sizes], ranks: int, order: Order) -> Iterator[Moment]:
-    """In backward: while a bucket fills, the one before is under way. More than one fill where a tensor comes late."""
+    """Yield the moments of backward: while a bucket fills, the one before is being reduced.
+
+    More than one bucket fills when a tensor's gradient arrives late.
+    """
     shards, missing = _shards(buckets, ranks), [len(bucket) for bucket in buckets]
     filling: set[int] = set()
-    left = 0  # so many buckets have left: the last of them is under way
+    left = 0  # the number of full buckets: the last of them is being reduced
 
     def moment(gradients: Sizes, copied: Sizes = ()) -> Moment:
         under_way = sorted({*filling, *range(left)[-1:]})
         flat_grads = [ranks * shards[bucket] for bucket in under_way]
         return Moment(gradients=gradients, averaged=shards[:left], under_way=flat_grads, copied=copied)
 
-    for came in _gradients(buckets, order):
-        if isinstance(came, list):
-            yield moment(came)
+    for event in _gradients(buckets, order):
+        if isinstance(event, list):
+            yield moment(event)
             continue
-        filling.add(came.bucket)
-        yield moment(came.there, copied=[came.size])
-        missing[came.bucket] -= 1
+        filling.add(event.bucket)
+        yield moment(event.there, copied=[event.size])
+        missing[event.bucket] -= 1
         while left < len(buckets) and not missing[left]:
             filling.discard(left)
             left += 1
-            yield moment(came.after)
+            yield moment(event.after)
     while left < len(buckets):  # some tensors have no gradient
         filling.discard(left)
         left += 1
@@ -126,11 +130,11 @@ def stage2(buckets: Sequence[Sizes], ranks: int, order: Order) -> Iterator[Momen
 
 
 def stage3(units: Sequence[Sizes], ranks: int, prefetch: int, early: Sizes = (), again: Sizes = ()) -> Iterator[Moment]:
-    """In backward, layer by layer: when its gradients are all there, and when they move into its flat_grad.
+    """Yield the moments of backward, layer by layer: with all its gradients, and while they move into its flat_grad.
 
-    The outer unit is gathered until all layers are done. Of its tensors, `early` have whole gradients all that time.
-    The others' come before the first layer is left, which is when backward ends; and `again` get another one then, and
-    a sum of both.
+    The outer unit stays gathered until all layers are done. Of its tensors, `early` have whole gradients all that time.
+    The others' gradients arrive before the first layer is left, which is when backward ends. The tensors in `again`
+    then get a second gradient, and a sum of both.
     """
     (outer, *layers), (_, *shards) = units, _shards(units, ranks)
     padded, sums = [ranks * shard for shard in shards], [*again, *again]

@@ -1,7 +1,7 @@
-"""A step as work on streams: what runs beside what, and what has to wait.
+"""A step as work on streams: which work runs in parallel, and which has to wait.
 
-A stream does one thing at a time, in the order in which it is given them, as CUDA streams do. Work also waits for
-what it needs on other streams. Nothing here knows what the work is.
+A stream does one thing at a time, in the order of issue, as CUDA streams do. Work also waits for what it needs on other
+streams. Nothing here depends on the kind of work.
 """
 
 from collections.abc import Sequence
@@ -30,16 +30,16 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """When the last work ends."""
+        """The time when the last work ends."""
         return max((span.end for span in self.spans), default=0.0)
 
     def busy(self, stream: str) -> float:
-        """Seconds in which `stream` works."""
+        """Return the seconds in which `stream` works."""
         return sum(span.seconds for span in self.spans if span.stream == stream)
 
     def exposed(self, stream: str, behind: str) -> float:
-        """Seconds in which `stream` works and `behind` does not: what is not hidden."""
-        covers = [span for span in self.spans if span.stream == behind]  # one stream's: in order, and apart
+        """Return the seconds in which `stream` works and `behind` does not: the time that is not hidden."""
+        covers = [span for span in self.spans if span.stream == behind]  # in order, without overlaps
         hidden, first = 0.0, 0
         for span in (span for span in self.spans if span.stream == stream):
             while first < len(covers) and covers[first].end <= span.start:
@@ -52,14 +52,14 @@ class Timeline:
 
 
 class Streams:
-    """Issues work, and remembers when each stream is free again."""
+    """The streams of a step, and the time when each is free again."""
 
     def __init__(self) -> None:
         self._spans: list[Span] = []
         self._free: dict[str, float] = {}
 
     def issue(self, stream: str, name: str, seconds: float, after: Sequence[Span] = ()) -> Span:
-        """`seconds` of work on `stream`, once it is free and all of `after` is done."""
+        """Issue `seconds` of work on `stream`, once it is free and all of `after` is done."""
         start = max([self._free.get(stream, 0.0), *(span.end for span in after)])
         span = Span(stream=stream, name=name, start=start, end=start + seconds)
         self._free[stream] = span.end
@@ -67,5 +67,5 @@ class Streams:
         return span
 
     def timeline(self) -> Timeline:
-        """What has been issued."""
+        """Return the work issued so far."""
         return Timeline(spans=tuple(self._spans))

@@ -1,4 +1,4 @@
-"""How a model is trained: everything that a plan may vary, checked."""
+"""The settings of training: everything that a plan may vary, with checks."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
@@ -18,7 +18,7 @@ ALLOCATORS = ("exact", "cuda")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a model is trained.
+    """The settings of training.
 
     Attributes:
         world_size: N, the number of ranks.
@@ -27,27 +27,27 @@ class Settings:
         optimizer: one of `OPTIMIZERS`.
         batch: sequences that one rank takes in one step.
         sequence: tokens in each.
-        checkpointing: what forward does not keep and backward computes again: nothing ("none"), the attention core
-            ("selective"), or all of a layer but its input ("full").
+        checkpointing: the activations that backward recomputes: none ("none"), the attention core ("selective"), or all
+            of a layer except its input ("full").
         attention: "math" keeps all scores for backward; "flash", as in scaled_dot_product_attention, does not.
         shard_size: hybrid sharding: ranks that share one copy of the states; the others hold replicas. Default: all.
-        offload: what lives in the host's memory: "optimizer" (from stage 1; from stage 2 with the gradient shard,
-            as in ZeRO-Offload), "parameters" (stage 3).
-        bucket_bytes: how much of the gradients is reduced at a time, and of parameters gathered after the step.
-            By default what the engine takes: 25 MiB, as in DistributedDataParallel, and for stage 2 of this course's
-            at most an eighth of the parameters.
+        offload: the state in the host's memory: "optimizer" (from stage 1; from stage 2 with the gradient shard, as in
+            ZeRO-Offload), "parameters" (stage 3).
+        bucket_bytes: how much of the gradients is reduced at a time, and of parameters gathered after the step. The
+            default is the engine's: 25 MiB, as in DistributedDataParallel, and for this course's stage 2 at most an
+            eighth of the parameters.
         prefetch: stage 3: units gathered ahead of the one in use.
-        overlap: communication runs beside computation.
-        reshard: stage 3: frees a unit's parameters after forward and gathers them again in backward. (torch's
-            `fully_shard` keeps those of the outermost unit unless it is told `reshard_after_forward=True`. Its memory
-            is planned with them kept; what it sends, as if they were gathered again.)
-        engine: whose layout of memory and collectives: "paper", the ZeRO paper's; "zero", this course's; or "torch":
+        overlap: whether communication runs in parallel with computation.
+        reshard: stage 3: whether a unit's parameters are freed after forward and gathered again in backward. (torch's
+            `fully_shard` keeps those of the outermost unit unless `reshard_after_forward=True` is passed. Its memory is
+            planned with them kept; its communication, as if they were gathered again.)
+        engine: the layout of memory and collectives: "paper", the ZeRO paper's; "zero", this course's; or "torch":
             DistributedDataParallel, ZeroRedundancyOptimizer on top of it (stage 1), fully_shard (stage 3).
         implementation: of the optimizer's step in torch: "for-loop", "foreach" (its default on GPUs), "fused".
-        activation_bytes: the most that activations and the gradients of them take at once, where that was measured:
-            `plan` says how. Otherwise both are computed for a transformer, and left out for anything else.
-        allocator: "exact" bytes, or "cuda": each tensor as torch's caching allocator rounds it, and the counts that
-            optimizers keep on the host left out.
+        activation_bytes: the most that activations and their gradients take at once, if that was measured: see `plan`.
+            By default both are computed for a transformer, and left out for anything else.
+        allocator: "exact" bytes, or "cuda": each tensor rounded as torch's caching allocator rounds it, without the
+            counts that optimizers keep on the host.
 
     Raises:
         ValueError: a value is not one of these, or two do not go together.
@@ -161,20 +161,20 @@ class Settings:
 
     @property
     def shards(self) -> int:
-        """Into how many pieces the states are cut: 1 in data parallel."""
+        """The number of shards of the states: 1 in data parallel."""
         return 1 if self.stage == 0 else self.shard_size or self.world_size
 
     @property
     def replicas(self) -> int:
-        """How many copies of the states there are."""
+        """The number of copies of the states."""
         return self.world_size // self.shards
 
 
 def settings(**given: Any) -> Settings:
-    """`Settings(**given)`, which says what it knows where a name is unknown.
+    """Return `Settings(**given)`. If a name is unknown, the error lists the known ones.
 
     Raises:
-        ValueError: a name or a value is not one that there is.
+        ValueError: a name or a value is unknown.
     """
     names = [field.name for field in fields(Settings)]
     for name in given:

@@ -1,7 +1,7 @@
-"""What is trained: its tensors, unit by unit, from the few numbers that describe a transformer.
+"""The shapes of a model's tensors, unit by unit, from the few numbers that describe a transformer.
 
-[Note: units] A unit is what stage 3 gathers, uses and frees as one. The first is the outer one, which forward needs
-both first and last, the embedding, the last norm and the head; then come the layers.
+[Note: units] A unit is what stage 3 gathers, uses and frees together. The first is the outer one, which forward needs
+both first and last: the embedding, the last norm and the head. Then come the layers.
 """
 
 import math
@@ -23,16 +23,17 @@ class Transformer:
     """A decoder-only transformer.
 
     Attributes:
-        name: as its authors call it.
+        name: its authors' name for it.
         layers, hidden, heads, vocab: as in the papers (L, h, a, V).
         kv_heads: heads of keys and values; fewer than `heads` in grouped-query attention.
         ffn: width of the feed-forward layer.
         positions: rows of a learned position table; 0 for rotary positions, which have no parameters.
         context: the longest sequence that it was made for, in tokens.
-        gated: SwiGLU with three matrices, RMSNorm and nowhere a bias (Llama); else GELU with two, LayerNorm and
-            biases (GPT-2).
-        dropout: trained with it, after the embedding, on the scores and on what joins the residual stream.
-        tied: the head is the embedding, counted once.
+        gated: True: SwiGLU with three matrices, RMSNorm and no bias (Llama); False: GELU with two, LayerNorm and biases
+            (GPT-2).
+        dropout: whether it is trained with dropout, after the embedding, on the scores and on what joins the residual
+            stream.
+        tied: whether the head is the embedding, counted once.
         source: where these numbers are published.
 
     Raises:
@@ -80,7 +81,7 @@ class Transformer:
 
     @property
     def behind(self) -> Unit:
-        """The tensors that come after the layers: the last norm's, and the head."""
+        """The tensors after the layers: the last norm's, and the head."""
         norm: Unit = ((self.hidden,),) if self.gated else ((self.hidden,), (self.hidden,))
         return norm if self.tied else (*norm, (self.vocab, self.hidden))
 
@@ -92,10 +93,10 @@ class Transformer:
         return ((*embedding, *self.behind), *[self.layer] * self.layers)
 
     def layer_flops(self, sequence: int) -> tuple[int, int]:
-        """Forward FLOPs of one layer for one token: (matrices, attention over `sequence` tokens).
+        """Return the forward FLOPs of one layer for one token: (matrices, attention over `sequence` tokens).
 
-        A multiplication with an addition counts as two. As Narayanan et al. (arXiv 2104.04473, section 5.1) count,
-        the half of the scores that the causal mask throws away is computed.
+        A multiplication with an addition counts as two. As in Narayanan et al. (arXiv 2104.04473, section 5.1), the
+        half of the scores that the causal mask discards is counted.
         """
         return 2 * numel([shape for shape in self.layer if len(shape) == 2]), 4 * sequence * self.hidden
 
@@ -107,16 +108,16 @@ class Transformer:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """What a plan is made for, and as much of it as is known.
+    """The model of a plan, as far as it is known.
 
     Attributes:
         name: for texts.
         params: Ψ, the number of parameters.
-        units: the shapes of its tensors, the outer unit first; empty when nothing but Ψ is known.
+        units: the shapes of its tensors, the outer unit first; empty if only Ψ is known.
         behind: how many of the outer unit's last tensors, the last norm's and the head's, come after the layers.
-        transformer: its description, if it is one of those; without it nothing is known of activations.
-        gradient_order: groups of places in `shapes`, in the order in which backward makes these tensors' gradients; a
-            group's are made by one operator. Empty where that is not known.
+        transformer: its description, if it is a transformer; without it, activations are unknown.
+        gradient_order: groups of positions in `shapes`, in the order in which backward makes these tensors' gradients;
+            one operator makes the gradients of a group. Empty if the order is unknown.
     """
 
     name: str
@@ -128,7 +129,7 @@ class Model:
 
     @property
     def order(self) -> Order:
-        """`gradient_order`, or what it is taken for: one by one, from the last tensor to the first."""
+        """`gradient_order`, or the assumed order: one by one, from the last tensor to the first."""
         return self.gradient_order or _backwards(len(self.shapes))
 
     @property
@@ -139,7 +140,7 @@ class Model:
 
     @property
     def shapes(self) -> list[Shape]:
-        """All tensors, in the order in which forward comes to them."""
+        """All tensors, in the order in which forward uses them."""
         tensors = [shape for unit in self.units for shape in unit]
         end = len(self.units[0]) if self.units else 0
         begin = end - self.behind
@@ -147,12 +148,12 @@ class Model:
 
 
 def numel(shapes: Sequence[Shape]) -> int:
-    """How many elements these tensors have together."""
+    """Return the number of elements of these tensors together."""
     return sum(map(math.prod, shapes))
 
 
 def of_transformer(transformer: Transformer) -> Model:
-    """The model that `transformer` describes. A tied embedding gets a gradient from the head, and one at the end."""
+    """Return the model of `transformer`. A tied embedding gets a gradient from the head, and one at the end."""
     units = transformer.units
     order = _backwards(sum(map(len, units)))
     return Model(
@@ -166,13 +167,14 @@ def _backwards(count: int) -> Order:
 
 
 def of_params(params: Any, gradient_order: Any = None) -> Model:
-    """A model from a number of parameters, from shapes, or from shapes grouped into units.
+    """Return a model from a number of parameters, from shapes, or from shapes grouped into units.
 
-    `[p.shape for p in model.parameters()]` are shapes, and make one unit. For more, the first is the outer one, with
-    what is in no layer, and may be empty: `[[], *([p.shape for p in layer.parameters()] for layer in layers)]`.
+    `[p.shape for p in model.parameters()]` are shapes, and make one unit. With several units, the first is the outer
+    one, which contains everything outside the layers and may be empty: `[[], *([p.shape for p in layer.parameters()]
+    for layer in layers)]`.
 
     Raises:
-        ValueError: it is none of these, or `gradient_order` has no place of theirs.
+        ValueError: it is none of these, or `gradient_order` names positions that they do not have.
     """
     if isinstance(params, int | float):
         count = whole("params", params)

@@ -1,8 +1,8 @@
-"""One training step of one rank as a schedule, from forward to the gathered parameters.
+"""The schedule of one rank's training step, from forward to the gathered parameters.
 
 Three streams: "compute", "communication", and "host" for copies over PCIe and for the optimizer on the CPU. With
 `overlap`, gradients are reduced while earlier layers are still in backward, and stage 3 gathers `prefetch` units ahead
-of the one in use; without, everything waits for everything.
+of the one in use. Without it, all work is sequential.
 """
 
 from . import work
@@ -19,7 +19,7 @@ COMPUTE, COMMUNICATION, HOST = "compute", "communication", "host"
 
 
 def timeline(model: Model, settings: Settings, hardware: Hardware) -> Timeline:
-    """The schedule of one step.
+    """Return the schedule of one step.
 
     Raises:
         ValueError: the ranks do not fit the hardware.
@@ -48,7 +48,7 @@ class _Step:
         return self.streams.timeline()
 
     def _pass(self, when: str, pieces: list[Work]) -> None:
-        """Compute the pieces; before each, gather the next ones' parameters; after each, reduce its gradients."""
+        """Compute the pieces. Before each, gather the next pieces' parameters; after each, reduce its gradients."""
         flops = self.hardware.flops(self.settings.policy.fast)
         ahead = self.settings.prefetch if self.settings.overlap else 0
         gathered: list[list[Span]] = []
@@ -61,7 +61,7 @@ class _Step:
                 self._reduce(piece, last=position == len(pieces) - 1)
 
     def _gather(self, piece: Work, when: str) -> list[Span]:
-        """Stage 3: its parameters, not before the piece that is `prefetch` + 1 earlier is done with its own."""
+        """Gather a piece's parameters in stage 3, after the piece that is `prefetch` + 1 earlier has been computed."""
         last, settings = self.computed[-1:], self.settings
         if not piece.gathers:
             return []
@@ -75,7 +75,7 @@ class _Step:
         return last
 
     def _reduce(self, piece: Work, last: bool) -> None:
-        """Send full buckets as soon as their gradients are there; in stage 3 each unit is its own bucket."""
+        """Send full buckets as soon as their gradients exist. In stage 3 each unit is its own bucket."""
         self.unreduced += piece.reduces
         bucket = self.engine.bucket_bytes / self.engine.policy.reduced
         if self.settings.engine == "zero" and self.settings.stage == 1 and not last:
@@ -97,7 +97,7 @@ class _Step:
         self.reduced += after
 
     def _update(self) -> None:
-        """The optimizer's step, bound by memory; then stages 1 and 2 gather the parameters."""
+        """Schedule the optimizer's step, bound by memory bandwidth; then stages 1 and 2 gather the parameters."""
         after = [self.computed[-1], *self.reduced]
         touched, numel = self._touched_bytes(), sum(self.engine.shard)
         if "optimizer" in self.settings.offload:
@@ -113,7 +113,7 @@ class _Step:
                 self.streams.issue(COMMUNICATION, f"{op} of parameters", self._cost(call, 1.0), [done])
 
     def _touched_bytes(self) -> float:
-        """What the optimizer reads and writes: gradients read, parameters and states read and written."""
+        """Return the bytes that the optimizer reads (gradients), and reads and writes (parameters and states)."""
         policy, numel = self.engine.policy, sum(self.engine.shard)
         states = sum(self.settings.kept.state_tensors(self.engine.updated, policy.state))
         updated = policy.master or policy.kept or policy.parameter
@@ -121,7 +121,7 @@ class _Step:
         return numel * (policy.gradient + 2 * updated + written_anew) + 2 * states
 
     def _cost(self, call: Collective, share: float) -> float:
-        """Seconds for `share` of `call`, cut into buckets outside of stage 3."""
+        """Return the seconds for `share` of `call`, cut into buckets outside of stage 3."""
         group, nbytes = self.groups[call.group], call.total_bytes * share
         bucket = nbytes if self.settings.stage == 3 else min(nbytes, self.engine.bucket_bytes)
         return nbytes / bucket * seconds(call.op, bucket, group)

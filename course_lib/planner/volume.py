@@ -1,4 +1,4 @@
-"""What a rank sends in one step: which collectives, of how many bytes, and why.
+"""The communication of a rank in one step: the collectives, their bytes and their purpose.
 
 Counted by meaning, as rings send it and as the meter counts: an all-reduce of B bytes among N ranks is 2 (N-1)/N B,
 a reduce-scatter, all-gather or broadcast (N-1)/N B. In elements that is about 2Ψ for data parallel and for stages 1
@@ -14,7 +14,7 @@ from .settings import Settings
 from .shapes import Model
 
 PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1}
-"""How often a ring of N carries (N-1)/N of the whole from each member to the next."""
+"""How many times a ring of N carries (N-1)/N of the whole from each member to the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Collective:
     Attributes:
         op: one of `PASSES`.
         group: "shard", the ranks that share one copy of the states, or "replica", those with the same shard.
-        ranks: how many there are in the group.
+        ranks: the number of ranks in the group.
         total_bytes: of the whole, padding included, over the step.
         what: "gradients" or "parameters".
         when: "forward", "backward" or "after the step".
@@ -44,7 +44,7 @@ class Collective:
 
 
 def collectives(model: Model, settings: Settings) -> tuple[Collective, ...]:
-    """What a step calls, in order; nothing among one rank."""
+    """Return the collectives of a step, in order; none for a single rank."""
     return tuple(call for call in _calls(model, settings) if call.ranks > 1)
 
 

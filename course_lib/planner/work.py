@@ -1,4 +1,4 @@
-"""What a step computes, in FLOPs, unit by unit, and which parameters it needs for that.
+"""The work of a step: FLOPs, unit by unit, and the parameters that each piece of work needs.
 
 A product of matrices costs 2 FLOPs for each parameter and token in forward, and twice that in backward, which makes the
 well-known 6Ψ a token; attention comes on top. With full checkpointing and a GPT this is the 96 B s l h² (1 + s/6h +
@@ -11,7 +11,7 @@ from .settings import Settings
 from .shapes import Model, numel
 
 EQUAL_UNITS = 32
-"""A model of which nothing but its size is known is timed as so many equal layers: as many as Llama 7B has."""
+"""A model of unknown shapes is timed as this many equal layers: as many as Llama 7B has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Work:
 
 
 def forward(model: Model, settings: Settings) -> list[Work]:
-    """The embedding, the layers, the head."""
+    """Return the work of forward: the embedding, the layers, the head."""
     outer, layers = _sizes(model)
     layer_flops, head_flops, _ = _flops(model, settings)
     names = zip(layers, layer_flops, strict=True)
@@ -44,7 +44,7 @@ def forward(model: Model, settings: Settings) -> list[Work]:
 
 
 def backward(model: Model, settings: Settings) -> list[Work]:
-    """The same the other way round, at twice the FLOPs and what is computed again."""
+    """Return the work of backward: the same in reverse, at twice the FLOPs, and recomputation."""
     outer, layers = _sizes(model)
     layer_flops, head_flops, again = _flops(model, settings)
     names = list(enumerate(zip(layers, layer_flops, again, strict=True)))
@@ -59,7 +59,7 @@ def backward(model: Model, settings: Settings) -> list[Work]:
 
 
 def _sizes(model: Model) -> tuple[float, list[float]]:
-    """Parameters of the outer unit and of each layer."""
+    """Return the parameters of the outer unit and of each layer."""
     if not model.units:
         return 0, [model.params / EQUAL_UNITS] * EQUAL_UNITS
     outer, *layers = map(numel, model.units)
@@ -67,15 +67,15 @@ def _sizes(model: Model) -> tuple[float, list[float]]:
 
 
 def _flops(model: Model, settings: Settings) -> tuple[list[float], float, list[float]]:
-    """Forward's, layer by layer and of the head; and what backward computes again, layer by layer."""
+    """Return forward's FLOPs by layer and of the head, and the FLOPs that backward recomputes, by layer."""
     tokens, transformer = settings.batch * settings.sequence, model.transformer
-    if transformer is None:  # every parameter is taken to be in a matrix
+    if transformer is None:  # assume that every parameter is in a matrix
         outer, layers = _sizes(model)
         each = [2 * size * tokens for size in layers]
         return each, 2 * outer * tokens, each if settings.checkpointing == "full" else [0.0] * len(each)
     matrices, attention = transformer.layer_flops(settings.sequence)
     again: float = {"none": 0, "selective": attention, "full": matrices + attention}[settings.checkpointing]
     if settings.attention == "flash":
-        again += attention / 2  # the scores, one of the core's two products, are made anew in backward
+        again += attention / 2  # backward recomputes the scores, one of the core's two products
     count = transformer.layers
     return [tokens * (matrices + attention)] * count, tokens * transformer.head_flops, [tokens * again] * count

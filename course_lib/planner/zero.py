@@ -1,4 +1,4 @@
-"""How this course's `zero` lays out a rank's memory: the states, and what averaging gradients takes; see replay.py.
+"""The memory layout of this course's `zero`: the states, and the buffers for averaging gradients; see replay.py.
 
 Buckets (to stage 2) and units (stage 3) are flat and padded, and gradients are averaged in fp32. The optimizer sees
 fragments of parameters, without padding. In 16 bits stage 3 keeps masters, and no other shard.
@@ -17,7 +17,7 @@ from .shapes import Model, numel
 
 
 def zero(model: Model, settings: Settings) -> Layout:
-    """The layout of `course_lib.zero`'s engine for this stage."""
+    """Return the layout of `course_lib.zero`'s engine for this stage."""
     stage, ranks = settings.stage, settings.shards
     policy = replace(settings.policy, accumulated=0)
     if policy.master:
@@ -37,7 +37,7 @@ def zero(model: Model, settings: Settings) -> Layout:
 
 
 def _buckets(model: Model, settings: Settings, bucket_bytes: int) -> list[list[int]]:
-    """Elements of the tensors in each flat buffer: units in stage 3; before, buckets, from the last tensor on."""
+    """Return the tensor sizes in each flat buffer: units in stage 3; below, buckets, from the last tensor on."""
     if settings.stage == 3 and model.units:
         return [uncut([unit]) for unit in model.units if unit]
     buckets: list[list[int]] = [[]]
@@ -49,9 +49,9 @@ def _buckets(model: Model, settings: Settings, bucket_bytes: int) -> list[list[i
 
 
 def _fragments(buckets: Sequence[Sizes], shard: Sizes, stage: int) -> list[int]:
-    """Elements of each tensor's part in rank 0's shard: what begins in it. Empty tensors are whole on every rank.
+    """Return the size of each tensor's part in rank 0's shard. Empty tensors are whole on every rank.
 
-    The optimizer takes them in the order of the parameters; buckets begin with the last.
+    The optimizer takes them in the order of the parameters; buckets begin with the last parameter.
     """
     fragments = [
         min(end, mine) - (end - tensor)
@@ -63,7 +63,7 @@ def _fragments(buckets: Sequence[Sizes], shard: Sizes, stage: int) -> list[int]:
 
 
 def _between_backward_and_step(whole: Sizes, shard: Sizes, settings: Settings, width: int) -> list[Held]:
-    """Stage 1 keeps gradients as they are, and averages them in `step`; the others have nothing but the averages."""
+    """Return the gradients held after backward: averages; in stage 1 whole ones, which `step` averages."""
     if settings.stage != 1:
         averages = (AVERAGING, STEP)
         return [Held(name="averaged gradients", numels=shard, width=width, why=_of(settings, width), moments=averages)]
@@ -75,7 +75,7 @@ def _between_backward_and_step(whole: Sizes, shard: Sizes, settings: Settings, w
 
 
 def _with_averaging(states: Layout, model: Model, settings: Settings, buckets: Sequence[Sizes]) -> Layout:
-    """`states`, and what there is beside them when backward begins, and when averaging takes most."""
+    """Return `states` with the buffers at the beginning of backward, and at the moment when averaging takes most."""
     moments, policy = _moments(model, settings, buckets), states.policy
     worst = max(moments, key=lambda moment: moment.nbytes(policy.parameter, policy.gradient))
     first = next(moment for moment in moments if moment.averaged or moment.under_way or moment.gathered)
@@ -99,12 +99,12 @@ def _with_averaging(states: Layout, model: Model, settings: Settings, buckets: S
 
 
 def _moments(model: Model, settings: Settings, buckets: Sequence[Sizes]) -> list[Moment]:
-    """What replay.py finds, without the copies that are not made.
+    """Return the moments that replay.py finds, without copies that are not made.
 
-    In fp32 nothing is cast; and to add a 16-bit tensor to an fp32 one, torch makes a copy on CPUs, but none on GPUs.
+    In fp32 nothing is cast. To add a 16-bit tensor to an fp32 one, torch makes a copy on CPUs, but none on GPUs.
     """
     stage, ranks = settings.stage, settings.shards
-    last = len(model.shapes) - 1  # the buckets' first tensor
+    last = len(model.shapes) - 1  # the first tensor in the buckets
     order = [[last - place for place in group] for group in model.order]
     if stage == 3:
         units = [uncut([unit]) for unit in model.units]
