@@ -1,4 +1,4 @@
-"""Figures of what was measured: each takes plain records, and returns a `Picture` with a caption and a text form."""
+"""Figures of measurements: each function takes plain records, and returns a `Picture` with caption and text form."""
 
 from .comm import plot_comm
 from .comparison import Report, report

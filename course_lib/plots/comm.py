@@ -1,4 +1,4 @@
-"""Who sent how much to whom."""
+"""A heat map of the bytes that each rank sent to each other rank."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from .picture import INK, Picture, drawing, in_bytes, picture
 
 MOST_NUMBERS = 12
-"""With more ranks than this, cells are too small for numbers, and a scale takes their place."""
+"""With more ranks than this, cells are too small for numbers, and a colour bar replaces them."""
 
 LIGHT = 0.467
-"""From this part of its range on, cividis is so light that black stands out more than white."""
+"""From this fraction of its range on, cividis is so light that black text is clearer than white."""
 
 
 def plot_comm(matrix: Sequence[Sequence[int]]) -> Picture:
-    """A heat map: `matrix[a][b]` is how many bytes rank a sent to rank b."""
+    """Return a heat map: `matrix[a][b]` is the number of bytes that rank a sent to rank b."""
     ranks = len(matrix)
     side = min(max(2.5, 0.75 * ranks), 7.0)
     edges = np.arange(ranks + 1) - 0.5

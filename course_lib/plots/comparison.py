@@ -1,4 +1,4 @@
-"""The page that ends the course: trainings side by side, what they lost, held and sent, and what was planned.
+"""The last page of the course: a report that compares trainings by loss, memory and communication, next to plans.
 
 A training is a run whose ranks returned their losses, one for each step.
 """
@@ -26,11 +26,11 @@ HEAD = ("training", "ranks", "last loss", "largest difference", "peak of a rank,
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Report(Picture):
-    """A page: a table, a figure, and what was planned.
+    """A page with a table, a figure, and plans.
 
     Attributes:
         rows: the table, line by line.
-        plans: what was planned, in words, by name.
+        plans: descriptions of the plans, by name.
     """
 
     rows: tuple[tuple[str, ...], ...]
@@ -46,11 +46,13 @@ class Report(Picture):
             + "</tr>"
             for row in self.rows
         )
-        planned = "".join(f"<dt>{escape(name)}</dt><dd>{escape(told)}</dd>" for name, told in self.plans.items())
+        planned = "".join(
+            f"<dt>{escape(name)}</dt><dd>{escape(description)}</dd>" for name, description in self.plans.items()
+        )
         return f"<table><tr>{head}</tr>{lines}</table>{super().html}" + (f"<dl>{planned}</dl>" if planned else "")
 
     def save(self, path: str | Path) -> None:
-        """Write the page to a file that any browser shows."""
+        """Write the page to an HTML file."""
         style = "font-family: sans-serif; max-width: 60em; margin: 2em auto; color: black; background: white"
         Path(path).write_text(
             f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Report</title>'
@@ -60,16 +62,16 @@ class Report(Picture):
 
 
 def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> Report:
-    """Trainings side by side, each compared with the first.
+    """Compare trainings with the first one, and return the page.
 
     Args:
-        runs: by name; each rank of a run returned its losses, a number for each step and at least one. Of a rank are
-            read `memory[rank].peak_bytes`, `memory[rank].at_peak.by_category` and `comm[rank].sent_bytes`; what is
-            sent before the first step counts, spread over all of them.
-        plans: what was planned for larger models, by name.
+        runs: by name. Each rank of a run returned its losses, a number for each step and at least one. Of a rank,
+            `memory[rank].peak_bytes`, `memory[rank].at_peak.by_category` and `comm[rank].sent_bytes` are read. Bytes
+            sent before the first step count, spread over all steps.
+        plans: plans for larger models, by name.
 
     Raises:
-        ValueError: there is no run, or one has other steps than the first.
+        ValueError: there is no run, or the number of steps differs from the first run's.
     """
     if not runs:
         raise ValueError("report({}): there is no training to tell of. Give it at least one, {'one process': run}.")
@@ -83,7 +85,7 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
             )
     rows = tuple(_row(name, run, losses[name], losses[first]) for name, run in runs.items())
     planned = {name: _planned(plan) for name, plan in (plans or {}).items()}
-    text = "\n".join([*_aligned([HEAD, *rows]), *(f"{name}: {told}" for name, told in planned.items())])
+    text = "\n".join([*_aligned([HEAD, *rows]), *(f"{name}: {description}" for name, description in planned.items())])
     with drawing():
         figure = Figure(figsize=(9, 3.4), layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -94,7 +96,7 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
 
 
 def _losses(run: Any) -> list[float]:
-    """Averaged over the ranks, which return the same where they have averaged already."""
+    """Return the losses, averaged over the ranks. Ranks that have averaged them already return the same."""
     return [sum(step) / len(step) for step in zip(*run, strict=True)]
 
 
@@ -112,7 +114,7 @@ def _row(name: str, run: Any, losses: list[float], first: list[float]) -> tuple[
 
 
 def _rounded(difference: float) -> str:
-    """Up to the next power of ten: the digits of a rounding error are nobody's concern, and no two machines agree."""
+    """Round up to the next power of ten: the digits of a rounding error carry no information, and machines differ."""
     return f"below {next(bound for bound in BOUNDS if difference < bound):g}"
 
 
@@ -120,7 +122,7 @@ BOUNDS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, float("inf"))
 
 
 def _fullest(run: Any) -> Any:
-    """The memory of the rank that held most at once."""
+    """Return the memory of the rank that held most at once."""
     return max(run.memory, key=lambda memory: memory.peak_bytes)
 
 
@@ -137,7 +139,7 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _draw_losses(axes: Axes, losses: Mapping[str, list[float]]) -> None:
-    """Equal losses lie on each other, so each is drawn with smaller marks than the one below it."""
+    """Draw the losses. Equal losses overlap, so each line gets smaller marks than the one below it."""
     for number, ((name, values), (colour, marker)) in enumerate(zip(losses.items(), cycle(LOOKS), strict=False)):
         marks = max(11 - 2 * number, 2)
         axes.plot(range(1, len(values) + 1), values, color=colour, marker=marker, markersize=marks, label=name)

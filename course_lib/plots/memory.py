@@ -1,6 +1,6 @@
-"""What each rank holds, by category, from change to change.
+"""The memory of each rank over a run, stacked by category.
 
-The axis counts changes, not seconds: what matters in a step of training takes a moment, and an import takes seconds.
+The axis counts changes, not seconds: the changes of a training step take a moment, and an import takes seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matplotlib.text import Annotation
 
 from .picture import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, Picture, drawing, in_bytes, picture
 
-CATEGORIES: dict[str, dict[str, Any]] = {  # from the bottom up: what stays, then what comes and goes
+CATEGORIES: dict[str, dict[str, Any]] = {  # from the bottom up: persistent state, then transient memory
     "parameters": {"facecolor": BLUE},
     "optimizer": {"facecolor": GREEN, "hatch": "----"},
     "gradients": {"facecolor": ORANGE, "hatch": "////"},
@@ -29,24 +29,24 @@ CATEGORIES: dict[str, dict[str, Any]] = {  # from the bottom up: what stays, the
 }
 MOST_RANKS = 8
 MOST_PLACES = 400
-"""Places that a panel has room for; of the changes that share one, the highest is drawn."""
+"""The number of positions in a panel. Of the changes that share a position, the highest is drawn."""
 STACK, LINE = 1.05, 0.125
-"""Inches: how high the highest peak is drawn, and a line of labels above it."""
+"""Heights in inches: of the highest peak, and of a line of labels above it."""
 MOST_LINES = 8
-"""Lines of labels that a panel has; a mark that finds no room in them is a dotted line without its label."""
+"""Lines of labels in a panel. A mark whose label has no room in them is a dotted line without its label."""
 
 Array = npt.NDArray[np.float64]
 
 
 def plot_memory(memories: Sequence[Any]) -> Picture:
-    """Stacked bytes by category, change by change, a panel for each rank, with its peak and its marks.
+    """Return stacked bytes by category, change by change: a panel for each rank, with its peak and its marks.
 
     Args:
-        memories: one for each rank, such as `run.memory`. Read are `peak_bytes`; `by_category`, bytes held at the end;
-            `timeline`, changes with `seconds`, `deltas` (bytes that came or went, by the names in `CATEGORIES`) and
-            `highest_bytes`, the most that was held since the change before; `marks`, moments with `seconds` and
-            `by_category` by their label; and `at_peak`, one such moment. The first eight ranks are drawn, and labels
-            as far as there is room; the text form has all.
+        memories: one for each rank, such as `run.memory`. These attributes are read: `peak_bytes`; `by_category`, bytes
+            held at the end; `timeline`, changes with `seconds`, `deltas` (bytes allocated or freed, by the names in
+            `CATEGORIES`) and `highest_bytes`, the most held since the change before; `marks`, moments with `seconds`
+            and `by_category` by their label; and `at_peak`, one such moment. The first eight ranks are drawn, and
+            labels as far as there is room; the text form has all.
     """
     shown = memories[:MOST_RANKS]
     highest = max(memory.peak_bytes for memory in memories)
@@ -63,7 +63,7 @@ def plot_memory(memories: Sequence[Any]) -> Picture:
         panels[-1].set_xlabel("blocks that came or went, in their order")
         handles = [Patch(linewidth=0, hatchcolor=INK, label=name, **look) for name, look in CATEGORIES.items()]
         figure.legend(handles=handles[::-1], loc="outside right upper")
-        lines = _spread(figure, labels) + 1  # and one for the peak
+        lines = _spread(figure, labels) + 1  # one line more for the peak
         figure.set_figheight(1 + (STACK + 0.15 + lines * LINE) * len(shown))
         panels[0].set_ylim(0, max(highest, 1) * (1 + lines * LINE / STACK))
         return picture(figure, caption=_caption(memories), text=_text(memories))
@@ -78,11 +78,11 @@ def _draw_held(axes: Axes, timeline: Sequence[Any]) -> None:
 
 
 def stacked(timeline: Sequence[Any]) -> tuple[Array, Array, Array]:
-    """What to draw of a timeline: of the changes that share a place in the panel, the highest.
+    """Return what to draw of a timeline. Of the changes that share a position in the panel, the highest is drawn.
 
     Returns:
-        The changes' numbers [drawn]; the edges of the layers in bytes, from the lowest up [categories + 1, drawn];
-        and the most that was held since the change before [drawn].
+        The changes' numbers [drawn]; the edges of the layers in bytes, from the lowest up [categories + 1, drawn]; and
+        the most bytes held since the change before [drawn].
     """
     highest = np.array([float(change.highest_bytes) for change in timeline])
     deltas = [[0.0, *(change.deltas.get(name, 0) for name in CATEGORIES)] for change in timeline]
@@ -99,7 +99,7 @@ def _draw_peak(axes: Axes, peak_bytes: int) -> None:
 
 
 def _draw_marks(axes: Axes, memory: Any) -> list[Annotation]:
-    """The marks' lines and, in the order of their moments, their labels; these are all in the first line still."""
+    """Draw the marks' lines. Return their labels in order of time, all still in the first line."""
     labels = []
     for label, mark in sorted(memory.marks.items(), key=lambda item: item[1].seconds):
         number = bisect(memory.timeline, mark.seconds, key=attrgetter("seconds"))
@@ -110,8 +110,8 @@ def _draw_marks(axes: Axes, memory: Any) -> list[Annotation]:
 
 
 def _spread(figure: Figure, labels: Sequence[Sequence[Annotation]]) -> int:
-    """Put each panel's labels into lines in which they do not touch; how many lines the fullest panel has."""
-    figure.draw_without_rendering()  # from here on it is known how wide they are
+    """Move each panel's labels into lines without overlaps. Return the number of lines in the fullest panel."""
+    figure.draw_without_rendering()  # from here on their widths are known
     used = 0
     for panel in labels:
         lines = lines_apart([tuple(label.get_window_extent().intervalx) for label in panel])
@@ -123,7 +123,7 @@ def _spread(figure: Figure, labels: Sequence[Sequence[Annotation]]) -> int:
 
 
 def lines_apart(spans: Sequence[tuple[float, float]]) -> list[int]:
-    """A line for each span (left, right; in pixels, leftmost first): the first line in which nothing is in its way."""
+    """Return a line for each span (left, right; in pixels, leftmost first): the first line with room for it."""
     ends: list[float] = []
     lines = []
     for left, right in spans:
@@ -141,14 +141,14 @@ def _caption(memories: Sequence[Any]) -> str:
         return "No rank held anything."
     most, least, parts = in_bytes(max(peaks)), in_bytes(min(peaks)), _parts(at_peak.by_category)
     if len(peaks) == 1:
-        told = f"Rank 0 holds {most} at its peak: {parts}."
-    elif most == least:  # as the figure shows them: to three digits
-        told = f"Every rank holds {most} at its peak. On rank {highest} that is {parts}."
+        sentence = f"Rank 0 holds {most} at its peak: {parts}."
+    elif most == least:  # both rounded to three digits, as in the figure
+        sentence = f"Every rank holds {most} at its peak. On rank {highest} that is {parts}."
     else:
-        told = f"Rank {highest} holds most at once, {most}: {parts}. The lowest peak of a rank is {least}."
+        sentence = f"Rank {highest} holds most at once, {most}: {parts}. The lowest peak of a rank is {least}."
     if len(memories) > MOST_RANKS:
-        told += f" Drawn are ranks 0 to {MOST_RANKS - 1} of {len(memories)}."
-    return told
+        sentence += f" Drawn are ranks 0 to {MOST_RANKS - 1} of {len(memories)}."
+    return sentence
 
 
 def _text(memories: Sequence[Any]) -> str:

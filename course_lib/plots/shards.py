@@ -1,4 +1,4 @@
-"""Who holds which slice of which tensor."""
+"""A chart of the slices of each tensor that each rank holds."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Slice = tuple[int, int, int]
 Tensor = tuple[str, int, Sequence[Slice]]
 """Name, number of elements, and every slice that a rank holds."""
 
-_BAR, _GAP = 0.8, 0.3  # height of a bar, and the space between two tensors; 1 is what one bar takes
-_NARROW = 0.03  # of the width: a slice below it has no room for its rank's number
+_BAR, _GAP = 0.8, 0.3  # height of a bar, and the space between two tensors, in units of a row
+_NARROW = 0.03  # of the width: a narrower slice has no room for its rank's number
 
 
 def plot_shards(tensors: Iterable[Tensor]) -> Picture:
-    """One bar for each tensor, from its first element to its last, and in it the rank that holds each slice.
+    """Return one bar for each tensor, from its first element to its last, divided into the slices that ranks hold.
 
-    Slices that overlap, as copies do, stand below each other; what nobody holds stays empty.
+    Overlapping slices, such as copies, are drawn below each other. Elements that no rank holds stay empty.
 
     Raises:
-        ValueError: there is no tensor, or a slice does not lie within its own.
+        ValueError: there is no tensor, or a slice does not lie within its tensor.
 
     Example:
         >>> plot_shards([("weight", 10, [(0, 0, 5), (1, 5, 10)])])
@@ -67,7 +67,7 @@ def _check(tensors: Sequence[Tensor]) -> None:
 
 
 def _lanes(slices: Iterable[Slice]) -> list[list[Slice]]:
-    """The slices in as few lanes as it takes for none to overlap another; one lane at least."""
+    """Return the slices in the smallest number of lanes without overlaps; at least one lane."""
     lanes: list[list[Slice]] = [[]]
     for rank, start, stop in sorted(slices, key=lambda piece: (piece[1], piece[0])):
         if start < stop:
@@ -88,7 +88,7 @@ def _draw(axes: Axes, rank: int, start: float, stop: float, top: float) -> None:
 
 
 def _held(slices: Iterable[Slice], numel: int) -> tuple[int, int]:
-    """How many elements nobody holds, and how many more than one rank holds."""
+    """Return how many elements no rank holds, and how many more than one rank holds."""
     changes: Counter[int] = Counter()
     for _, start, stop in slices:
         changes[start] += 1
@@ -105,10 +105,10 @@ def _caption(tensors: Sequence[Tensor]) -> str:
     total = sum(numel for _, numel, _ in tensors)
     nobody, several = map(sum, zip(*(_held(slices, numel) for _, numel, slices in tensors), strict=True))
     if not nobody and not several:
-        told = f"Each of the {total:,} elements is held by exactly one rank."
+        sentence = f"Each of the {total:,} elements is held by exactly one rank."
     else:
-        told = f"Of {total:,} elements, {nobody:,} are held by nobody and {several:,} by more than one rank."
-    return f"A bar is a tensor, a coloured part the slice that one rank holds. {told}"
+        sentence = f"Of {total:,} elements, {nobody:,} are held by nobody and {several:,} by more than one rank."
+    return f"A bar is a tensor, a coloured part the slice that one rank holds. {sentence}"
 
 
 def _text(tensors: Sequence[Tensor]) -> str:

@@ -1,4 +1,4 @@
-"""What each rank did, and when."""
+"""A Gantt chart of each rank's time: computing, waiting, and bytes in flight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from .picture import BLUE, GREEN, INK, ORANGE, PURPLE, Picture, drawing, picture
 
-# What is drawn of a rank: where in its row (top, height), and how.
+# The intervals drawn for a rank: the position in its row (top, height), and the style.
 LANES: dict[str, tuple[tuple[float, float], dict[str, Any]]] = {
     "computed": ((0.1, 0.5), {"facecolor": BLUE}),
     "waited for peers": ((0.1, 0.5), {"facecolor": ORANGE, "hatch": "////"}),
@@ -19,16 +19,16 @@ LANES: dict[str, tuple[tuple[float, float], dict[str, Any]]] = {
     "in flight": ((0.65, 0.2), {"facecolor": GREEN}),
 }
 MOST_SHAPES = 4000
-"""More intervals than this are drawn as pixels, without hatches: as shapes they would weigh megabytes."""
+"""More intervals than this are drawn as pixels, without hatches: as shapes they would take megabytes."""
 
 
 def plot_timeline(timelines: Sequence[Any]) -> Picture:
-    """A Gantt chart: for each rank, when it computed and when it waited, and below that when its bytes moved.
+    """Return a Gantt chart: for each rank, when it computed and when it waited, and below that when its bytes moved.
 
     Args:
-        timelines: one for each rank, such as `run.timeline`. Read are `rank`, `start`, `end`, `overlap`, the
-            intervals (`start`, `end`; in seconds) in `computed`, `waited_for_peers`, `waited_for_bytes` and
-            `in_flight`, and the text form.
+        timelines: one for each rank, such as `run.timeline`. These attributes are read: `rank`, `start`, `end`,
+            `overlap`, the intervals (`start`, `end`; in seconds) in `computed`, `waited_for_peers`, `waited_for_bytes`
+            and `in_flight`, and the text form.
     """
     lanes = {what: [_intervals(timeline, what) for timeline in timelines] for what in LANES}
     dense = sum(len(intervals) for lane in lanes.values() for intervals in lane) > MOST_SHAPES
