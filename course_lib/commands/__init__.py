@@ -1,1 +1,1 @@
-"""The `course` command, a module for each subcommand."""
+"""The `course` command, with one module for each subcommand."""

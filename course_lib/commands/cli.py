@@ -1,4 +1,4 @@
-"""The `course` command. A subcommand is one function that adds itself to the parser, listed in `COMMANDS`."""
+"""The `course` command. Each subcommand is a function in `COMMANDS` that adds itself to the parser."""
 
 import argparse
 import math
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, others = parser.parse_known_args(arguments)
     if options.command == "lab":
         options.jupyterlab_arguments = others
-    elif others:  # told by the subcommand's own parser, which shows what it does know
+    elif others:  # the subcommand's own parser shows the known options
         subcommands.choices[options.command].error(f"course {options.command} does not know {' '.join(others)}")
     try:
         return int(options.run(options))
@@ -63,7 +63,7 @@ def add_check(subcommands: Subcommands) -> None:
 
 
 def positive(text: str) -> float:
-    """A number above 0."""
+    """Return a number above 0, or refuse the text."""
     try:
         number = float(text)
     except ValueError:
@@ -81,14 +81,14 @@ def report(name: str) -> Path:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    from course_lib import grading  # Jupyter's client, which the other subcommands need not load
+    from course_lib import grading  # loads Jupyter's client, which other subcommands do not need
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C does, it ends what the notebooks have started
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # like Ctrl-C: end the processes that notebooks started
     seconds, memory_bytes = options.seconds, int(options.memory * 2**30)
     limits = grading.Limits(seconds=seconds, turn_seconds=seconds / 3, memory_bytes=memory_bytes)
     reports = [(options.json, grading.as_json), (options.csv, grading.as_csv)]
     graded: list[grading.Graded] = []
-    _write(reports, graded)  # at once, and after each: a class takes hours, and what is known by then is kept
+    _write(reports, graded)  # now and after each notebook: a class takes hours, and results so far are kept
     for one in grading.grade(options.notebooks, limits):
         print(str(one).encode("utf-8", "backslashreplace").decode(), flush=True)
         graded.append(one)
@@ -117,7 +117,7 @@ def add_rerun(subcommands: Subcommands) -> None:
 
 
 def world(name: str) -> str:
-    """A name for `$COURSE_WORLD`. Whether this machine has such a world is found out later: it takes torch to tell."""
+    """Return a name for `$COURSE_WORLD`. Whether this machine supports it is checked later: that needs torch."""
     if not re.fullmatch(r"simulated|processes|nccl(:[1-9][0-9]*)?", name):
         raise argparse.ArgumentTypeError(f"there is no world {name!r}: say processes, nccl, or nccl:8 for 8 GPUs")
     return name
@@ -137,7 +137,7 @@ def run_rerun(options: argparse.Namespace) -> int:
     count = f"{len(notebooks)} notebook{'s' * (len(notebooks) > 1)}"
     print(f"Executing {count} twice, on simulated ranks and on {options.world}. That takes minutes.", flush=True)
 
-    from course_lib.commands import rerun  # torch and Jupyter's client: seconds, in which nothing else is seen
+    from course_lib.commands import rerun  # loads torch and Jupyter's client, which takes seconds
 
     done = []
     for one in rerun.rerun(notebooks, options.world, options.copies, machine):
@@ -153,7 +153,7 @@ def add_recipe(subcommands: Subcommands) -> None:
 
 
 def run_recipe(_: argparse.Namespace) -> int:
-    from course_lib.commands import recipe  # torch, which the other subcommands need not load
+    from course_lib.commands import recipe  # loads torch, which other subcommands do not need
 
     for part in recipe.report():
         print(part, flush=True)
@@ -168,7 +168,7 @@ def add_doctor(subcommands: Subcommands) -> None:
 def run_doctor(_: argparse.Namespace) -> int:
     findings = []
     for finding in doctor.examine():
-        print(doctor.entry(finding), flush=True)  # at once: some take seconds
+        print(doctor.entry(finding), flush=True)  # print immediately: some checks take seconds
         findings.append(finding)
     print(f"\n{doctor.verdict(findings)}")
     return 0 if doctor.lessons_can_run(findings) else 1

@@ -1,7 +1,7 @@
-"""What this machine can run, and what is missing, with a remedy for each.
+"""`course doctor`: report what this machine can run, what is missing, and a remedy for each.
 
-A check is a function that looks at one thing and returns a `Finding`; `examine` calls them in the order of
-the page. torch is imported inside the checks, because a torch that does not import is one of the findings.
+A check is a function that examines one thing and returns a `Finding`; `examine` calls them in the order of the page.
+torch is imported inside the checks, because a torch that does not import is one of the findings.
 """
 
 import importlib
@@ -21,7 +21,7 @@ from course_lib.errors import CourseError
 from course_lib.progress import Progress
 
 OLDEST_PYTHON = (3, 11)
-COMFORTABLE_BYTES = 4 * 2**30  # lesson 04 trains two ranks side by side, and each holds 1.7 GB at its peak
+COMFORTABLE_BYTES = 4 * 2**30  # lesson 04 trains two ranks, and each holds 1.7 GB at its peak
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 NAME_WIDTH = len("simulated worlds")
 INSTALL_AGAIN = "run `make lab` again, or: python -m pip install --editable ."
@@ -29,7 +29,7 @@ INSTALL_AGAIN = "run `make lab` again, or: python -m pip install --editable ."
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one check saw. `warn`: lessons run, with something less. `missing`: lessons do not run."""
+    """The result of one check. `warn`: lessons run, with a limitation. `missing`: lessons do not run."""
 
     name: str
     status: Literal["ok", "warn", "missing"]
@@ -38,7 +38,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Every check's finding as it is made, in the order of the page; those that ask torch, where it imports."""
+    """Yield every check's finding, in the order of the page. Checks that use torch run only if it imports."""
     yield python()
     yield packages()
     torch_finding = torch_build()
@@ -48,18 +48,18 @@ def examine() -> Iterator[Finding]:
 
 
 def lessons_can_run(findings: Iterable[Finding]) -> bool:
-    """Whether nothing is missing that they need."""
+    """Return whether nothing that the lessons need is missing."""
     return all(finding.status != "missing" for finding in findings)
 
 
 def entry(finding: Finding) -> str:
-    """A finding as a line of plain text, with the remedy below where one is needed."""
+    """Format a finding as a line of plain text, with the remedy below if there is one."""
     line = f"{finding.status:<8} {finding.name:<{NAME_WIDTH}}  {finding.value}"
     return f"{line}\n{'':<8} {'':<{NAME_WIDTH}}  -> {finding.remedy}" if finding.remedy else line
 
 
 def verdict(findings: Iterable[Finding]) -> str:
-    """What all findings come to, as a sentence."""
+    """Summarize all findings in a sentence."""
     if lessons_can_run(findings):
         return "The lessons can run on this machine."
     return 'The lessons cannot run yet. Put right what is marked "missing", then run this again.'
@@ -73,7 +73,7 @@ def python() -> Finding:
 
 
 def packages() -> Finding:
-    """Every package that the course needs is there, at the version that it is tested with."""
+    """Check that every package that the course needs is installed, at the version that it is tested with."""
     if version_of("course_lib") is None:
         value = "course_lib is not installed"
         return Finding(name="packages", status="missing", value=value, remedy=INSTALL_AGAIN)
@@ -90,7 +90,7 @@ def packages() -> Finding:
 
 
 def version_of(package: str) -> str | None:
-    """The installed version without its local part (torch calls its CPU build 2.13.0+cpu), or None."""
+    """Return the installed version without its local part (torch calls its CPU build 2.13.0+cpu), or None."""
     try:
         return importlib.metadata.version(package).split("+")[0]
     except importlib.metadata.PackageNotFoundError:
@@ -109,7 +109,7 @@ def torch_build() -> Finding:
 
 
 def simulated_worlds() -> Finding:
-    """Two ranks in threads, tried: they are built on private names of torch, which another torch may not have."""
+    """Run two ranks in threads. They use private names of torch, which a different torch may lack."""
     import torch.distributed as dist
 
     try:
@@ -124,14 +124,14 @@ def simulated_worlds() -> Finding:
 
 
 def worlds_of_processes() -> Finding:
-    """Two ranks in processes of their own, tried: they need a fork, and gloo between ports of 127.0.0.1."""
+    """Run two ranks in their own processes. They need a fork, and gloo between ports of 127.0.0.1."""
     import torch.distributed as dist
 
     try:
         from course_lib.world import World
 
         World(2, backend="processes", timeout=20, measure=False).run(dist.barrier)
-    except (CourseError, ValueError) as error:  # ValueError: there can be no such world here, for want of a loopback
+    except (CourseError, ValueError) as error:  # ValueError: without a loopback, no such world is possible
         remedy = "lessons run without; World(4, backend='processes') does not"
         return Finding(name="processes", status="warn", value=str(error).splitlines()[0], remedy=remedy)
     return Finding(name="processes", status="ok", value="two ranks in processes of their own have met")
@@ -173,7 +173,7 @@ def memory() -> Finding:
 
 
 def loopback() -> Finding:
-    """JupyterLab and its kernels talk to each other through ports of 127.0.0.1."""
+    """Connect to a port of 127.0.0.1: JupyterLab and its kernels communicate through such ports."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as server,
@@ -193,7 +193,7 @@ def jupyterlab() -> Finding:
 
 
 def progress() -> Finding:
-    """Where attempts are kept. It is tried with a nameless file in the nearest folder that exists."""
+    """Create a temporary file in the nearest existing folder to the place where attempts are kept."""
     path = Progress().path
     folder = next(parent for parent in path.parents if parent.exists())
     try:
@@ -214,5 +214,5 @@ def chromium() -> Finding:
 
 
 def find_chromium() -> str | None:
-    """The path of the browser that the tests drive, or None."""
+    """Return the path of the browser that the tests drive, or None."""
     return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)

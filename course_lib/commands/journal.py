@@ -1,4 +1,4 @@
-"""A line for each run of a world, in a file. `course rerun` compares the files of two executions of a lesson."""
+"""A file with one line for each run of a world. `course rerun` compares the files of two executions of a lesson."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..world import Run, World, observers
 
 @dataclass(frozen=True, kw_only=True)
 class Collective:
-    """One call of rank 0: its op, bytes of the whole, how many members, and its seconds once all had made it."""
+    """One call of rank 0: its op, bytes of the whole, number of members, and its seconds after all had called."""
 
     op: str
     total_bytes: int
@@ -26,11 +26,11 @@ class Entry:
     """One run.
 
     Attributes:
-        function: the name of what ran.
-        world_size: how many ranks.
-        peak_bytes: the most that a rank held; None where that was not measured.
+        function: the name of the function that ran.
+        world_size: the number of ranks.
+        peak_bytes: the most that a rank held; None if that was not measured.
         sent_bytes: by all ranks, ring volume.
-        seconds: of the rank that took longest.
+        seconds: of the slowest rank.
         collectives: those of rank 0.
     """
 
@@ -54,7 +54,7 @@ def install(path: str) -> None:
 
 
 def read(path: Path) -> Iterator[Entry]:
-    """The entries of a journal, in their order; none where nothing ran."""
+    """Yield the entries of a file, in order; none if nothing ran."""
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         fields = json.loads(line)
         yield Entry(**fields | {"collectives": tuple(Collective(**one) for one in fields["collectives"])})

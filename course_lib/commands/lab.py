@@ -1,4 +1,4 @@
-"""JupyterLab as `course lab` opens it: on the first lesson, with the course's settings, its saved figures shown."""
+"""`course lab`: open JupyterLab on the first lesson, with the course's settings and its saved figures shown."""
 
 import os
 import subprocess
@@ -17,14 +17,14 @@ def launch(notebooks: Path, others: Sequence[str]) -> None:
 
     Args:
         notebooks: the course's own folder, or a copy of it.
-        others: what else JupyterLab is told.
+        others: further arguments for JupyterLab.
 
     Raises:
         CourseError: the lessons are not there, or JupyterLab has no folder to write in.
     """
-    from jupyterlab.labapp import LabApp  # a second to import, which the other subcommands need not pay
+    from jupyterlab.labapp import LabApp  # takes a second to import
 
-    # Settings of the course: without them JupyterLab opens with a question about its newsletter.
+    # The course's settings. Without them JupyterLab opens with a question about its newsletter.
     paths = filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join([str(NOTEBOOKS / ".jupyter"), *paths])
     arguments = lab_arguments(notebooks, others)
@@ -34,7 +34,7 @@ def launch(notebooks: Path, others: Sequence[str]) -> None:
 
 
 def lab_arguments(notebooks: Path, others: Sequence[str]) -> list[str]:
-    """What JupyterLab is told, so that it opens on the first lesson.
+    """Return JupyterLab's arguments, so that it opens the first lesson.
 
     It listens on the loopback address only, which is its default, and asks for its token.
 
@@ -57,10 +57,10 @@ def lab_arguments(notebooks: Path, others: Sequence[str]) -> list[str]:
 
 
 def try_jupyters_folder() -> None:
-    """Make the folder in which JupyterLab keeps what it knows of its kernels, and try to write there.
+    """Create the folder in which JupyterLab stores information about its kernels, and try to write there.
 
     Raises:
-        CourseError: it cannot be written, as in a home that is read-only.
+        CourseError: it cannot be written, for example in a read-only home.
     """
     from jupyter_core.paths import jupyter_data_dir
 
@@ -77,10 +77,10 @@ def try_jupyters_folder() -> None:
 
 
 def trust(notebooks: Path) -> None:
-    """Let JupyterLab show the saved figures of the lessons, which it strips from notebooks that it does not trust.
+    """Mark the lessons as trusted, because JupyterLab hides the saved figures of notebooks that it does not trust.
 
-    They come with this code, which runs anyway. A notebook that somebody else has put in their place, or beside them,
-    may hold scripts that run as soon as it is opened: so only those are trusted that are as git has them.
+    The lessons come with this code, which runs anyway. Another notebook in the folder, or one that replaced a lesson,
+    may contain scripts that run as soon as it is opened. So only notebooks that git reports as unchanged are trusted.
     """
     from nbformat import read
     from nbformat.sign import NotebookNotary
@@ -91,7 +91,7 @@ def trust(notebooks: Path) -> None:
 
 
 def as_shipped(notebooks: Path) -> list[Path]:
-    """The lessons that are unchanged since they came; none, and a word about it, where there is no git to tell."""
+    """Return the lessons that git reports as unchanged. Without git, print a message and return none."""
     try:
         unchanged = _listed(notebooks) - _listed(notebooks, "--modified")
     except (OSError, subprocess.CalledProcessError):

@@ -1,7 +1,7 @@
-"""The recipe by which torch's documentation shows ZeroRedundancyOptimizer, on simulated ranks, measured as on a GPU.
+"""`course recipe`: torch's recipe for ZeroRedundancyOptimizer, run on simulated ranks with memory as on a GPU.
 
-Two ranks train twenty layers of 2000 x 2000 for one step, with DDP and Adam: once every rank holds all of Adam's
-state, once half of it. The table that was published came from a GPU; here CPU threads compute, and the meter counts
+Two ranks train twenty layers of 2000 x 2000 for one step, with DDP and Adam: first with all of Adam's state on every
+rank, then with half of it on each. The published table came from a GPU; here CPU threads compute, and the meter counts
 bytes as CUDA's allocator would (`World(allocator="cuda")`). MB is 10⁶ bytes.
 
 Source: the recipe "Shard Optimizer States with ZeroRedundancyOptimizer", docs.pytorch.org.
@@ -26,14 +26,14 @@ RANKS, LAYERS, WIDTH = 2, 20, 2000
 MARKS = ("the model is made", "DDP is made", "before step()", "after step()")
 
 PUBLISHED_MB = {True: (335, 656, 992, 1361), False: (335, 656, 992, 1697)}
-"""The most memory that was held up to each of `MARKS`: with ZeroRedundancyOptimizer, and without."""
+"""The most memory held up to each of `MARKS`: with ZeroRedundancyOptimizer, and without."""
 
 PUBLISHED_SUM = -3453.6123046875
-"""The sum of the parameters after the step, with and without; on CUDA, whose random numbers are not the CPU's."""
+"""The sum of the parameters after the step, in both cases, on CUDA, whose random numbers differ from the CPU's."""
 
 
 def train(sharded: bool, foreach: bool, layers: int = LAYERS, width: int = WIDTH) -> float:
-    """The recipe, on a rank: one step. Returns the sum of the parameters."""
+    """Run the recipe's one step on a rank. Return the sum of the parameters."""
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
     mark(MARKS[0])
@@ -58,28 +58,28 @@ def run(sharded: bool, foreach: bool = False, layers: int = LAYERS, width: int =
 
     Args:
         sharded: whether ZeroRedundancyOptimizer shards Adam's state.
-        foreach: whether Adam computes with all tensors at once. On a GPU that is its default, on a CPU it is not.
-        layers: how many.
-        width: of each.
+        foreach: whether Adam computes with all tensors at once, which is its default on a GPU, but not on a CPU.
+        layers: the number of layers.
+        width: the width of each layer.
     """
     return World(RANKS, timeout=600, allocator="cuda").run(train, sharded, foreach, layers, width)
 
 
 def peaks_mb(of: Run) -> tuple[float, ...]:
-    """The most memory that rank 0 held up to each of `MARKS`, in MB."""
+    """Return the most memory that rank 0 held up to each of `MARKS`, in MB."""
     return tuple(of.memory[0].marks[label].peak_bytes / 1e6 for label in MARKS)
 
 
 def table(of: Run, published: tuple[int, ...]) -> str:
-    """The measured figures beside the published ones."""
+    """Return the measured figures next to the published ones."""
     lines = [f"{'most memory held until':<24}{'measured':>12}{'published':>12}{'difference':>12}"]
-    for label, measured, told in zip(MARKS, peaks_mb(of), published, strict=True):
-        lines.append(f"  {label:<22}{measured:>9.1f} MB{told:>9} MB{measured / told - 1:>+12.1%}")
+    for label, measured, reference in zip(MARKS, peaks_mb(of), published, strict=True):
+        lines.append(f"  {label:<22}{measured:>9.1f} MB{reference:>9} MB{measured / reference - 1:>+12.1%}")
     return "\n".join(lines)
 
 
 def report(layers: int = LAYERS, width: int = WIDTH) -> Iterator[str]:
-    """Run the recipe both ways, and tell what came of it, part by part."""
+    """Run the recipe both ways, and yield the results part by part."""
     started = perf_counter()
     yield "This takes about a minute and 4 GB of memory: the recipe runs four times.\n"
     runs = {}

@@ -1,10 +1,10 @@
-"""Lessons executed again on another kind of world, without a browser, beside the same on simulated ranks.
+"""`course rerun`: execute lessons on a different kind of world, without a browser, and compare with simulated ranks.
 
     for lesson in rerun([Path("notebooks/04-zero-1.ipynb")], "nccl:8", folder):
         print(lesson)
 
-Each notebook runs twice, in a kernel of its own, which keeps nothing in the learner's record. The executed copies stay
-in `folder`; what the runs of both held, sent and took is compared, and the planner says what it had expected.
+Each notebook runs twice, each time in its own kernel, and the learner's record stays unchanged. The executed copies
+stay in `folder`. The report compares memory, communication and time of both runs with each other and with the plan.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ CELL_SECONDS = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """What the runs of one notebook came to.
+    """The totals of all runs of one notebook.
 
     Attributes:
-        runs: how many there were.
+        runs: the number of runs.
         peak_bytes: the most that a rank ever held.
         sent_bytes: by all ranks in all runs, ring volume.
-        seconds: in functions on ranks;  collective_seconds: of that, in rank 0's collectives once all had come.
-        bus_bandwidth: bytes a second, as NCCL's tests define it; 0 where nothing was sent.
+        seconds: in functions on ranks;  collective_seconds: of that, in rank 0's collectives after all members had
+            called.
+        bus_bandwidth: bytes per second, as NCCL's tests define it; 0 if nothing was sent.
     """
 
     runs: int
@@ -54,10 +55,10 @@ class Rerun:
     """One notebook, executed on two worlds.
 
     Attributes:
-        copy: as executed on the asked one.
-        failed: why that did not run to its end; empty where it did.
-        simulated, measured: what ran on simulated ranks, and on the asked world.
-        planned_seconds: what `collective_seconds` was expected to be; None where the hardware has fewer devices.
+        copy: the copy executed on the requested world.
+        failed: why that execution failed; empty if it did not.
+        simulated, measured: the totals on simulated ranks, and on the requested world.
+        planned_seconds: the planner's estimate of `collective_seconds`; None if the hardware has fewer devices.
     """
 
     notebook: Path
@@ -72,16 +73,16 @@ def rerun(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardwar
     """Execute notebooks on simulated ranks and on `world`, one after the other.
 
     Args:
-        notebooks: which.
+        notebooks: the notebooks.
         world: for `$COURSE_WORLD`, such as "processes" or "nccl:8".
-        folder: where the copies executed on `world` are kept.
-        hardware: what collectives are planned on.
+        folder: the folder for the copies executed on `world`.
+        hardware: the hardware for which collectives are planned.
 
     Raises:
-        CourseError: there is no such world here, a notebook cannot be read, or the folder cannot be written, or is
-            where the notebooks are.
+        CourseError: there is no such world here, a notebook cannot be read, or the folder cannot be written, or
+            contains the notebooks.
     """
-    World(1, backend=world)  # which says what is wrong before anything runs
+    World(1, backend=world)  # raises before anything runs
     _try(folder, notebooks)
     for path in notebooks:
         try:
@@ -104,7 +105,7 @@ def rerun(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardwar
 
 
 def _try(folder: Path, notebooks: Sequence[Path]) -> None:
-    """Make the folder for the copies, and write there; a copy must not take the place of its notebook."""
+    """Create the folder for the copies, and try to write there. Refuse the notebooks' own folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -119,7 +120,7 @@ def _try(folder: Path, notebooks: Sequence[Path]) -> None:
 
 
 def _execute(notebook: nbformat.NotebookNode, world: str) -> tuple[str, list[journal.Entry]]:
-    """Run all cells; why that ended early, if it did, and what ran on worlds."""
+    """Run all cells. Return the reason of an early end, or an empty text, and the runs of worlds."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "journal"
         environment = os.environ | {"COURSE_HOME": scratch, "COURSE_WORLD": world}
@@ -162,12 +163,12 @@ def _planned_seconds(entries: Sequence[journal.Entry], hardware: Hardware) -> fl
         return math.fsum(
             seconds(one.op, one.total_bytes, hardware.shard_group(one.members)) for one in _collectives(entries)
         )
-    except ValueError:  # a group of more ranks than the hardware has devices
+    except ValueError:  # a group has more ranks than the hardware has devices
         return None
 
 
 def table(lessons: Sequence[Rerun], world: str, hardware: Hardware) -> str:
-    """All lessons in one table. MB and GB are 10^6 and 10^9 bytes."""
+    """Return all lessons as one table. MB and GB are 10^6 and 10^9 bytes."""
     rows = [("lesson", "", "runs", "peak MB", "sent MB", "seconds", "in collectives", "bus GB/s"), *map(_row, lessons)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
