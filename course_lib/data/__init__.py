@@ -1,4 +1,4 @@
-"""Real data that ships with the course, so that no lesson downloads any. README.md beside it has source and licence."""
+"""Real data that ships with the course, so that no lesson downloads any. Source and licence: README.md next to it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["digits"]
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Handwritten digits: images [1797, 1, 8, 8], float32 from 0 to 1, and what they show, [1797], int64 from 0 to 9.
+    """Return handwritten digits: images [1797, 1, 8, 8], float32 from 0 to 1, and labels [1797], int64 from 0 to 9.
 
-    They are on the default device, which in a world of GPUs is the rank's own.
+    They are on the default device, which is the rank's own in a world of GPUs.
 
     Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository
     (1998), doi:10.24432/C50P49, CC BY 4.0.
