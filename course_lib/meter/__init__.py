@@ -1,5 +1,4 @@
-"""The memory, communication and time of each rank in a run. This package imports none of our packages except
-`errors`."""
+"""The memory, communication and time of each rank in a run. Of our packages, this one imports only `errors`."""
 
 from .allocator import ALLOCATORS
 from .comm import CommCall, Communication, matrix, meaning

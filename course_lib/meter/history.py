@@ -40,8 +40,7 @@ class History:
             self._condense()
 
     def changes(self, started: float) -> Iterator[Change]:
-        """Yield all changes since `started`, in order. Call it at the end, when the categories of all blocks are
-        known."""
+        """Yield all changes since `started`, in order. Call it at the end, when all categories are known."""
         for seconds, current, highest, operator, deltas in self._earlier:
             yield seconds - started, current, highest, operator, deltas
         for seconds, block, delta, current in zip(

@@ -37,8 +37,7 @@ def who_holds(tensor: Tensor) -> tuple[str, ...]:
 
 
 def holders(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], bool] = lambda _: True) -> tuple[str, ...]:
-    """Return the name of everything that keeps `storage`. Of running functions, only those in `is_learners` are
-    named."""
+    """Return the names of everything that keeps `storage`; of running functions, only those in `is_learners`."""
     found = _found(storage, is_learners)
     if not found and gc.get_freeze_count():  # while ranks run, older objects are frozen: search them, too
         gc.unfreeze()

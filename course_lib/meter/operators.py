@@ -149,8 +149,7 @@ def unwatched_inside(enter: Callable[..., AbstractContextManager[Any]]) -> Calla
 
 
 def watched_again(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `fn` wrapped so that it is watched even inside an operator: a hook that packs saved tensors allocates
-    memory."""
+    """Return `fn` wrapped so that it is watched even inside an operator: a hook that packs saved tensors."""
 
     def call(*args: Any) -> Any:
         if current() is None:
@@ -165,8 +164,7 @@ def watched_again(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watcher_here() -> Watcher | None:
-    """Return the watcher of the calling thread, which may have inherited the key: autograd has a thread for each
-    GPU."""
+    """Return the calling thread's watcher. The thread may have inherited the key: autograd has one for each GPU."""
     if tracing():
         return None
     return current() or (_watchers[0] if len(_watchers) == 1 else None)

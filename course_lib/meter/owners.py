@@ -23,8 +23,7 @@ _Object = TypeVar("_Object")
 
 
 class _Living(Generic[_Object]):
-    """Weak references to objects. A WeakSet does not work here: it compares its members, and comparing tensors gives a
-    tensor."""
+    """Weak references to objects. A WeakSet would compare its members, and comparing tensors gives a tensor."""
 
     def __init__(self) -> None:
         self._refs: dict[int, weakref.ref[_Object]] = {}
@@ -58,8 +57,7 @@ class Owners:
             self._parameters.add(one)
 
     def lasting(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield each tensor of persistent state with its category. A storage belongs to the first category that yields
-        it."""
+        """Yield each tensor of persistent state with its category. A storage belongs to the first that yields it."""
         in_modules = {id(p): p for module in self._modules for p in module._parameters.values() if p is not None}
         stepped = {id(p): p for o in self._optimizers for group in o.param_groups for p in group["params"]}
         unowned = {id(p): p for p in self._parameters}
