@@ -1,4 +1,4 @@
-"""In the notebook's kernel: the function that was handed in for an exercise goes into a file, with all that it uses."""
+"""Save the function handed in for an exercise, with everything it uses, to a file. Runs in the notebook's kernel."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from ..widgets import exercise
 
 
 def capture(name: str, file: str, *, earlier: bool) -> None:
-    """Pack the latest solution of an exercise; but a stub as it came is none where there is an earlier one.
+    """Pack the latest solution of an exercise. An unchanged stub does not count if there is an earlier solution.
 
     Raises:
         CourseError: there is no such exercise, or nothing was handed in.

@@ -1,8 +1,8 @@
 """The process that checks what a notebook handed in: `python -m course_lib.grading.checker`.
 
-It reads a line of JSON, a token and a name and a file for each function, and answers each with a line: the token, and
-the fields of a `Grade`. The first line is empty, and says that it is ready. What the functions print goes nowhere, and
-what they write beside the answers lacks the token.
+It reads a line of JSON: a token, and a name and a file for each function. It answers each with a line: the token, and
+the fields of a `Grade`. The first line of output is empty, and signals that the process is ready. What the functions
+print is discarded, and what they write between the answers lacks the token.
 """
 
 import json
@@ -15,10 +15,10 @@ from .. import exercises
 
 
 def main() -> None:
-    """Check what standard input names."""
-    sys.path.append(os.getcwd())  # for modules that the notebook has written: last, so that they stand in for no other
+    """Check the functions that standard input names."""
+    sys.path.append(os.getcwd())  # for modules that the notebook wrote; last, so that they replace no others
     token, *jobs = json.loads(sys.stdin.readline())
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # where the token could be read once more
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the token could be read again from it
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         answers.write("\n")
@@ -29,11 +29,11 @@ def main() -> None:
 
 
 def check(name: str, file: Path) -> dict[str, str]:
-    """The verdict on the function in `file`, as the fields of a `Grade`."""
+    """Return the verdict on the function in `file`, as the fields of a `Grade`."""
     exercise = exercises.get(name)
     try:
         solution = pickle.loads(file.read_bytes())
-    except Exception as error:  # whatever the packed objects raise on their way back
+    except Exception as error:  # the packed objects may raise anything
         observed = f"the function cannot be taken to another process ({type(error).__name__}: {error})"
         return {"exercise": name, "status": "error", "observed": observed}
     if getattr(solution, "__module__", "").partition(".")[0] == __package__.partition(".")[0]:

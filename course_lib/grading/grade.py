@@ -1,4 +1,4 @@
-"""Grades one notebook: runs it, checks what it handed in, and adds what its lesson has and it has not."""
+"""Grade one notebook: run it, check its functions, and add the exercises of its lesson that it lacks."""
 
 import json
 import tempfile
@@ -15,11 +15,11 @@ from .kernel import Ran, claimed, handed_in, run
 from .limits import Limits
 from .report import Grade, Graded
 
-LARGEST_BYTES = 200 * 10**6  # ten times what a notebook may show: a larger file is none that Jupyter has saved
+LARGEST_BYTES = 200 * 10**6  # ten times the limit on output: Jupyter did not save a larger file
 
 
 def grade(paths: Sequence[Path], limits: Limits | None = None) -> Iterator[Graded]:
-    """Grade notebooks one after the other. None of them can keep the others from being graded.
+    """Grade notebooks one after the other. No notebook can prevent the grading of the others.
 
     All are read before the first one runs, so that none can change another.
     """
@@ -30,13 +30,13 @@ def grade(paths: Sequence[Path], limits: Limits | None = None) -> Iterator[Grade
             graded = _graded(path, text, course, limits or Limits())
         except CourseError as error:
             graded = Graded(notebook=str(path), ended=str(error))
-        except Exception as error:  # whatever is in this notebook, the next one is graded
+        except Exception as error:  # whatever happens, the next notebook is graded
             graded = Graded(notebook=str(path), ended=f"it could not be graded ({type(error).__name__}: {error})")
         yield graded
 
 
 def _text(path: Path) -> bytes | str:
-    """What is in the file, or why it cannot be read: a pipe or a device may never end."""
+    """Return the file's content, or why it cannot be read: a pipe or a device may never end."""
     try:
         if path.is_dir():
             return f"it is a folder: name the notebooks in it, {path / '*.ipynb'}"
@@ -55,7 +55,7 @@ def _graded(path: Path, text: bytes | str, course: Iterable[Lesson], limits: Lim
         raise CourseError(text)
     notebook = parse_notebook(text, path)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    # Half a surrogate pair, which JSON can hold and no kernel can be sent, becomes a question mark.
+    # Half a surrogate pair becomes a question mark: JSON can hold it, and a kernel cannot receive it.
     sources = ["".join(cell["source"]).encode("utf-8", "replace").decode() for cell in cells]
     with _scratch() as scratch:
         copy = scratch / "work" / path.name
@@ -77,7 +77,7 @@ def _graded(path: Path, text: bytes | str, course: Iterable[Lesson], limits: Lim
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder for a notebook. What cannot be deleted, such as what is thousands of folders deep, is left."""
+    """Create a folder for a notebook. What cannot be deleted, such as folders nested thousands deep, stays."""
     folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     try:
         yield Path(folder.name)
@@ -87,12 +87,12 @@ def _scratch() -> Iterator[Path]:
 
 
 def _holds(path: Path, text: bytes) -> bool:
-    """Whether `text` is what is in the file; also where a learner's code has put a pipe or a terabyte in its place."""
+    """Return whether the file contains `text`. A learner's code may have replaced it with a pipe or a terabyte."""
     return path.is_file() and path.stat().st_size == len(text) and _text(path) == text
 
 
 def _raised(ran: Ran, cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A remark on each cell that raised, and was not marked as one that does."""
+    """Return a remark on each cell that raised without being marked as one that does."""
     return [
         f"code cell {number} raised {error}"
         for number, error in ran.raised.items()
@@ -101,8 +101,8 @@ def _raised(ran: Ran, cells: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _another_language(metadata: Any) -> list[str]:
-    """A remark on a notebook that says that it is not Python."""
-    with suppress(AttributeError):  # nothing says that metadata are what they should be
+    """Return a remark if the notebook declares a language other than Python."""
+    with suppress(AttributeError):  # metadata may have any form
         language = metadata.get("kernelspec", {}).get("language", "python")
         if language != "python":
             return [f"it is a notebook of {language}, and was run as one of Python"]
@@ -110,7 +110,7 @@ def _another_language(metadata: Any) -> list[str]:
 
 
 def _expected(path: Path, own: Sequence[str], course: Iterable[Lesson]) -> list[str]:
-    """The exercises of the lesson that the notebook is, by its name or by what is in it, and any others in it."""
+    """Return the exercises of the notebook's lesson, found by name or by content, and any others in the notebook."""
     of_the_lesson = [
         name
         for lesson in course

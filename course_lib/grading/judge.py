@@ -1,4 +1,4 @@
-"""Checks the functions that a notebook handed in, in a fresh process: see `checker`."""
+"""Check the functions that a notebook handed in, in a fresh process: see `checker`."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from .limits import KEEPER, POLL_SECONDS, Limits, Watch
+from .limits import POLL_SECONDS, REAPER, Limits, Watch
 from .report import Grade
 
 CRASHED = "the function ended the process that checked it: os._exit, a crash, or no memory left"
@@ -20,7 +20,7 @@ NO_TIME = "it was not checked: those before it took all of the time"
 
 
 def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Iterator[Grade]:
-    """Check each solution. One that takes the process with it leaves the others to the next process.
+    """Check each solution. If one ends the process, the next process checks the rest.
 
     Args:
         solutions: the file of each packed function, by exercise.
@@ -35,7 +35,7 @@ def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Itera
                 forged = Grade(exercise=name, status="error", observed=OWN_VERDICT)
                 yield Grade(**found[0]) if len(found) == 1 and found[0] else forged
         if waiting:
-            name = next(iter(waiting))  # the one that was being checked
+            name = next(iter(waiting))  # this one was being checked
             del waiting[name]
             yield Grade(exercise=name, status="error", observed=ended or CRASHED)
     for name in waiting:
@@ -45,11 +45,11 @@ def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Itera
 def _checked(
     solutions: Mapping[str, Path], scratch: Path, limits: Limits, seconds: float
 ) -> tuple[dict[str, list[dict[str, Any]]], str, float]:
-    """The answers of one process, by exercise, which limit ended it if one did, and the seconds that are left."""
+    """Return one process's answers by exercise, the limit that ended it, if any, and the seconds left."""
     token = secrets.token_hex()
     jobs = json.dumps([token, *((name, str(file)) for name, file in solutions.items())]) + "\n"
     home, work = scratch / "home", scratch / "work"
-    if not work.is_dir():  # the notebook has deleted it, or put something else in its place
+    if not work.is_dir():  # the notebook has deleted or replaced it
         work.unlink(missing_ok=True)
         work.mkdir(parents=True)
     ended = ""
@@ -57,14 +57,14 @@ def _checked(
         questions.write(jobs.encode())
         questions.seek(0)
         with subprocess.Popen(
-            # -P: a folder in which the notebook could write is no place to import the checker from.
-            [*KEEPER, sys.executable, "-P", "-m", f"{__package__}.checker"],
+            # -P: do not import the checker from a folder in which the notebook could write.
+            [*REAPER, sys.executable, "-P", "-m", f"{__package__}.checker"],
             stdin=questions,
             stdout=answers,
             stderr=subprocess.DEVNULL,
             cwd=work,
             env=os.environ | {"COURSE_HOME": str(home), "TMPDIR": str(scratch)},
-            start_new_session=True,  # a signal to its group is none to the grader
+            start_new_session=True,  # a signal to its group does not reach the grader
         ) as process:
             watch = Watch(process.pid, limits, home, seconds)
             try:
@@ -75,7 +75,10 @@ def _checked(
 
 
 def _watched(process: subprocess.Popen[bytes], watch: Watch, limits: Limits, answers: IO[bytes]) -> str:
-    """Wait for the end of a process; which limit it passed, if it did. Until it is ready, no exercise has its turn."""
+    """Wait for the end of a process, and return the limit that it passed, if any.
+
+    No exercise's time runs until the process is ready.
+    """
     answered_bytes = 0
     while process.poll() is None:
         ended = watch.exceeded()
@@ -97,14 +100,14 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 
 def _read(answers: IO[bytes], token: str) -> dict[str, list[dict[str, Any]]]:
-    """The answers by exercise: one for each, unless the function that was checked has written there too.
+    """Return the answers by exercise: one each, unless the checked function has written there too.
 
-    An answer without the token is there, and empty.
+    An answer without the token counts as an empty answer.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     answers.seek(0)
     for line in answers:
-        with suppress(ValueError, TypeError, KeyError):  # cut off, or none of the checker's
+        with suppress(ValueError, TypeError, KeyError):  # cut off, or not written by the checker
             given, answer = json.loads(line)
             found.setdefault(answer["exercise"], []).append(answer if given == token else {})
     return found

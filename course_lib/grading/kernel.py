@@ -1,4 +1,4 @@
-"""Runs the cells of a notebook in a fresh kernel, and takes the functions that it hands in."""
+"""Run the cells of a notebook in a fresh kernel, and collect the functions that it hands in."""
 
 import ast
 import json
@@ -17,7 +17,7 @@ from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 from ..progress import named
-from .limits import KEEPER, POLL_SECONDS, Limits, Watch
+from .limits import POLL_SECONDS, REAPER, Limits, Watch
 
 TAKE = "__import__('course_lib.grading.capture', fromlist=['capture']).capture({name!r}, {file!r}, earlier={earlier})"
 KERNEL = (sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}")
@@ -27,14 +27,14 @@ HANDED_IN = re.compile(r"""^@[\w.]*\bexercise\(\s*["']([\w.]+)["']""", re.MULTIL
 
 @dataclass(kw_only=True)
 class Ran:
-    """What came of a run.
+    """The result of running a notebook.
 
     Attributes:
         solutions: the files of the functions that were handed in, by exercise.
-        problems: why nothing could be taken, by exercise.
+        problems: why there is no function, by exercise.
         raised: the error of each cell that raised, by the cell's number, from 1.
-        claims: exercises that an output calls passed, whoever printed it.
-        ended: why the run was ended; empty where every cell was run.
+        claims: exercises that an output calls passed, whatever code printed it.
+        ended: why the run ended early; empty if every cell ran.
     """
 
     solutions: dict[str, Path] = field(default_factory=dict)
@@ -45,16 +45,16 @@ class Ran:
 
 
 class _Ended(Exception):
-    """The run is over before the last cell; the text says why."""
+    """The run ended before the last cell; the text is the reason."""
 
 
 def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
-    """Run code cells in a kernel of their own.
+    """Run code cells in a fresh kernel.
 
     Args:
         sources: the text of each code cell.
         scratch: a folder for the kernel, which works in `scratch/work`.
-        limits: for the kernel and all that it starts.
+        limits: for the kernel and everything that it starts.
     """
     ran = Ran()
     home = scratch / "home"
@@ -62,7 +62,7 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
     environment = os.environ | {name: str(folder) for name, folder in own.items()}
     manager = KernelManager(kernel_name="python3")
     assert manager.kernel_spec is not None
-    manager.kernel_spec.argv = [*KEEPER, *KERNEL]
+    manager.kernel_spec.argv = [*REAPER, *KERNEL]
     work = str(scratch / "work")
     manager.start_kernel(cwd=work, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert isinstance(manager.provisioner, LocalProvisioner) and manager.provisioner.pid is not None
@@ -75,7 +75,7 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
         _Run(manager, client, timed, limits, ran).cells(sources, scratch)
     except _Ended as reason:
         ran.ended = str(reason)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:  # its code can reach the kernel's sockets
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # its code can write to the kernel's sockets
         ran.ended = f"it sent what is no message of a kernel ({type(error).__name__}: {error})"
     finally:
         watch.kill()
@@ -123,7 +123,7 @@ class _Run:
             self._ran.problems[name] = error or problem
 
     def _execute(self, source: str, *, silent: bool = False) -> str:
-        """Run one text; the error that it raised, or nothing. One that takes too long is interrupted."""
+        """Run one text, and return the error that it raised, or nothing. Interrupt it if it takes too long."""
         request = self._client.execute(source, silent=silent, allow_stdin=False, stop_on_error=False)
         error = ""
         interrupted = False
@@ -144,7 +144,7 @@ class _Run:
             self._look_at(content)
 
     def _message(self) -> Mapping[str, Any] | None:
-        """The kernel's next message, or None if there is none yet.
+        """Return the kernel's next message, or None if there is none yet.
 
         Raises:
             _Ended: a limit was passed, or the kernel is gone.
@@ -161,7 +161,7 @@ class _Run:
         return message
 
     def _look_at(self, content: Mapping[str, Any]) -> None:
-        """Count what is shown, and note what it claims."""
+        """Count the bytes shown, and record the claims in them."""
         shown = json.dumps(content)
         self._shown_bytes += len(shown)
         if self._shown_bytes > self._limits.output_bytes:
@@ -170,7 +170,7 @@ class _Run:
 
 
 def handed_in(source: str) -> list[str]:
-    """The exercises that a cell hands in, also where it is no Python: with a magic, or a slip."""
+    """Return the exercises that a cell hands in, even if it is not valid Python: with a magic, or a typo."""
     try:
         ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -179,5 +179,5 @@ def handed_in(source: str) -> list[str]:
 
 
 def claimed(text: str, names: Iterable[str]) -> set[str]:
-    """Those exercises that `text` calls passed, in the words of the course's own output."""
+    """Return the exercises that `text` calls passed, in the words of the course's own output."""
     return {name for name in names if f"{name}: passed" in text}

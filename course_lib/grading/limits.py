@@ -1,11 +1,11 @@
-"""Limits for a process and all that it has started.
+"""Limits on the time, memory and output of a process and everything that it started.
 
-[Note: what a process leaves behind]
-A process that has detached itself is nobody's child, and a fork bomb has new ones while it is being killed. So each is
-known by its environment, in which `COURSE_HOME` is in the scratch folder of its notebook; all are stopped before the
-first is killed; and this goes on until no other comes. A look must be shorter than such a process lives: it reads of
-those alone that the last one did not see. On Linux a process that has cleaned its environment is found too, among the
-children of its `keeper`.
+[Note: processes left behind]
+A detached process is nobody's child, and a fork bomb starts new processes while it is being killed. So processes are
+recognized by their environment: `COURSE_HOME` is in the scratch folder of the notebook. All are stopped before the
+first is killed, and the search is repeated until it finds no new one. A search must be shorter than the life of such a
+process, so it reads only the processes that the last search did not see. On Linux a process that has cleared its
+environment is found too, among the children of its `reaper`.
 """
 
 import sys
@@ -19,17 +19,18 @@ import psutil
 
 POLL_SECONDS = 0.2
 KILL_SECONDS = 10.0
-KEEPER = (sys.executable, str(Path(__file__).with_name("keeper.py"))) if sys.platform == "linux" else ()
-QUIET_SECONDS = 0.1  # for so long nobody new must be found: one that starts the next and ends may slip through a look
+REAPER = (sys.executable, str(Path(__file__).with_name("reaper.py"))) if sys.platform == "linux" else ()
+QUIET_SECONDS = 0.1  # no new process for this long: one that starts the next and ends may escape a search
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one notebook may use.
+    """The limits of one notebook.
 
     Attributes:
-        seconds: to run, and again to be checked.
-        turn_seconds: of these, for one cell, or the check of one exercise: an endless one leaves time for the others.
+        seconds: for its run, and again for its check.
+        turn_seconds: of these, for one cell or the check of one exercise, so that an endless one leaves time for the
+            rest.
         memory_bytes: resident.
         output_bytes: of text and pictures shown.
     """
@@ -44,10 +45,10 @@ class Watch:
     """A process under limits. Its clock starts now.
 
     Args:
-        pid: which one.
-        limits: for it and all that it starts.
-        home: what `COURSE_HOME` is for it.
-        seconds: what is left of the time, if less than the limit.
+        pid: the process.
+        limits: for it and everything that it starts.
+        home: its `COURSE_HOME`.
+        seconds: the time left, if less than the limit.
     """
 
     def __init__(self, pid: int, limits: Limits, home: Path, seconds: float | None = None) -> None:
@@ -58,15 +59,15 @@ class Watch:
         self.begin_turn()
 
     def begin_turn(self) -> None:
-        """The next cell, or exercise, begins."""
+        """Start the clock of the next cell or exercise."""
         self._turn_began = time.monotonic()
 
     def turn_exceeded(self) -> bool:
-        """Whether this cell, or exercise, has had its share of the time."""
+        """Return whether this cell or exercise has used up its time."""
         return time.monotonic() - self._turn_began > self._limits.turn_seconds
 
     def exceeded(self) -> str:
-        """Which limit has been passed, in words; empty while none has. It looks every POLL_SECONDS at most."""
+        """Return the exceeded limit, in words, or an empty text. It checks at most every POLL_SECONDS."""
         now = time.monotonic()
         if now < self._next_look:
             return ""
@@ -78,29 +79,29 @@ class Watch:
         return ""
 
     def gone(self) -> bool:
-        """Whether the process has ended."""
+        """Return whether the process has ended."""
         return not _runs(self._process)
 
     @property
     def seconds_left(self) -> float:
-        """Until the deadline."""
+        """The seconds until the deadline."""
         return max(0.0, self._deadline - time.monotonic())
 
     def kill(self) -> None:
-        """End the process and all that it has started, and wait for their end.
+        """Kill the process and everything that it started, and wait until all have ended.
 
-        Both until nobody new comes, and then until all have ended, it takes KILL_SECONDS at most.
+        The search and the wait take KILL_SECONDS each, at most.
         """
         stopped = []
         for process in self._everybody():
             stopped.append(process)
             with suppress(psutil.Error):
-                process.suspend()  # at once: it may be about to start another, and end
+                process.suspend()  # now: it may be about to start another process, and end
         for process in stopped:
             with suppress(psutil.Error):
                 process.kill()
         deadline = time.monotonic() + KILL_SECONDS
-        # The signal takes its time on a busy machine. psutil.wait_procs would wait for zombies of others, too.
+        # The signal takes time on a busy machine. psutil.wait_procs would also wait for other programs' zombies.
         while any(map(_runs, stopped)) and time.monotonic() < deadline:
             time.sleep(0.01)
 
@@ -117,26 +118,26 @@ class Watch:
         return set()
 
     def _everybody(self) -> Iterator[psutil.Process]:
-        """The family, and those that have left it as they come, until none has come for QUIET_SECONDS."""
-        last_came = time.monotonic()
-        deadline = last_came + KILL_SECONDS
+        """Yield the family, and detached processes as they are found, until none is new for QUIET_SECONDS."""
+        last_found = time.monotonic()
+        deadline = last_found + KILL_SECONDS
         family: set[psutil.Process] = set()
         known: set[int] = set()
-        while time.monotonic() < min(last_came + QUIET_SECONDS, deadline):
+        while time.monotonic() < min(last_found + QUIET_SECONDS, deadline):
             yield from (new := self._family() - family)
             if new:
                 family |= new
-                last_came = time.monotonic()
+                last_found = time.monotonic()
             pids = psutil.pids()
-            for pid in reversed(pids):  # the youngest first, as they are the first to be gone
+            for pid in reversed(pids):  # the youngest first, because they end first
                 if pid not in known and (process := self._stray(pid)):
-                    last_came = time.monotonic()
+                    last_found = time.monotonic()
                     yield process
             known = set(pids)
 
     def _stray(self, pid: int) -> psutil.Process | None:
-        """The process of that number, if it was started under this watch, whosever child it is now."""
-        with suppress(psutil.Error, OSError):  # it is gone, or somebody else's
+        """Return the process with this number if it was started under this watch, whatever its parent is now."""
+        with suppress(psutil.Error, OSError):  # it has ended, or belongs to another user
             process = psutil.Process(pid)
             if process.environ().get("COURSE_HOME") == str(self._home) and _runs(process):
                 return process
@@ -144,7 +145,7 @@ class Watch:
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Whether it has not ended; one that has stays a while, as a zombie."""
+    """Return whether the process has not ended. An ended process remains for a while, as a zombie."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:

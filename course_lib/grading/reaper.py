@@ -1,8 +1,8 @@
-"""The parent of a process in which a learner's code runs: `python keeper.py COMMAND ...`, on Linux.
+"""The parent of a process in which a learner's code runs: `python reaper.py COMMAND ...`, on Linux.
 
-Whoever detaches itself becomes a child of the nearest ancestor that has asked for orphans, and that is this process:
-neither a cleaned environment nor a second fork leads past it. When the command ends, or the grader does, it ends all of
-its children. And a command that ends its parent ends this process, and not the grader.
+A detached process becomes a child of the nearest ancestor that has asked for orphans, which is this process. A cleared
+environment or a second fork does not help it to escape. When the command ends, or the grader does, this process kills
+all of its children. A command that kills its parent kills this process, not the grader.
 """
 
 import ctypes
@@ -18,9 +18,9 @@ SET_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHI
 
 
 def main() -> None:
-    """Run the command that the arguments are."""
+    """Run the command given by the arguments."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, lambda *_: None)  # it is for the kernel, which is in the same group
+    signal.signal(signal.SIGINT, lambda *_: None)  # the signal is for the kernel, which is in the same group
     prctl = ctypes.CDLL(None).prctl
     prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     prctl(SET_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
@@ -33,8 +33,8 @@ def main() -> None:
 
 
 def end_children() -> None:
-    """End all that has been started, also what comes meanwhile."""
-    with suppress(ChildProcessError):  # there is none any more
+    """Kill all processes that were started, including those that appear meanwhile."""
+    with suppress(ChildProcessError):  # no child is left
         while True:
             for process in psutil.Process().children(recursive=True):
                 with suppress(psutil.Error):

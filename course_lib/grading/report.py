@@ -1,7 +1,8 @@
-"""What came of grading, as a table, as JSON and as CSV.
+"""The results of grading, as a table, as JSON and as CSV.
 
-Names and errors are a learner's own words. In the table their control characters are shown as escapes, so that they can
-forge no line of it; in CSV, what a spreadsheet would compute begins with an apostrophe, which makes it text.
+Names and errors are a learner's own words. In the table their control characters are shown as escapes, so that they
+cannot forge a line of it. In CSV, a value that a spreadsheet would compute gets a leading apostrophe, which makes it
+text.
 """
 
 import csv
@@ -17,13 +18,13 @@ Status = Literal["passed", "failed", "error", "unattempted", "missing"]
 
 @dataclass(frozen=True, kw_only=True)
 class Grade:
-    """One exercise of one notebook.
+    """The grade of one exercise in one notebook.
 
     Attributes:
-        status: as a verdict has it, or `missing`: the lesson has the exercise, and the notebook does not.
-        observed: what was seen, or why there is no verdict; empty after a pass.
-        mistake: the id of the known mistake that behaves just like the solution.
-        remark: what an instructor should look at; it does not change the status.
+        status: the verdict's, or `missing`: the lesson has the exercise, and the notebook does not.
+        observed: the observation, or why there is no verdict; empty after a pass.
+        mistake: the id of the known mistake that behaves like the solution.
+        remark: a point for an instructor; it does not change the status.
     """
 
     exercise: str
@@ -35,11 +36,11 @@ class Grade:
 
 @dataclass(frozen=True, kw_only=True)
 class Graded:
-    """One notebook.
+    """The grades of one notebook.
 
     Attributes:
-        ended: why it could not be run to its end; empty where it could.
-        remarks: what an instructor should look at.
+        ended: why its run ended early; empty if it did not.
+        remarks: points for an instructor.
     """
 
     notebook: str
@@ -49,7 +50,7 @@ class Graded:
 
     @property
     def passed(self) -> bool:
-        """The notebook ran to its end, it has exercises, and each was passed."""
+        """Whether the notebook ran to its end, has exercises, and passed each."""
         return not self.ended and bool(self.exercises) and all(grade.status == "passed" for grade in self.exercises)
 
     @property
@@ -77,12 +78,12 @@ def _printable(text: str) -> str:
 
 
 def as_json(graded: Sequence[Graded]) -> str:
-    """A list of notebooks, each with the fields of its `Graded`, and whether it `passed`."""
+    """Return a list of notebooks, each with the fields of its `Graded`, and whether it `passed`."""
     return json.dumps([asdict(one) | {"passed": one.passed} for one in graded], indent=1, ensure_ascii=False)
 
 
 def as_csv(graded: Sequence[Graded]) -> str:
-    """A row for each exercise; for a notebook that has none, a row that says why."""
+    """Return a row for each exercise. A notebook without exercises has one row that gives the reason."""
     columns = [field.name for field in fields(Grade)]
     text = io.StringIO()
     writer = csv.DictWriter(text, ["notebook", "passed", *columns, "ended", "remarks"])

@@ -22,7 +22,7 @@ from course_lib.exercises import get
 from course_lib.grading import Grade, Graded, Limits, as_csv, as_json, grade
 from course_lib.grading.grade import LARGEST_BYTES, _another_language, _holds, _scratch
 from course_lib.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
-from course_lib.grading.limits import KEEPER, Watch
+from course_lib.grading.limits import REAPER, Watch
 from course_lib.progress import Progress
 
 IMPORTS = "import torch.distributed as dist\nfrom course_lib import exercise"
@@ -151,8 +151,8 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_a_keeper_is_the_parent_that_a_command_finds_and_ends_what_it_leaves() -> None:
-    command = [*KEEPER, sys.executable, "-c", f"import os; print(os.getppid(), flush=True){DETACH}"]
+def test_a_reaper_is_the_parent_of_a_command_and_kills_the_processes_that_it_leaves() -> None:
+    command = [*REAPER, sys.executable, "-c", f"import os; print(os.getppid(), flush=True){DETACH}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and int(process.stdout.readline()) == process.pid
     assert not [process for process in psutil.process_iter() if str(SLEEP) in _command(process)]
