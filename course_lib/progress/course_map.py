@@ -1,4 +1,4 @@
-"""The course map: every lesson with what is done in it, and what to do next. Plain data and text, no widget."""
+"""The course map: every lesson with the state of its exercises and quizzes, and the next thing to do. No widgets."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from .progress import ExerciseProgress, Summary
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One exercise or quiz. `state` is words, `detail` is numbers; `begun` and `done` say how far it is."""
+    """One exercise or quiz. `state` is words, `detail` is numbers; `begun` and `done` are its progress."""
 
     name: str
     state: str
@@ -22,13 +22,13 @@ class Item:
 
     @property
     def shape(self) -> str:
-        """A mark for the state that needs no colour."""
+        """A mark for the state that does not depend on colour."""
         return "✓" if self.done else "◐" if self.begun else "○"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """One lesson on the map: its notebook's `path` and `title`, and what there is to do, in order."""
+    """One lesson on the map: its notebook's `path` and `title`, and its exercises and quizzes, in order."""
 
     path: Path
     title: str
@@ -40,7 +40,7 @@ class Stop:
 
 
 class CourseMap:
-    """Lessons, and what the learner has done of them.
+    """The lessons, and what the learner has done of them.
 
     Attributes:
         stops: the lessons, in order.
@@ -53,13 +53,13 @@ class CourseMap:
 
     @property
     def next(self) -> tuple[Item, Stop] | None:
-        """The first exercise or quiz that is not done, and its lesson; None when all is done."""
+        """The first exercise or quiz that is not done, and its lesson; None if everything is done."""
         waiting = ((item, stop) for stop in self.stops for item in stop.items if not item.done)
         return next(waiting, None)
 
     @property
     def advice(self) -> str:
-        """What to do next, in words."""
+        """The next thing to do, in words."""
         if not self.stops:
             return "There are no lessons here."
         if self.next is None:

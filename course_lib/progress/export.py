@@ -1,9 +1,9 @@
-"""The learner's record as text, to take it to another machine.
+"""Export and import of the learner's record as text, to move it to another machine.
 
-[Note: what an export may bring]
-An export may come from anybody. It adds rows and changes none, and adds none if one of them is no good. The attempts
-that it brings are marked as imported, in a table that stays here: a later lesson runs what the learner wrote in an
-earlier one, and what somebody else wrote must not run because a file was read.
+[Note: what an import may add]
+An export may come from anybody. An import only adds rows, and adds none if one of them is invalid. Imported attempts
+are marked as imported, in a table that is not exported. A later lesson runs what the learner wrote in an earlier one,
+and reading a file must not lead to running code that somebody else wrote.
 """
 
 import itertools
@@ -24,13 +24,13 @@ CLOCK_SKEW_NS = 24 * 3600 * 10**9  # how far the clock of another machine may be
 
 
 def write(store: Store) -> str:
-    """All that is stored, for `read` here or on another machine."""
+    """Return everything that is stored, for `read` here or on another machine."""
     rows = store.use(dump)
     return json.dumps({"format": FORMAT, "tables": {name: rows[name] for name in EXPORTED}}, indent=1)
 
 
 def read(store: Store, text: str) -> int:
-    """Add what is not there yet, change nothing that is, and return how many rows were new.
+    """Add rows that are not there yet, change none, and return how many were new.
 
     Raises:
         CourseError: this version cannot read the text; nothing is added then.
@@ -52,14 +52,14 @@ def read(store: Store, text: str) -> int:
 
 
 def _check(tables: Tables) -> None:
-    """Refuse what the tables would take, and their readers would stumble over."""
+    """Refuse values that the tables accept and their readers cannot use."""
     for row in itertools.chain.from_iterable(tables.values()):
         for column in row.keys() & {"value", "findings"}:
             json.loads(row[column])
     for attempt in tables["attempts"]:
-        if attempt["started_ns"] > time.time_ns() + CLOCK_SKEW_NS:  # it would be the last attempt for ever
+        if attempt["started_ns"] > time.time_ns() + CLOCK_SKEW_NS:  # it would be the last attempt forever
             raise ValueError("an attempt began in the future")
-    for answer in tables["answers"]:  # a question is drawn anew for each attempt before this one
+    for answer in tables["answers"]:  # each earlier attempt draws the question again
         value = json.loads(answer["value"])
         if not 0 <= answer["attempt"] <= MOST_ATTEMPTS or {type(value["given"]), type(value["reading"])} != {str}:
             raise ValueError(f"an answer is {answer['value']}, on attempt {answer['attempt']}")
@@ -67,7 +67,7 @@ def _check(tables: Tables) -> None:
         if not isinstance(json.loads(row["value"]), str):
             raise ValueError(f"a prediction or measurement is {row['value']}")
     for row in tables["measurements"]:
-        # Python reads no number of thousands of digits; the longest that a float needs has 324.
+        # Python refuses numbers with thousands of digits; the longest that a float needs has 324.
         if not re.fullmatch(r"-?\d{1,400}(/(?=0*[1-9])\d{1,400})?", json.loads(row["value"])):
             raise ValueError(f"a measurement is {reprlib.repr(row['value'])}, and no fraction")
     for verdict in tables["verdicts"]:
@@ -78,6 +78,6 @@ def _check(tables: Tables) -> None:
 def _add(db: sqlite3.Connection, tables: Tables) -> int:
     mine = {row["id"] for row in db.execute("SELECT id FROM attempts")}
     added = merge(db, tables)
-    _check(tables)  # a complaint undoes it all
+    _check(tables)  # an exception undoes everything
     merge(db, {"imported": [{"attempt": row["id"]} for row in tables["attempts"] if row["id"] not in mine]})
     return added

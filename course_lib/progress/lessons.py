@@ -1,4 +1,4 @@
-"""The lessons as their notebooks have them: titles, exercises, quizzes. Nothing else lists them, so nothing goes stale.
+"""Read the lessons from their notebooks: titles, exercises, quizzes. No second list exists that could be outdated.
 
 The questions of a quiz are read from its source, too: importing it needs torch, which takes seconds.
 
@@ -31,7 +31,7 @@ class Lesson:
 
 
 def lessons(folder: Path = NOTEBOOKS) -> tuple[Lesson, ...]:
-    """Every lesson of a folder, in order; none where the folder is not there.
+    """Return every lesson of a folder, in order; none if the folder does not exist.
 
     Raises:
         CourseError: a notebook cannot be read.
@@ -40,7 +40,7 @@ def lessons(folder: Path = NOTEBOOKS) -> tuple[Lesson, ...]:
 
 
 def read_lesson(path: Path) -> Lesson:
-    """The lesson in the notebook at `path`.
+    """Return the lesson in the notebook at `path`.
 
     Raises:
         CourseError: it cannot be read.
@@ -58,7 +58,7 @@ def read_lesson(path: Path) -> Lesson:
 
 
 def read_cells(path: Path) -> list[tuple[str, str]]:
-    """Kind ("code", "markdown", ...) and text of each cell.
+    """Return the kind ("code", "markdown", ...) and text of each cell.
 
     Raises:
         CourseError: there is no such file, or it is not a notebook.
@@ -67,7 +67,7 @@ def read_cells(path: Path) -> list[tuple[str, str]]:
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
-    """The notebook as JSON has it; each cell is known to have a kind and a text.
+    """Return the notebook as parsed JSON. Each cell is checked to have a kind and a text.
 
     Raises:
         CourseError: there is no such file, or it is not a notebook.
@@ -80,7 +80,7 @@ def read_notebook(path: Path) -> dict[str, Any]:
 
 
 def parse_notebook(text: bytes, path: Path) -> dict[str, Any]:
-    """The notebook in `text`, which was read from `path`; see `read_notebook`.
+    """Return the notebook in `text`, which was read from `path`; see `read_notebook`.
 
     Raises:
         CourseError: it is not a notebook.
@@ -99,14 +99,14 @@ def parse_notebook(text: bytes, path: Path) -> dict[str, Any]:
 
 
 def code(cells: list[tuple[str, str]]) -> list[str]:
-    """The texts of the code cells."""
+    """Return the texts of the code cells."""
     return [source for kind, source in cells if kind == "code"]
 
 
 def named(source: str, function: str) -> list[str]:
-    """The names that `source` calls `function` with, in order: `@exercise("ranks.hello")` gives "ranks.hello".
+    """Return the names that `source` calls `function` with, in order: "ranks.hello" for `@exercise("ranks.hello")`.
 
-    What is no Python, such as a cell of shell commands, calls nothing.
+    Text that is not Python, such as a cell of shell commands, calls nothing.
     """
     try:
         calls = _calls(source, function)
@@ -137,7 +137,7 @@ def _called(function: ast.expr) -> str:
 
 
 def _joined(source: Any) -> Any:
-    """A cell's text, which notebooks store whole or as a list of lines."""
+    """Return a cell's text, which notebooks store whole or as a list of lines."""
     return "".join(source) if isinstance(source, list) else source
 
 

@@ -1,7 +1,7 @@
-"""What the learner has done: attempts with their source, verdicts, hints, answers to quizzes, predictions.
+"""The learner's record: attempts with their source, verdicts, hints, answers to quizzes, predictions.
 
-A verdict, a measurement or a second answer is a row of its own, beside the row that it is about, because rows
-are only ever added: see the notes in `progress_store`, which keeps them safe.
+A verdict, a measurement or a second answer is a new row next to the row that it is about, because rows are only ever
+added: see the notes in `store`, which keeps them safe.
 """
 
 import json
@@ -24,7 +24,7 @@ from .store import Store, merge
 class Attempt:
     """One check of one exercise. `status` and `findings` are None until it ends, if it ever does.
 
-    imported: it came with an export, so somebody else may have written `source`.
+    imported: whether it came with an export, so that the learner may not have written `source`.
     """
 
     id: str
@@ -49,7 +49,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What the learner expected, and what the latest run measured (None, None before the first)."""
+    """The learner's prediction, and what the latest run measured (None, None before the first)."""
 
     name: str
     value: Any
@@ -68,7 +68,7 @@ class ExerciseProgress:
 
     @property
     def state(self) -> str:
-        """In words. What has passed once stays passed."""
+        """The state in words. An exercise that has passed once stays passed."""
         if self.passed:
             return "passed"
         return "not started" if self.attempts == 0 else self.last_status or "unfinished"
@@ -76,7 +76,7 @@ class ExerciseProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Everything that was begun, by name. Of a quiz: the ids of the questions that were right at least once."""
+    """All exercises and quizzes that were begun, by name. A quiz has the ids of the questions that were right once."""
 
     exercises: Mapping[str, ExerciseProgress]
     quizzes: Mapping[str, frozenset[str]]
@@ -85,8 +85,8 @@ class Summary:
 class Progress:
     """The learner's record, safe to use from several threads, notebooks and kernels at once.
 
-    path: by default `progress.sqlite3` in $COURSE_HOME, or else in the user's data folder. The first call
-    creates it. A file that cannot be used raises nothing: `notice` says what became of it.
+    path: by default `progress.sqlite3` in $COURSE_HOME, or in the user's data folder without it. The first call creates
+    the file. A file that cannot be used raises nothing: `notice` reports what happened to it.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -94,32 +94,32 @@ class Progress:
 
     @property
     def path(self) -> Path:
-        """The file that it is kept in, or would be if that could be written."""
+        """The file in which the record is kept, or would be if it were writable."""
         return self._store.path
 
     @property
     def notice(self) -> str:
-        """What the learner must be told about the file; empty while all is well. A call can change it."""
+        """A message for the learner about the file; empty while all is well. A call can change it."""
         return self._store.notice
 
     def kept_aside(self) -> list[Path]:
-        """The files that were renamed because they could not be used. Nothing ever deletes them."""
+        """Return the files that were renamed because they could not be used. Nothing ever deletes them."""
         return self._store.kept_aside()
 
     def begin_attempt(self, exercise: str, source: str) -> Attempt:
-        """Store the learner's source. It is on the disk when this returns: run it only then."""
+        """Store the learner's source. It is on disk when this returns: run it only then."""
         attempt = Attempt(id=uuid.uuid4().hex, exercise=exercise, source=source, started_ns=time.time_ns())
         self._add(attempts=vars(attempt))
         return attempt
 
     def finish_attempt(self, attempt: Attempt, status: str, findings: Any) -> None:
-        """Store how it ended; `findings` is anything that JSON can hold. An attempt's first verdict stays."""
+        """Store how the attempt ended; `findings` is anything that JSON can hold. An attempt's first verdict stays."""
         verdict = {"attempt": attempt.id, "status": status, "findings": json.dumps(findings)}
-        # The attempt once more, in case the file was put aside since it began.
+        # Store the attempt again, in case the file was put aside since it began.
         self._add(attempts=vars(attempt), verdicts=verdict)
 
     def last_attempt(self, exercise: str) -> Attempt | None:
-        """The latest, with how it ended; None before the first."""
+        """Return the latest attempt, with how it ended; None before the first."""
         query = """SELECT id, exercise, source, started_ns, status, findings, imported.attempt NOT NULL AS imported
             FROM attempts LEFT JOIN verdicts ON verdicts.attempt = id LEFT JOIN imported ON imported.attempt = id
             WHERE exercise = ? ORDER BY started_ns DESC, attempts.rowid DESC LIMIT 1"""
@@ -130,11 +130,11 @@ class Progress:
         return Attempt(**rows[0] | {"findings": findings, "imported": imported})
 
     def hint_taken(self, exercise: str, level: int) -> None:
-        """Store that a hint was taken; the first is of level 1."""
+        """Store that a hint was taken; the first has level 1."""
         self._add(hints={"exercise": exercise, "level": level})
 
     def hints(self, exercise: str) -> list[int]:
-        """The levels taken, lowest first."""
+        """Return the levels of the hints taken, lowest first."""
         rows = self._rows("SELECT level FROM hints WHERE exercise = ? ORDER BY level", exercise)
         return [row["level"] for row in rows]
 
@@ -145,7 +145,7 @@ class Progress:
         self._add(answers={"id": uuid.uuid4().hex, **about, **given})
 
     def answers(self, quiz: str) -> list[Answer]:
-        """All answers, oldest first."""
+        """Return all answers, oldest first."""
         query = """SELECT quiz, question, attempt, value, correct
             FROM answers WHERE quiz = ? ORDER BY answered_ns, rowid"""
         rows = self._rows(query, quiz)
@@ -153,14 +153,14 @@ class Progress:
         return [Answer(**row | values) for row, values in zip(rows, decoded, strict=True)]
 
     def first_answers(self, quiz: str) -> dict[str, bool]:
-        """Whether the first answer to each question was right, in the order in which they were answered."""
+        """Return whether the first answer to each question was right, in the order of the answers."""
         first: dict[str, bool] = {}
         for answer in self.answers(quiz):
             first.setdefault(answer.question, answer.correct)
         return first
 
     def predict(self, name: str, value: Any) -> Prediction:
-        """Commit to a value that JSON can hold. The first is locked: it is what every later call returns."""
+        """Commit to a value that JSON can hold. The first value is locked: every later call returns it."""
         given = {"value": json.dumps(value), "committed_ns": time.time_ns()}
         row = {"id": uuid.uuid4().hex, "name": name, **given}
 
@@ -173,24 +173,24 @@ class Progress:
         return self._store.use(work)
 
     def score(self, name: str, measured: Any, correct: bool) -> None:
-        """Store what a run measured, and whether that makes the prediction right."""
+        """Store what a run measured, and whether the prediction was right."""
         found = {"value": json.dumps(measured), "correct": correct, "measured_ns": time.time_ns()}
         self._add(measurements={"id": uuid.uuid4().hex, "name": name, **found})
 
     def prediction(self, name: str) -> Prediction | None:
-        """The value that is locked, with the latest measurement; None before `predict`."""
+        """Return the locked value, with the latest measurement; None before `predict`."""
         return self._store.use(lambda db: _prediction(db, name))
 
     def summary(self) -> Summary:
-        """How far the learner is."""
+        """Return how far the learner is."""
         return self._store.use(_summary)
 
     def export_json(self) -> str:
-        """All that is stored, for `import_json` here or on another machine."""
+        """Return everything that is stored, for `import_json` here or on another machine."""
         return export.write(self._store)
 
     def import_json(self, text: str) -> int:
-        """Add what is not here yet, change nothing that is, and return how many rows were new.
+        """Add rows that are not here yet, change none, and return how many were new.
 
         Raises:
             CourseError: this version cannot read the text; nothing is added then.
@@ -198,7 +198,7 @@ class Progress:
         return export.read(self._store, text)
 
     def _add(self, **rows: Mapping[str, Any]) -> None:
-        """One row for each table named."""
+        """Add one row to each table named."""
         self._store.use(lambda db: merge(db, {table: [dict(row)] for table, row in rows.items()}))
 
     def _rows(self, query: str, name: str) -> list[dict[str, Any]]:
@@ -206,13 +206,13 @@ class Progress:
 
 
 def default_path() -> Path:
-    """In $COURSE_HOME, or else in the user's data folder."""
+    """Return the path in $COURSE_HOME, or in the user's data folder without it."""
     home = os.environ.get("COURSE_HOME") or platformdirs.user_data_dir("sharded", appauthor=False)
     return Path(home).expanduser() / "progress.sqlite3"
 
 
 def _prediction(db: sqlite3.Connection, name: str) -> Prediction | None:
-    """The one committed first, with the latest measurement."""
+    """Return the prediction committed first, with the latest measurement."""
     query = """SELECT predictions.value AS value, measurements.value AS measured, correct
         FROM predictions LEFT JOIN measurements USING (name) WHERE name = ?
         ORDER BY committed_ns, predictions.rowid, measured_ns DESC, measurements.rowid DESC LIMIT 1"""

@@ -1,19 +1,19 @@
-"""One SQLite file that several kernels share, that no kill can damage, and without which the lesson goes on.
+"""The SQLite file of the learner's record. Kernels share it, a kill cannot damage it, and lessons run without it.
 
 [Note: rows are only ever added]
-No row is changed or deleted, and each has a key of its own: a random id, or what it is about. So a killed
-writer leaves a whole row or none, kernels that write at once cannot overwrite each other, and merging two
-files means adding the rows that are missing.
+No row is changed or deleted, and each has its own key: a random id, or what it is about. So a killed writer leaves a
+whole row or none, kernels that write at once cannot overwrite each other, and merging two files means adding the rows
+that are missing.
 
 [Note: one call, one transaction]
-Each call opens the file, runs one transaction and closes it. No connection is shared between threads,
-survives a fork, or holds on to a file that another kernel has put aside. The journal is SQLite's default, the
-rollback journal: a write-ahead log needs shared memory, which a home folder on a network does not have.
+Each call opens the file, runs one transaction and closes it. No connection is shared between threads, survives a fork,
+or keeps a file open that another kernel has put aside. The journal is SQLite's default, the rollback journal: a
+write-ahead log needs shared memory, which a home folder on a network does not have.
 
 [Note: when the file cannot be used]
-A damaged file, or one from a newer version, is renamed, and a new one begun. When nothing can be stored (a
-full disk, a read-only folder, a lock that is never released), the rows stay in memory, beside those that
-could still be read, and each later call first tries to move them into the file. `Store.notice` tells the
+A damaged file, or one from a newer version, is renamed, and a new one is begun. When nothing can be stored (a full
+disk, a read-only folder, a lock that is never released), the rows stay in memory, together with the rows that could
+still be read, and each later call first tries to move them into the file. `Store.notice` is the message for the
 learner.
 """
 
@@ -26,9 +26,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-BUSY_SECONDS = 10.0  # how long to wait for the transactions of other kernels, which take milliseconds
+BUSY_SECONDS = 10.0  # the wait for other kernels' transactions, which take milliseconds
 
-# Entry n takes a file from format n to n + 1 (SQLite's user_version). Entries are added and never edited.
+# Entry n converts a file from format n to n + 1 (SQLite's user_version). Entries are added and never edited.
 MIGRATIONS = (
     (
         """CREATE TABLE attempts (
@@ -71,7 +71,7 @@ class _Unusable(Exception):
 
 
 class Store:
-    """Transactions on the file at `path`, which the first of them creates."""
+    """Transactions on the file at `path`. The first one creates it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -82,17 +82,18 @@ class Store:
 
     @property
     def notice(self) -> str:
-        """What the learner must be told about the file; empty while all is well."""
+        """A message for the learner about the file; empty while all is well."""
         return "\n".join(self._notices.values())
 
     def kept_aside(self) -> list[Path]:
-        """The files that were renamed because they could not be used."""
+        """Return the files that were renamed because they could not be used."""
         return sorted(self.path.parent.glob(f"{self.path.name}.*[0-9]"))
 
     def use(self, work: Work[T]) -> T:
-        """work(connection) as one transaction: on the disk when this returns, or in memory, and `notice` set.
+        """Return `work(connection)`, run as one transaction.
 
-        An exception of `work` itself undoes the transaction and is raised.
+        When this returns, the result is on disk, or in memory with `notice` set. An exception of `work` itself undoes
+        the transaction and is raised.
         """
         with self._lock:
             if self._memory is not None:
@@ -116,7 +117,7 @@ class Store:
         return self._transact_file(work, busy_seconds)
 
     def _transact_file(self, work: Work[T], busy_seconds: float) -> T:
-        with suppress(FileExistsError):  # SQLite would make it with the umask's mode, and journals with the file's
+        with suppress(FileExistsError):  # SQLite would use the umask's mode; journals get the file's mode
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, mode=0o600))
         with closing(_connect(self.path, busy_seconds)) as db:
             return _transact(db, work)
@@ -139,7 +140,7 @@ class Store:
                 )
 
     def _enter_memory(self, error: Exception) -> sqlite3.Connection:
-        """A connection that holds what can still be read from the file."""
+        """Return a connection in memory that holds what can still be read from the file."""
         memory = _connect(":memory:", busy_seconds=0)
         with suppress(sqlite3.Error), closing(_connect(self.path, busy_seconds=0)) as db:
             rows = dump(db)
@@ -152,7 +153,7 @@ class Store:
         return memory
 
     def _leave_memory(self, memory: sqlite3.Connection) -> None:
-        """Move the rows into the file, if it can be written by now."""
+        """Move the rows into the file, if it is writable by now."""
         rows = _transact(memory, dump)
         with suppress(OSError, sqlite3.OperationalError, _Unusable):
             self._use_file(lambda db: merge(db, rows), busy_seconds=0)
@@ -162,29 +163,29 @@ class Store:
 
 
 def dump(db: sqlite3.Connection) -> Tables:
-    """Every row of every table, oldest first. An old file that cannot be written lacks the newest tables."""
-    there = {row["name"] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    queries = {name: f"SELECT * FROM {name} ORDER BY rowid" for name in TABLES if name in there}
+    """Return every row of every table, oldest first. An old file that cannot be written lacks the newest tables."""
+    present = {row["name"] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    queries = {name: f"SELECT * FROM {name} ORDER BY rowid" for name in TABLES if name in present}
     return {name: [dict(row) for row in db.execute(query)] for name, query in queries.items()}
 
 
 def merge(db: sqlite3.Connection, tables: Tables) -> int:
-    """Add the rows whose key is not there yet, and return how many those were.
+    """Add the rows whose key is not there yet, and return how many were added.
 
-    KeyError when a row lacks a column, sqlite3.Error when a value breaks a rule of its table.
+    Raises KeyError when a row lacks a column, sqlite3.Error when a value breaks a rule of its table.
     """
     before = db.total_changes
     for name, rows in tables.items():
         columns = [column["name"] for column in db.execute(f"PRAGMA table_info({name})")]
         places = ", ".join("?" * len(columns))
-        # Not INSERT OR IGNORE, which would also drop a row that breaks a rule, without a word.
+        # Not INSERT OR IGNORE, which would also drop a row that breaks a rule, silently.
         insert = f"INSERT INTO {name} VALUES ({places}) ON CONFLICT DO NOTHING"
         db.executemany(insert, [[row[column] for column in columns] for row in rows])
     return db.total_changes - before
 
 
 def _connect(path: str | Path, busy_seconds: float) -> sqlite3.Connection:
-    # It is the store's lock, and not sqlite3's check, that keeps threads from using one connection at once.
+    # The store's lock, not sqlite3's check, prevents threads from using one connection at once.
     db = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
     return db
@@ -192,10 +193,10 @@ def _connect(path: str | Path, busy_seconds: float) -> sqlite3.Connection:
 
 def _transact(db: sqlite3.Connection, work: Work[T]) -> T:
     try:
-        # EXTRA is FULL, and the removal of the journal, which is what commits, is on the disk too.
+        # EXTRA is FULL, and it also syncs the removal of the journal, which is what commits.
         db.execute("PRAGMA synchronous = EXTRA")
-        # IMMEDIATE takes the write lock first. Two kernels that both read and then both want to write would
-        # deadlock, and SQLite would refuse one of them without waiting.
+        # IMMEDIATE takes the write lock first. Two kernels that both read and then both want to write would deadlock,
+        # and SQLite would refuse one of them without waiting.
         db.execute("BEGIN IMMEDIATE")
         with db:
             _prepare(db)
@@ -208,7 +209,7 @@ def _transact(db: sqlite3.Connection, work: Work[T]) -> T:
 
 
 def _prepare(db: sqlite3.Connection) -> None:
-    """Refuse a newer file; bring an older one, or an empty one, to today's format."""
+    """Refuse a newer file. Convert an older one, or an empty one, to today's format."""
     newest = len(MIGRATIONS)
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > newest:
@@ -220,7 +221,7 @@ def _prepare(db: sqlite3.Connection) -> None:
 
 
 def _check(db: sqlite3.Connection) -> None:
-    """Read every page: a millisecond or two for each megabyte, so once in a kernel and not with each call."""
+    """Read every page. This takes a millisecond or two per megabyte, so it runs once in a kernel, not in each call."""
     report = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if report != "ok":
         raise _damaged(report)
@@ -231,7 +232,7 @@ def _check(db: sqlite3.Connection) -> None:
 
 
 def _schema(db: sqlite3.Connection) -> set[str]:
-    """How each table, index, view and trigger was made, except for SQLite's own."""
+    """Return the SQL that created each table, index, view and trigger, except for SQLite's own."""
     return {row["sql"] for row in db.execute("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")}
 
 
