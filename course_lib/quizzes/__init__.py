@@ -1,4 +1,4 @@
-"""Quizzes that answer back: what a question is, how an answer is marked, and how a learner takes a quiz.
+"""Quizzes with feedback: questions, the marking of answers, and a learner's way through a quiz.
 
     quizzes.get("ranks").questions[0].answer("b")       # mark one answer
     quizzes.Sitting(quizzes.get("ranks"))               # take the quiz, with retries and a score

@@ -9,7 +9,7 @@ from .feedback import Feedback
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One option, whether it is right, and what who picks it is told; its repr shows only the text."""
+    """One option, whether it is right, and the feedback for picking it. Its repr shows only the text."""
 
     text: str
     feedback: str = field(repr=False)
@@ -18,7 +18,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Pick the one right option, or with `several` every right one. Options are answered by their letters."""
+    """A question with one right option, or with several if `several` is set. Answers are the options' letters."""
 
     prompt: str
     options: tuple[Option, ...]
@@ -43,7 +43,7 @@ class Choice:
 
     @property
     def solution(self) -> str:
-        """An answer that is right, such as "b" or "a, c"."""
+        """A right answer, such as "b" or "a, c"."""
         return ", ".join(letter for letter, option in self.lettered.items() if option.right)
 
     def text(self) -> str:
@@ -54,7 +54,7 @@ class Choice:
         return replace(self, options=tuple(rng.sample(self.options, len(self.options))))
 
     def answer(self, given: str) -> Feedback:
-        """Mark letters: "b", or "a, c" where several may be chosen."""
+        """Mark letters: "b", or "a, c" if several may be chosen."""
         letters = sorted(set(given.casefold()) - set(", "))
         unknown = [letter for letter in letters if letter not in self.lettered]
         if unknown:
@@ -72,7 +72,7 @@ class Choice:
         )
 
     def _explain(self, letters: list[str]) -> str:
-        """What belongs to each option that was picked; of the right ones that were not, only how many."""
+        """Return the feedback of each option that was picked; of right ones that were not, only their number."""
         if not self.several:
             return self.lettered[letters[0]].feedback
         found = sum(self.lettered[letter].right for letter in letters)

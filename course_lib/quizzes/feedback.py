@@ -1,4 +1,4 @@
-"""What a learner is told about one answer."""
+"""The feedback on one answer."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,10 +8,10 @@ HEADLINES = {"right": "✓ Right.", "wrong": "✗ Not yet.", "unread": "Not mark
 
 @dataclass(frozen=True, kw_only=True)
 class Feedback:
-    """The mark and the reason for it.
+    """A mark and its reason.
 
-    `status` is "unread" where the answer could not be understood, so that nothing was marked. `message` is
-    one sentence or several, a line each. `reading` is how the answer was understood, in words.
+    `status` is "unread" if the answer could not be understood, so that nothing was marked. `message` is one sentence or
+    several, a line each. `reading` is the meaning of the answer, in words.
     """
 
     status: Literal["right", "wrong", "unread"]

@@ -1,4 +1,4 @@
-"""Questions whose answer is a number, and the wrong numbers that tell what went wrong."""
+"""Questions whose answer is a number, with feedback for wrong numbers that reveal a known mistake."""
 
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -9,7 +9,7 @@ from .quantities import Unreadable, factor, mistaken_byte_unit, read
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """The wrong answers from `low` to `high`, in the base unit, and what a learner who gives one is told."""
+    """The wrong answers from `low` to `high`, in the base unit, and the feedback for them."""
 
     low: float
     high: float
@@ -17,19 +17,19 @@ class Mistake:
 
     @classmethod
     def near(cls, value: float, feedback: str, *, tolerance: float = 0.01) -> "Mistake":
-        """The wrong answer `value`, give or take `tolerance` of it."""
+        """Return the mistake for the wrong answer `value`, within `tolerance` of it."""
         low, high = sorted((value * (1 - tolerance), value * (1 + tolerance)))
         return cls(low=low, high=high, feedback=feedback)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numeric:
-    """Give a number, with or without its unit.
+    """A question for a number, with or without its unit.
 
-    `expected` is computed, never typed in, and is in the base unit: bytes where `unit` is one of memory
-    ("GB", "GiB"), a share of one where it is "%", else a count. `tolerance` is relative; 0 asks for the exact
-    number. `right` and `wrong` are what the learner is told; the first of the `mistakes` that fits replaces
-    `wrong`. Raises ValueError for a mistake that lies within the tolerance.
+    `expected` is computed, never typed in, and is in the base unit: bytes if `unit` is one of memory ("GB", "GiB"), a
+    share of one if it is "%", and a count for any other unit. `tolerance` is relative; 0 asks for the exact number.
+    `right` and `wrong` are the feedback; the first of the `mistakes` that fits replaces `wrong`. Raises ValueError for
+    a mistake that lies within the tolerance.
     """
 
     prompt: str
@@ -53,13 +53,13 @@ class Numeric:
 
     @property
     def instruction(self) -> str:
-        """In which unit to answer, and how exactly."""
+        """The unit of the answer, and its required accuracy."""
         how = f"within {100 * self.tolerance:g} % of the exact value" if self.tolerance else "exactly"
         return f"Answer in {self.unit}, {how}." if self.unit else f"Answer with a number, {how}."
 
     @property
     def solution(self) -> str:
-        """An answer that is right, such as "38.5 GB"."""
+        """A right answer, such as "38.5 GB"."""
         number = Fraction(self.expected) / factor(self.unit)
         return f"{number if self.tolerance == 0 else format(float(number), '.12g')} {self.unit}".strip()
 
@@ -85,7 +85,7 @@ class Numeric:
         return abs(value - expected) <= Fraction(self.tolerance) * abs(expected)
 
     def _explain(self, value: Fraction) -> str:
-        """The likeliest reason for a wrong `value`."""
+        """Return the likeliest reason for a wrong `value`."""
         for mistake in self.mistakes:
             if mistake.low <= value <= mistake.high:
                 return mistake.feedback

@@ -1,8 +1,8 @@
 """Numbers as people write them: `7B`, `38.5 GB`, `35.9 GiB`, `2e9`, `1/4`, `87.5 %`, `1,000`.
 
-A quantity is kept as an exact `Fraction` in its base unit: bytes for memory, a share of one for "%", and a
-plain count for everything else, where the unit is only a label ("elements", "ranks", or nothing at all).
-Capitals do not count: kB, KB and kb are the same unit.
+A quantity is an exact `Fraction` in its base unit: bytes for memory, a share of one for "%", and a plain count for
+everything else, where the unit is only a label ("elements", "ranks", or nothing at all). Case does not matter: kB, KB
+and kb are the same unit.
 """
 
 import re
@@ -25,21 +25,21 @@ _LONGEST = 40  # characters: keeps every value far inside the range of a float
 
 
 class Unreadable(ValueError):
-    """The text is not a quantity of the kind that was asked for; the message is meant for the learner."""
+    """The text is not a quantity of the required kind; the message is for the learner."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a learner's text was understood to mean: `value` in the base unit, and the same in words."""
+    """The meaning of a learner's text: `value` in the base unit, and the same in words."""
 
     value: Fraction
     text: str
 
 
 def read(text: str, unit: str) -> Reading:
-    """Read `text` as the answer to a question asked in `unit`; a bare number is taken to be in that unit.
+    """Read `text` as the answer to a question asked in `unit`. A number without a unit is in that unit.
 
-    Raises `Unreadable` for anything else, also for a unit that cannot be converted to the one asked for.
+    Raises `Unreadable` for anything else, including a unit that cannot be converted to the required one.
     """
     text = text.strip()
     number, is_fraction, suffix = _split(text)
@@ -58,24 +58,24 @@ def read(text: str, unit: str) -> Reading:
 
 
 def write(value: Fraction | float, unit: str) -> str:
-    """`value`, in the base unit, as people write it in `unit`: `write(38.5e9, "GB") == "38.5 GB"`."""
+    """Return `value`, in the base unit, as people write it in `unit`: `write(38.5e9, "GB") == "38.5 GB"`."""
     number = float(value / factor(unit))
     digits = f"{number:,.1f}".removesuffix(".0") if 1000 <= abs(number) < 1e15 else f"{number:.6g}"
     return f"{digits} {unit}".strip()
 
 
 def factor(unit: str) -> Fraction:
-    """How many base units one `unit` is: `factor("KiB") == 1024`."""
+    """Return the number of base units in one `unit`: `factor("KiB") == 1024`."""
     return _factors(unit)[""]
 
 
 def mistaken_byte_unit(unit: str) -> str | None:
-    """The unit that `unit` is often mistaken for: GB for GiB, GiB for GB; None where there is none."""
+    """Return the unit that `unit` is often confused with: GB for GiB, GiB for GB; None if there is none."""
     return (_TWINS | {binary: decimal for decimal, binary in _TWINS.items()}).get(unit)
 
 
 def _split(text: str) -> tuple[Fraction, bool, str]:
-    """The number, whether it was written as a fraction, and the unit behind it."""
+    """Return the number, whether it was written as a fraction, and the unit after it."""
     if not text:
         raise Unreadable("Type a number first.")
     match = _QUANTITY.fullmatch(text)
@@ -97,7 +97,7 @@ def _number(digits: str) -> Fraction:
 
 
 def _factors(unit: str) -> dict[str, Fraction]:
-    """What may follow the number, in lower case, and how many base units it stands for."""
+    """Return the suffixes that a number may have, in lower case, and the number of base units of each."""
     if unit == "%":
         return dict.fromkeys(("", "%", "percent"), Fraction(1, 100))
     in_bytes = _folded(_BYTES)

@@ -9,8 +9,7 @@
         Question(id="shard", ask=shard),
     )))
 
-A question whose `ask` is a function is drawn anew on each attempt; one whose `ask` is a problem only has its options
-shuffled.
+If `ask` is a function, it draws a new problem on each attempt; if it is a problem, only its options are shuffled.
 """
 
 import random
@@ -23,24 +22,24 @@ from .feedback import Feedback
 from .numeric import Numeric
 
 Problem = Choice | Numeric
-_DRAWS = 100  # how often to draw before a question is said to know one problem only
+_DRAWS = 100  # draws before a question counts as having only one problem
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One question. Its `id` is stable: progress is kept under it.
+    """One question. Its `id` is stable: progress is stored under it.
 
-    `ask` is what is asked: one problem for good, or a function that draws one from a random stream.
+    `ask` is one fixed problem, or a function that draws one from a random stream.
     """
 
     id: str
     ask: Problem | Callable[[random.Random], Problem] = field(repr=False)
 
     def problem(self, attempt: int = 0) -> Problem:
-        """What is asked on this attempt, counted from 0; the same attempt always gives the same problem.
+        """Return the problem of this attempt, counted from 0; the same attempt always gives the same problem.
 
-        Options are shuffled and numbers drawn anew, so that no two attempts in a row are alike; only a
-        `Numeric` in `ask` stays as it is. Raises ValueError where the function in `ask` draws nothing new.
+        Options are shuffled and numbers drawn again, so that two attempts in a row differ; only a `Numeric` in `ask`
+        stays the same. Raises ValueError if the function in `ask` draws nothing new.
         """
         rng = random.Random(self.id)
         problem = self._draw(rng)
@@ -68,7 +67,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Quiz:
-    """The questions of one lesson, under the lesson's name. Its repr is its text, which holds no answer."""
+    """The questions of one lesson, under the lesson's name. Its repr is its text, which contains no answer."""
 
     name: str
     title: str
@@ -80,7 +79,7 @@ class Quiz:
             raise ValueError(f"Quiz {self.name!r} has the questions {ids}: it needs some, all different.")
 
     def text(self) -> str:
-        """The whole quiz as plain text, the same every time."""
+        """Return the whole quiz as plain text, the same every time."""
         parts = [numbered(i, question.problem().text()) for i, question in enumerate(self.questions, start=1)]
         return "\n\n".join([f"Quiz: {self.title}", *parts])
 
@@ -89,6 +88,6 @@ class Quiz:
 
 
 def numbered(number: int, text: str) -> str:
-    """`text` as an item of a numbered list, its further lines set in below the first."""
+    """Return `text` as an item of a numbered list, with further lines indented below the first."""
     label = f"{number}. "
     return label + textwrap.indent(text, " " * len(label)).lstrip()

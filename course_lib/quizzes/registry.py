@@ -13,14 +13,14 @@ class Registry:
         self._quizzes: dict[str, Quiz] = {}
 
     def register(self, quiz: Quiz) -> Quiz:
-        """Add a quiz, and return it. Raises ValueError where its name is taken."""
+        """Add a quiz, and return it. Raises ValueError if its name is taken."""
         if quiz.name in self._quizzes:
             raise ValueError(f"There is a quiz named {quiz.name!r} already. Give this one a name of its own.")
         self._quizzes[quiz.name] = quiz
         return quiz
 
     def get(self, name: str) -> Quiz:
-        """The quiz of that name. Raises CourseError, with the names that exist, where there is none."""
+        """Return the quiz of that name. Raises CourseError, with the names that exist, if there is none."""
         if name in self._quizzes:
             return self._quizzes[name]
         near = difflib.get_close_matches(name, self._quizzes, n=1)

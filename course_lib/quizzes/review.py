@@ -1,4 +1,4 @@
-"""What was missed comes back: questions of earlier lessons, asked again two lessons later."""
+"""Repetition: questions that the learner missed in earlier lessons are asked again two lessons later."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,15 +9,15 @@ from .registry import get
 LESSONS_LATER = 2
 
 FirstAnswers = Callable[[str], Mapping[str, bool]]
-"""For the name of a quiz: whether the learner's first answer to each question was right."""
+"""Returns, for the name of a quiz, whether the learner's first answer to each question was right."""
 
 
 def review(quiz: str, lessons: Sequence[str], first_answers: FirstAnswers) -> Quiz | None:
-    """The questions that come back in the lesson of `quiz`; None where there are none.
+    """Return the questions that come back in the lesson of `quiz`, or None.
 
-    They were missed two lessons earlier or more, which means that the first answer was wrong, and have not been right
-    at once in a later review. Each is drawn anew, with other numbers or in another order. Answers to them are kept
-    under the name of the review, so that they leave the score of the earlier quiz as it was.
+    They were missed two lessons earlier or more: the first answer was wrong, and no first answer in a later review was
+    right. Each is drawn again, with new numbers or in a new order. Answers to them are stored under the name of the
+    review, so that the score of the earlier quiz does not change.
 
     lessons: their names, which are those of their quizzes, in order.
     """

@@ -1,4 +1,4 @@
-"""One learner's way through one quiz: what was asked, what was answered, and the score."""
+"""One learner's way through one quiz: the questions, the answers, and the score."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from .quiz import Problem, Question, Quiz, numbered
 class Answer:
     """One marked answer in plain data; `dataclasses.asdict` of it can be stored as JSON.
 
-    `given` is what was typed or which letters were picked, and `reading` is what it meant: the texts of the
-    options, or the number and its unit. `attempt` counts from 0 and tells which numbers were on show.
+    `given` is the typed text or the picked letters. `reading` is its meaning: the texts of the options, or the number
+    and its unit. `attempt` counts from 0 and determines which numbers were shown.
     """
 
     quiz: str
@@ -25,7 +25,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """How many questions were answered right at least once."""
+    """The number of questions that were answered right at least once."""
 
     right: int
     questions: int
@@ -42,7 +42,7 @@ class Score:
 class Turn:
     """One question as one learner meets it.
 
-    `problem` is what is asked now, `given` what was last answered to it, and `feedback` what was said to that.
+    `problem` is the current problem, `given` the last answer to it, and `feedback` the feedback on that answer.
     `answered` and `solved`: whether an answer was marked, and whether one was right, on any attempt.
     """
 
@@ -57,7 +57,7 @@ class Turn:
         self._on_answer = on_answer
 
     def answer(self, given: str | float) -> Feedback:
-        """Mark an answer, as `Question.answer` does, and hand it to `on_answer` if it could be read."""
+        """Mark an answer, as `Question.answer` does, and pass it to `on_answer` if it could be read."""
         self.given = str(given)
         self.feedback = feedback = self.problem.answer(self.given)
         if feedback.status == "unread":
@@ -77,16 +77,16 @@ class Turn:
         return feedback
 
     def retry(self) -> Problem:
-        """Ask again, with the options in another order or with other numbers."""
+        """Ask again, with the options in a new order or with new numbers."""
         self.attempt += 1
         self.given, self.feedback = "", None
         self.problem = self.question.problem(self.attempt)
         return self.problem
 
     def resume(self, answer: Answer) -> None:
-        """Go on from an answer of an earlier sitting, which is marked again and handed to nobody.
+        """Continue from an answer of an earlier sitting: mark it again, without calling `on_answer`.
 
-        An answer that would be read differently today belongs to a question that has changed: it is left out.
+        If an answer would be read differently today, its question has changed, and the answer is left out.
         """
         problem = self.question.problem(answer.attempt)
         feedback = problem.answer(answer.given)
@@ -107,8 +107,8 @@ class Sitting:
         sitting.turns[0].retry()
         print(sitting.score)
 
-    `on_answer` is called with each `Answer` that was marked, for whoever keeps them; `answers` are those that were
-    kept, oldest first: the sitting goes on from there.
+    `on_answer` is called with each `Answer` that was marked, so that it can be stored. `answers` are the stored ones,
+    oldest first: the sitting continues from there.
     """
 
     def __init__(
@@ -131,6 +131,6 @@ class Sitting:
         return any(turn.answered for turn in self.turns)
 
     def text(self) -> str:
-        """What is asked now and what was last said, question by question, and the score."""
+        """Return the current problems with their last feedback, question by question, and the score."""
         parts = [numbered(i, turn.text()) for i, turn in enumerate(self.turns, start=1)]
         return "\n\n".join([f"Quiz: {self.quiz.title}", *parts, f"{self.score}."])
