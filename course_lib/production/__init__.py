@@ -1,11 +1,11 @@
-"""DeepSpeed beside what the course builds: a configuration in words, and a training that runs it.
+"""DeepSpeed, compared with what the course builds: an explanation of its configuration, and a training that runs it.
 
     production.explain({"zero_optimization": {"stage": 3}})     # needs neither torch nor DeepSpeed
-    production.deepspeed_version()                              # None where it is not installed
+    production.deepspeed_version()                              # None if it is not installed
     World(4, backend="processes").run(production.train, make_model, batch, loss, config, steps)
-    production.universal(folder)                               # a checkpoint of it, for any number of ranks
+    production.universal(folder)                               # makes its checkpoint fit any number of ranks
 
-explain -> faults -> settings;  deepspeed stands by itself
+explain -> faults -> settings;  deepspeed has no imports from the others
 """
 
 from .deepspeed import deepspeed_version, train, universal

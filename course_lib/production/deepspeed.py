@@ -1,7 +1,8 @@
-"""DeepSpeed, where it is installed: a training loop of its kind, to be run on ranks that are processes.
+"""A training loop with DeepSpeed, if it is installed, for ranks that are processes.
 
-Its state is the process's: groups, a communicator that it makes once, counters, and a `linear` of its own that stage 3
-leaves in torch. A rank's process lives on from run to run and gets a new group each time, so all that is put back.
+DeepSpeed's state belongs to the process: groups, a communicator that it creates once, counters, and its own `linear`,
+which stage 3 leaves in torch. A rank's process survives from run to run and gets a new group each time, so all of that
+state is restored.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def deepspeed_version() -> str | None:
-    """The version that is installed; None where none is. DeepSpeed is not imported."""
+    """Return the installed version, or None. DeepSpeed is not imported."""
     try:
         return importlib.metadata.version("deepspeed")
     except importlib.metadata.PackageNotFoundError:
@@ -78,7 +79,7 @@ def train(
 def universal(folder: str) -> None:
     """Convert the checkpoint that was last saved to `folder`, so that any number of ranks can resume it from there.
 
-    Runs DeepSpeed's own program, which writes each parameter whole beside the shards. For stages 1, 2 and 3; without
+    Runs DeepSpeed's own program, which writes each parameter whole next to the shards. For stages 1, 2 and 3; without
     ZeRO there are no shards.
 
     Raises:
@@ -92,7 +93,7 @@ def universal(folder: str) -> None:
         [
             *(sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal"),
             *("--input_folder", saved, "--output_folder", f"{saved}_universal"),
-            "--inject_missing_state",  # stages 1 and 2 are refused without what Megatron writes; empty will do
+            "--inject_missing_state",  # stages 1 and 2 need state that Megatron writes; empty state is enough
         ],
         env=os.environ | _accelerator(),
         capture_output=True,
@@ -109,14 +110,14 @@ def _no_checkpoint(folder: str) -> CourseError:
 
 @contextmanager
 def _deepspeed() -> Iterator[Any]:
-    """DeepSpeed on this rank's group; afterwards it remembers nothing of it."""
+    """Initialize DeepSpeed on this rank's group, and restore its state afterwards."""
     import torch.distributed as dist
     from torch.nn import functional
 
     rank, world_size = dist.get_rank(), dist.get_world_size()
     os.environ |= _accelerator() | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # it calls collectives by names that torch has replaced
+        warnings.simplefilter("ignore", FutureWarning)  # it uses names of collectives that torch has replaced
         import deepspeed
         from deepspeed.comm import comm
         from deepspeed.ops import __compatible_ops__
@@ -125,9 +126,9 @@ def _deepspeed() -> Iterator[Any]:
         from deepspeed.utils import groups, logger
 
         logger.setLevel("ERROR")
-        __compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled, for most of a minute
-        # Stage 3 numbers parameters and modules on from model to model, and compares the numbers over ranks. They would
-        # differ where some of these ranks have run more models before.
+        __compatible_ops__["deepspeed_shm_comm"] = False  # compiling it would take most of a minute
+        # Stage 3 continues its numbering of parameters and modules from model to model, and compares the numbers over
+        # ranks. They would differ if some of these ranks have run more models before.
         Init.param_id = 0
         DeepSpeedZeRoOffload._register_deepspeed_module.__defaults__[0][0] = 0
         with _put_back(comm), _put_back(groups), _put_back(functional):
@@ -136,7 +137,7 @@ def _deepspeed() -> Iterator[Any]:
 
 
 def _accelerator() -> dict[str, str]:
-    """What keeps DeepSpeed from searching for a GPU, where there is none."""
+    """Return the setting that stops DeepSpeed from searching for a GPU, if there is none."""
     import torch
 
     return {} if torch.cuda.is_available() else {"DS_ACCELERATOR": "cpu"}

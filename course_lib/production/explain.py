@@ -1,4 +1,4 @@
-"""A DeepSpeed configuration in words."""
+"""Explain a DeepSpeed configuration in words."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ SURPRISES = {
     "zero_optimization.stage3_param_persistence_threshold": 3,
     "zero_optimization.stage3_max_live_parameters": 3,
 }
-"""Settings whose default surprises, and the stage from which on it holds."""
+"""Settings whose default surprises, with the lowest stage to which it applies."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Explanation:
-    """What a configuration says.
+    """The explanation of a configuration.
 
     Attributes:
-        settings: those that are explained, by their dotted names, with their values.
+        settings: the explained settings, by their dotted names, with their values.
         unexplained: names that DeepSpeed knows and that are not explained here.
         unsaid: settings that are not given, and whose default surprises.
-        faults: a sentence for each thing that is wrong; empty where nothing is known to be.
+        faults: a sentence for each fault; empty if none is known.
     """
 
     settings: Mapping[str, Any]
@@ -57,11 +57,11 @@ class Explanation:
 
 
 def explain(config: Mapping[str, Any] | str | os.PathLike[str], world_size: int | None = None) -> Explanation:
-    """Say what each setting of a DeepSpeed configuration does, what it costs, and its equivalent in FSDP2.
+    """Explain what each setting of a DeepSpeed configuration does, what it costs, and its equivalent in FSDP2.
 
     Args:
         config: the configuration, or the path of its JSON.
-        world_size: the number of ranks, where the sizes of batches are to be compared with it.
+        world_size: the number of ranks, to compare with the sizes of batches.
 
     Raises:
         CourseError: there is no such file, or no configuration in it.

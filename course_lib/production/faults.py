@@ -1,4 +1,4 @@
-"""What is wrong with a DeepSpeed configuration: unknown names, values of another kind, settings that contradict."""
+"""Faults in a DeepSpeed configuration: unknown names, values of the wrong kind, settings that contradict each other."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from .settings import GONE, SECTIONS, SETTINGS, UNEXPLAINED, Setting
 
 Flat = Mapping[str, Any]
-"""A configuration with dotted names, `zero_optimization.stage`; what is in no known section stays as it is."""
+"""A configuration with dotted names, `zero_optimization.stage`. Entries outside known sections stay as they are."""
 
 AUTO = "auto"
-"""The value that Hugging Face's Trainer replaces. To DeepSpeed alone it means the default, or nothing."""
+"""The value that Hugging Face's Trainer replaces. Without the Trainer, DeepSpeed uses the default, or ignores it."""
 
 
 def faults(flat: Flat, world_size: int | None) -> Iterator[str]:
-    """A sentence for each fault: the name, what is wrong, and what to do."""
+    """Yield a sentence for each fault: the name, what is wrong, and what to do."""
     for name, value in flat.items():
         yield from _name(name)
         if name in SETTINGS:
@@ -80,7 +80,7 @@ def _batches(flat: Flat, world_size: int | None) -> Iterator[str]:
             yield f"{name}: it is {flat[name]}, and there has to be at least 1. Raise it."
             return
     if whole is None or not all(_is_number(size) for size in (whole, micro or 1, steps or 1)):
-        return  # some are not given, or not yet: "auto"
+        return  # some are missing or "auto"
     of_rank = (micro or 1) * (steps or 1)
     ranks = f"{world_size} ranks" if world_size else "any number of ranks"
     divides = whole % (of_rank * (world_size or 1)) == 0

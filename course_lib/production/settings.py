@@ -1,8 +1,8 @@
-"""What each setting of a DeepSpeed configuration does, what it costs, and its equivalent in FSDP2.
+"""The settings of a DeepSpeed configuration: what each does, what it costs, and its equivalent in FSDP2.
 
 Names are dotted: `zero_optimization.stage`. Defaults are those of DeepSpeed 0.19.8: `deepspeed/runtime/constants.py`,
-`zero/config.py`, `zero/offload_config.py` and `precision_config.py`. Settings that steer no sharding, such as logging,
-are known by name alone.
+`zero/config.py`, `zero/offload_config.py` and `precision_config.py`. Settings that do not affect sharding, such as
+logging, are only listed by name.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class Setting:
     """One setting.
 
     Attributes:
-        kind: what its value is.
-        does: what it does, in a sentence.
+        kind: the kind of its value.
+        does: its effect, in a sentence.
         costs: what it costs, or saves.
-        fsdp2: what to write with FSDP2.
-        default: in words; empty where there is none.
-        choices: the values that there are; empty where any of the kind will do.
+        fsdp2: the equivalent in FSDP2.
+        default: in words; empty if there is none.
+        choices: the allowed values; empty if any of the kind is allowed.
     """
 
     kind: Kind
@@ -251,7 +251,7 @@ for _section in _OFFLOAD:
     }
 
 SECTIONS = frozenset(name.rpartition(".")[0] for name in SETTINGS if "." in name) | {_ZERO}
-"""Names whose value is a section, whose own names follow."""
+"""Names whose value is a section with names of its own."""
 
 UNEXPLAINED = frozenset(
     [
@@ -286,7 +286,7 @@ UNEXPLAINED = frozenset(
         ),
     ]
 )
-"""Names that DeepSpeed knows, and that are not explained: they steer no sharding, or are rare."""
+"""Names that DeepSpeed knows and that are not explained: they do not affect sharding, or are rare."""
 
 GONE: dict[str, str] = {
     **dict.fromkeys(
@@ -302,4 +302,4 @@ GONE: dict[str, str] = {
     f"{_ZERO}.stage3_gather_fp16_weights_on_model_save": "It is out of date. Use "
     "stage3_gather_16bit_weights_on_model_save.",
 }
-"""Names that DeepSpeed had, with what became of them."""
+"""Names that DeepSpeed has removed or replaced, with the message about each."""
