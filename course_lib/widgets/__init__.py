@@ -1,12 +1,12 @@
-"""What the learner sees and clicks.
+"""The widgets of the course, and the functions that notebooks call.
 
-cells                                             what a notebook calls, of
-exercise_widget, quiz_widget, prediction, map     the widgets, and of `record`, where progress is kept
+cells                                             the functions that a notebook calls
+exercise_widget, quiz_widget, prediction, map     the widgets; `record` holds the learner's progress
 planner_widget                                    the planner's
-world_picker                                      where ranks live
-attempt, guess                                    what the exercise's and the prediction's show and do
-style, number_field                               the look of all of them, and a field that two have
-message_order                                     no click overtakes what was typed before it
+world_picker                                      the choice of a world
+attempt, guess                                    the logic of exercises and predictions, without widgets
+style, number_field                               the common look, and a field that two widgets use
+message_order                                     keeps a click from overtaking what was typed before it
 """
 
 from .cells import choose_world, course_map, exercise, predict, quiz

@@ -1,4 +1,4 @@
-"""One attempt at an exercise: the check, what came of it, and the hints. Everything a click does, without a widget."""
+"""One attempt at an exercise: the check, its result, and the hints. The logic behind the widget, without the widget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTCOMES = {"passed": "passed", "failed": "was not right yet", "error": "ended i
 
 
 class Hint(str):
-    """Markdown, and shown as such in a notebook."""
+    """Markdown text, which a notebook shows as Markdown."""
 
     def _repr_markdown_(self) -> str:
         return str(self)
@@ -28,18 +28,18 @@ class Hint(str):
 
 
 class Attempt:
-    """A solution that is handed in.
+    """A solution that was handed in.
 
     Args:
-        exercise: what it is for.
-        solution: what the learner wrote.
-        progress: where the attempt is kept.
+        exercise: the exercise.
+        solution: the learner's function.
+        progress: the record that stores the attempt.
 
     Attributes:
-        verdict: what came of the check; None before it has ended.
+        verdict: the result of the check; None before it has ended.
         earlier: the attempt before this one, in this kernel or long ago; None if there was none.
         hints: the hints taken so far, on this attempt or an earlier one, first to last.
-        returned: what the name of the function stands for in later cells: the solution, once it has passed, and the
+        returned: the value that the function's name gets in later cells: the solution once it has passed, and the
             reference until then.
     """
 
@@ -48,10 +48,10 @@ class Attempt:
         self.verdict: Verdict | None = None
         self._progress = progress
         self.earlier: StoredAttempt | None = progress.last_attempt(exercise.name)
-        self._taken = min(len(progress.hints(exercise.name)), len(self.ladder))  # an import may bring more
+        self._taken = min(len(progress.hints(exercise.name)), len(self.ladder))  # an import may add more
 
     def check(self, on_case: Callable[[int, int], object]) -> Verdict:
-        """Check the solution, whose source is stored first; a cell that was left as it came is not stored."""
+        """Check the solution. Its source is stored first, unless the cell is unchanged."""
         if self.exercise.is_stub(self.solution):
             self.verdict = self.exercise.check(self.solution)
             return self.verdict
@@ -70,7 +70,7 @@ class Attempt:
 
     @property
     def notice(self) -> str:
-        """What is wrong with the record of the learner's progress; empty while all is well."""
+        """A problem with the learner's record; empty while all is well."""
         return self._progress.notice
 
     # -- hints -----------------------------------------------------------------------------------------------------
@@ -87,12 +87,12 @@ class Attempt:
 
     @property
     def hints_open(self) -> int:
-        """How many hints can be taken: the first at once, all of them after a try, however long ago."""
+        """The number of hints that can be taken: one immediately, all of them after an attempt, however long ago."""
         untried = self.earlier is None and (self.verdict is None or self.verdict.status == "unattempted")
         return max(1, self._taken) if untried else len(self.ladder)
 
     def hint(self) -> Hint:
-        """The next hint, or what to do to get it; after the last, the last again."""
+        """Return the next hint, or what to do to get it; after the last, the last again."""
         if self._taken < self.hints_open:
             self._taken += 1
             self._progress.hint_taken(self.exercise.name, self._taken)
@@ -104,7 +104,7 @@ class Attempt:
 
     @property
     def consequence(self) -> str:
-        """What later cells use."""
+        """The function that later cells use, in a sentence."""
         name, given = self.exercise.stub.__name__, getattr(self.solution, "__name__", "")
         if self.passed and given not in ("", name):
             return f"Yours is called `{given}`. Later cells use `{name}`: call it that, and run the cell again."
@@ -114,7 +114,7 @@ class Attempt:
 
     @property
     def reminder(self) -> str:
-        """What became of the earlier attempt, where the cell is as it came; empty otherwise."""
+        """The outcome of the earlier attempt, if the cell is unchanged; empty if not."""
         if self.earlier is None or self.verdict is None or self.verdict.status != "unattempted":
             return ""
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.earlier.started_ns / 1e9))
@@ -124,14 +124,14 @@ class Attempt:
         )
 
     def __repr__(self) -> str:
-        """What the widget shows, hints and explanation left out: a saved notebook holds no solution."""
+        """Return what the widget shows, without hints and explanation: a saved notebook contains no solution."""
         if self.verdict is None:
             return f"{self.exercise.name}: not checked yet"
         return "\n".join(filter(None, [repr(self.verdict), self.reminder, self.consequence, self.notice]))
 
 
 def _source(solution: Any) -> str:
-    """The text of the cell, helpers included; of the function alone in a file; empty where Python knows neither."""
+    """Return the text of the cell, with helpers; of a file, only the function's; empty if Python finds neither."""
     try:
         file = inspect.getsourcefile(solution) or ""
         in_a_file = os.path.exists(file)

@@ -1,4 +1,4 @@
-"""What the cells of a notebook call: `@exercise("ranks.hello")`, `predict("ranks.sum", ...)`, `quiz("ranks")`."""
+"""The functions that notebook cells call: `@exercise("ranks.hello")`, `predict("ranks.sum", ...)`, `quiz("ranks")`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ F = TypeVar("F")
 
 
 class ExerciseCell:
-    """An exercise in a notebook. It decorates the learner's function, and has a call for all that its widget does.
+    """An exercise in a notebook. It decorates the learner's function, and has a method for each action of its widget.
 
     @exercise("ranks.hello")
     def hello(): ...
 
     exercise("ranks.hello").hint()      # the next hint
-    exercise("ranks.hello").verdict     # what the last check found
+    exercise("ranks.hello").verdict     # the verdict of the last check
     exercise("ranks.hello").rerun(3)    # the same solution, on other cases
     exercise("ranks.hello").insert()    # put the last attempt that is stored into this cell
     exercise("ranks.hello").answer(globals())    # the function that passed, in another lesson
@@ -41,7 +41,7 @@ class ExerciseCell:
         self._attempt: Attempt | None = None
 
     def __call__(self, solution: F) -> F:
-        """Check the learner's function, show what came of it, and return it if it passed, else the reference."""
+        """Check the learner's function and show the result. Return the function if it passed, else the reference."""
         self._attempt = Attempt(self.exercise, solution, progress())
         ExerciseWidget(self._attempt).check()
         returned: F = self._attempt.returned
@@ -63,11 +63,11 @@ class ExerciseCell:
 
     @property
     def verdict(self) -> Verdict | None:
-        """What the latest check found."""
+        """The verdict of the latest check."""
         return self.attempt.verdict
 
     def hint(self) -> Hint:
-        """The next hint."""
+        """Return the next hint."""
         return self.attempt.hint()
 
     @property
@@ -100,11 +100,12 @@ class ExerciseCell:
         print(f'This cell is now your last attempt. If it is not, try print(exercise("{name}").stored.source)')
 
     def answer(self, namespace: dict[str, Any], *, imported: bool = False) -> Any:
-        """The learner's function from an earlier lesson, where it still passes; else the reference. Says which.
+        """Return the learner's function from an earlier lesson if it still passes, or the reference. Print which.
 
         Args:
-            namespace: where to find what its cell used from other cells: `globals()`.
-            imported: run it also where `course progress --import` brought it, and somebody else may have written it.
+            namespace: the names that its cell used from other cells: `globals()`.
+            imported: whether to run it even if `course progress --import` added it, so that somebody else may have
+                written it.
         """
         name, last = self.exercise.stub.__name__, progress().last_attempt(self.exercise.name)
         if last is None or last.status != "passed":
@@ -118,7 +119,7 @@ class ExerciseCell:
         else:
             try:
                 yours = self._made_by(last.source, namespace)
-            except Exception as error:  # it may use what only its own notebook has
+            except Exception as error:  # it may use names of its own notebook
                 reason = f"yours does not run here: {type(error).__name__}: {error}"
             else:
                 if self.exercise.check(yours).status == "passed":
@@ -129,7 +130,7 @@ class ExerciseCell:
         return self.exercise.reference
 
     def _made_by(self, source: str, namespace: dict[str, Any]) -> Any:
-        """What `source` hands in, whatever its name is; nothing is checked or stored once more."""
+        """Return the function that `source` hands in, whatever its name is. Nothing is checked or stored again."""
         name = self.exercise.stub.__name__
         handed_in: dict[str, Any] = {}
         scope = namespace | {"exercise": lambda exercise: lambda solution: handed_in.setdefault(exercise, solution)}
@@ -145,16 +146,16 @@ class ExerciseCell:
 
 
 class ExerciseCells:
-    """The exercises that a kernel has met, each once."""
+    """The exercises that a kernel has used, each once."""
 
     def __init__(self) -> None:
         self._cells: dict[str, ExerciseCell] = {}
 
     def get(self, name: str) -> ExerciseCell:
-        """The exercise of that name, to decorate a function with.
+        """Return the exercise of that name, to decorate a function with.
 
         Raises:
-            CourseError: there is none; the text names those that are near.
+            CourseError: there is none; the message lists similar names.
         """
         exercise = exercises.get(name)
         return self._cells.setdefault(exercise.name, ExerciseCell(exercise))
@@ -164,7 +165,7 @@ exercise = ExerciseCells().get
 
 
 def choose_world(name: str | None = None) -> None:
-    """Choose where the ranks of this notebook live; without a name, by a click.
+    """Choose where the ranks of this notebook live. Without a name, show buttons for the choice.
 
     Args:
         name: "simulated", "processes", "nccl", or "nccl:4" for four GPUs.
@@ -179,7 +180,7 @@ def choose_world(name: str | None = None) -> None:
 
 
 def course_map() -> ShownMap:
-    """Every lesson with what is done in it, and what to do next; as the last line of a cell it is shown.
+    """Return the map of all lessons, with what is done and what to do next. As the last line of a cell it is shown.
 
     Raises:
         CourseError: a notebook of the course cannot be read.
@@ -189,13 +190,13 @@ def course_map() -> ShownMap:
 
 
 def predict(name: str, question: str, *, unit: str = "", tolerance: float = 0.1) -> PredictionCell:
-    """Ask for a prediction, before the cell runs that shows the truth. A field is shown; see `PredictionCell`.
+    """Show a field for a prediction, before the cell runs that shows the result; see `PredictionCell`.
 
     Args:
-        name: the prediction is kept under it: lesson and subject, `start.sum`.
+        name: the key under which the prediction is stored: lesson and subject, `start.sum`.
         question: what to predict, in Markdown. The answer is one number.
         unit: "MB", "GiB", "%", "ranks", or nothing.
-        tolerance: how far off is close enough, as a share of what was measured; 0 asks for the exact number.
+        tolerance: the error that is still right, relative to the measured value; 0 asks for the exact number.
     """
     cell = PredictionCell(Guess(name, question, progress(), unit=unit, tolerance=tolerance))
     cell.show()
@@ -203,9 +204,9 @@ def predict(name: str, question: str, *, unit: str = "", tolerance: float = 0.1)
 
 
 def quiz(name: str) -> QuizWidget:
-    """The quiz of a lesson; as the last line of a cell it is shown.
+    """Return the quiz of a lesson. As the last line of a cell it is shown.
 
     Raises:
-        CourseError: there is none; the text names those that are near.
+        CourseError: there is none; the message lists similar names.
     """
     return QuizWidget(quizzes.get(name), progress(), earlier=review(name))

@@ -1,6 +1,6 @@
-"""The widget below an exercise's cell: the check while it runs, what it found, and the hints.
+"""The widget below an exercise's cell: the progress of the check, its result, and the hints.
 
-It shows what an `Attempt` says. Hints and the solution stay in Python until they are asked for.
+It shows an `Attempt`. Hints and the solution stay in Python until the learner asks for them.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class ExerciseWidget(VBox):
         self.add_class("course-widget")
 
     def check(self) -> None:
-        """Show the widget, check the solution, show what came of it; then the same as text, for a saved notebook."""
+        """Show the widget, check the solution, and show the result; then the same as text, for a saved notebook."""
         name = self.attempt.exercise.name
-        _heed_while_busy(self.stop_button)
-        self.checking = True  # before the button can be seen, and clicked
+        _receive_clicks_while_busy(self.stop_button)
+        self.checking = True  # set before the button is visible
         try:
             display(self._repr_mimebundle_() | {"text/plain": f"Exercise {name}: run this cell to check it."}, raw=True)
             self._show_progress(0, self.attempt.exercise.case_count)
@@ -66,7 +66,7 @@ class ExerciseWidget(VBox):
         display_text(repr(self.attempt))
 
     def stop(self) -> None:
-        """End the check that is running, as the square button of the notebook does."""
+        """End the running check, as the square button of the notebook does."""
         if self.checking:
             _thread.interrupt_main()
 
@@ -110,12 +110,12 @@ class ExerciseWidget(VBox):
         self.hint_button.layout.display = "none" if over else None
 
 
-def _heed_while_busy(button: Button) -> None:
-    """Let clicks on `button` come through while a cell runs.
+def _receive_clicks_while_busy(button: Button) -> None:
+    """Make clicks on `button` arrive while a cell runs.
 
-    JupyterLab sends them to a subshell, a thread of the kernel beside the one that runs cells. ipykernel 7.4 sends
-    them on to the thread that wrote to the button last, which is the busy one, unless that is forgotten. Where this
-    attribute has another name, or there are no subshells, the square button of the notebook is what stops a check.
+    JupyterLab sends them to a subshell, a thread of the kernel next to the one that runs cells. ipykernel 7.4 forwards
+    them to the thread that wrote to the button last, which is the busy one, unless that attribute is deleted. If the
+    attribute has a different name, or there are no subshells, only the square button of the notebook stops a check.
     """
     with suppress(AttributeError):
         del button.comm._reply_subshell_id
@@ -126,10 +126,10 @@ def _label(number: int, of: int) -> str:
 
 
 def earlier_html(attempt: Attempt) -> str:
-    """What became of the earlier attempt, and a button that inserts it, where the cell is as it came.
+    """Return the outcome of the earlier attempt, and a button that inserts it, if the cell is unchanged.
 
-    A kernel cannot write into a notebook when a button is clicked. JupyterLab runs its own commands for elements
-    that name them: a new cell below, and the text into it. Elsewhere the button does nothing, and `insert()` works.
+    A kernel cannot write into a notebook when a button is clicked. JupyterLab runs its own commands for elements that
+    name them: a new cell below, and the text into it. Elsewhere the button does nothing, and `insert()` works.
     """
     if attempt.earlier is None or not attempt.reminder:
         return ""
@@ -143,7 +143,7 @@ def earlier_html(attempt: Attempt) -> str:
 
 
 def finding_html(finding: Finding) -> str:
-    """A finding: what was observed, the table, what probably led to it, what to do next, and the traceback folded."""
+    """Return a finding as HTML: observation, table, probable cause, next step, and the folded traceback."""
     parts = [f'<p class="course-observed">{escape(finding.observed)}</p>', table_html(finding.table)]
     parts += [f"<p><strong>Likely:</strong> {inline(finding.likely)}</p>"] if finding.likely else []
     parts.append(f"<p><strong>Next:</strong> {inline(finding.action)}</p>")
@@ -153,7 +153,7 @@ def finding_html(finding: Finding) -> str:
 
 
 def table_html(table: tuple[Row, ...]) -> str:
-    """Expected beside yours, a row for each rank."""
+    """Return expected and given results as HTML, a row for each rank."""
     if not table:
         return ""
     head = "".join(f'<th scope="col">{name}</th>' for name in ("rank", "expected", "yours", "compared"))
@@ -168,11 +168,11 @@ def _row_html(row: Row) -> str:
 
 
 def printed_html(output: tuple[str, ...]) -> str:
-    """What the solution printed, folded."""
+    """Return the solution's output as folded HTML."""
     lines = [f"[rank {rank}] {line}" for rank, text in enumerate(output) for line in text.splitlines()]
     return details("What your function printed", f"<pre>{escape(chr(10).join(lines[:200]))}</pre>") if lines else ""
 
 
 def details(summary: str, html: str) -> str:
-    """`html`, folded: a click or the Enter key on the summary opens it."""
+    """Return `html`, folded: a click or the Enter key on the summary opens it."""
     return f"<details><summary>{escape(summary)}</summary>{html}</details>"

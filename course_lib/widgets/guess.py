@@ -1,4 +1,4 @@
-"""A prediction: committed before the cell runs, locked, and scored against what the run measured. Without a widget."""
+"""A prediction: committed before the cell runs, locked, and scored against the measured value. No widget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..quizzes import Numeric, Unreadable, read, write
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a run measured beside what was predicted. `correct` is None where nothing was predicted."""
+    """A measured value compared with the prediction. `correct` is None if nothing was predicted."""
 
     text: str
     correct: bool | None = None
@@ -26,9 +26,9 @@ class Guess:
     """One prediction.
 
     Args:
-        name: it is kept under this name: lesson and subject, `start.all-reduce`.
+        name: the key under which it is stored: lesson and subject, `start.all-reduce`.
         question: what to predict, in Markdown.
-        progress: where it is kept.
+        progress: the record that stores it.
         unit: "MB", "GiB", "%", "ranks", or nothing.
         tolerance: relative; 0 asks for the exact number.
     """
@@ -43,7 +43,7 @@ class Guess:
             self.outcome = self._outcome(Fraction(stored.measured))
 
     def commit(self, given: str | float) -> None:
-        """Predict: "38.5 GB", "7B", "2e9", "1/4", or a bare number, which is in the unit of the question.
+        """Predict: "38.5 GB", "7B", "2e9", "1/4", or a number without a unit, which is in the unit of the question.
 
         The first prediction is locked: later ones change nothing.
 
@@ -60,7 +60,7 @@ class Guess:
         self.given = str(self._progress.predict(self.name, str(given)).value)
 
     def reveal(self, measured: SupportsFloat) -> Outcome:
-        """Score the prediction against what was measured: bytes for memory, a share of one for "%", else a count.
+        """Score the prediction against the measured value: bytes for memory, a share of one for "%", else a count.
 
         Raises:
             CourseError: `measured` is not one number.
@@ -79,24 +79,24 @@ class Guess:
 
     @property
     def standing(self) -> str:
-        """Whether there is a prediction, and which."""
+        """A sentence with the prediction, if there is one."""
         if self.given is None:
             return "No prediction yet."
         return f"You predicted {self._reading}. Run the next cell to see."
 
     @property
     def instruction(self) -> str:
-        """In which unit to predict, and how exactly."""
+        """The unit of the answer, and its required accuracy."""
         unit = f"Answer in {self.unit}" if self.unit else "Answer with a number"
         return unit + (f"; {100 * self.tolerance:g} % off is close enough." if self.tolerance else ", exactly.")
 
     @property
     def notice(self) -> str:
-        """What is wrong with the record of the learner's progress; empty while all is well."""
+        """A problem with the learner's record; empty while all is well."""
         return self._progress.notice
 
     def text(self) -> str:
-        """Everything as plain text."""
+        """Return everything as plain text."""
         question = f"Predict: {self.question}\n{self.instruction}"
         return "\n".join(filter(None, [question, str(self.outcome or self.standing), self.notice]))
 
@@ -104,7 +104,7 @@ class Guess:
     def _reading(self) -> str:
         try:
             return read(self.given or "", self.unit).text
-        except Unreadable:  # it was stored for a question that has another unit today, or imported
+        except Unreadable:  # the question's unit has changed since, or the prediction was imported
             return self.given or ""
 
     def _outcome(self, measured: Fraction) -> Outcome:

@@ -8,13 +8,13 @@ from urllib.parse import quote
 from ..progress import CourseMap, Item, Stop
 from .style import SHEET, inline
 
-LEFT = ".course-widget.course-card table :is(th, td, caption) { text-align: left; }"  # JupyterLab says: right
+LEFT = ".course-widget.course-card table :is(th, td, caption) { text-align: left; }"  # JupyterLab aligns right
 
 
 class ShownMap:
-    """A `CourseMap` with the forms that a notebook shows: HTML, and plain text elsewhere.
+    """A `CourseMap` with the forms that a notebook shows: HTML, or plain text.
 
-    It is no ipywidget: links to notebooks work in an output, and it is still there when the kernel is not.
+    It is not an ipywidget: links to notebooks work in an output, and the output remains after the kernel has stopped.
     """
 
     def __init__(self, course: CourseMap, notice: str) -> None:
@@ -24,10 +24,10 @@ class ShownMap:
         head = "".join(f'<th scope="col">{name}</th>' for name in ("exercise or quiz", "state", "so far"))
         bodies = "".join(map(_body, self.course.stops))
         table = f"<table><caption>What is done</caption><thead><tr>{head}</tr></thead>{bodies}</table>"
-        told = "".join(f"<p>{inline(text)}</p>" for text in (self.notice,) if text)
+        notice_html = "".join(f"<p>{inline(text)}</p>" for text in (self.notice,) if text)
         return (
             f"<style>{SHEET}{LEFT}</style>"
-            f'<div class="course-widget course-card"><h3>Course map</h3>{told}'
+            f'<div class="course-widget course-card"><h3>Course map</h3>{notice_html}'
             f'<p><strong>{self._advice()}</strong></p><div class="course-scroll">{table}</div></div>'
         )
 

@@ -1,4 +1,4 @@
-"""The field in which a learner types a number, with or without its unit."""
+"""A field in which a learner types a number, with or without its unit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ipywidgets import Layout, Text
 class NumberField(Text):
     """A field for a number.
 
-    Python has it when it is left, or at the Enter key. Were it sent with each key, ipywidgets would hold the second
-    back until a busy kernel has dealt with the first, and let a button's click pass.
+    Python receives the text when the field loses focus, or at the Enter key. If each key were sent, ipywidgets would
+    hold the second back until a busy kernel has handled the first, and a button's click would overtake it.
 
     Args:
-        label: what is asked for.
-        unit: what a bare number is in; may be empty.
-        value: what stands in the field at first.
+        label: the name of the number.
+        unit: the unit of a number without one; may be empty.
+        value: the initial text.
         entered: called at the Enter key.
     """
 

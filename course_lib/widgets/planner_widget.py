@@ -1,4 +1,4 @@
-"""The planner to click through: `show_planner()`. Each field is a setting of `plan`, and each change draws its plan."""
+"""The planner as a widget: `show_planner()`. Each field is a setting of `plan`, and each change draws its plan."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ FIELDS: dict[str, tuple[str, dict[str, Any] | None]] = {
     "batch": ("Sequences on each GPU", None),
     "checkpointing": ("Activation checkpointing", {name: name for name in CHECKPOINTING}),
 }
-"""The label of each field; and its choices, as what is shown and what `plan` gets. Without choices it is a number."""
+"""The label of each field, and its choices: the shown text and the value for `plan`. Without choices: a number."""
 
 MOST = 10**6
-"""The largest number that a field takes."""
+"""The largest number that a field accepts."""
 
 START = {
     "model": "llama-7b", "hardware": "h100", "world_size": 8, "stage": 3, "precision": "mixed", "batch": 1,
@@ -41,10 +41,10 @@ LONGEST = 4096
 
 
 class PlannerWidget(VBox):
-    """What training a model would cost, with a field for each setting that matters most.
+    """The cost of training a model, with a field for each setting that matters most.
 
         planner = show_planner(model="llama-70b", world_size=64, hardware="h100-infiniband")
-        planner.set(stage=3, checkpointing="full")      # as choosing it in the fields does
+        planner.set(stage=3, checkpointing="full")      # the same as choosing it in the fields
         planner.plan.peak_bytes                         # the plan that is shown
 
     Its repr is the plan in words.
@@ -53,7 +53,7 @@ class PlannerWidget(VBox):
     def __init__(self, **given: Any) -> None:
         self._fixed = {"attention": "flash"} | {name: value for name, value in given.items() if name not in FIELDS}
         self.fields = {name: _field(name, given.get(name, START[name])) for name in FIELDS}
-        _ = self.plan  # raises where what is given is no setting, or does not go together
+        _ = self.plan  # raises for unknown settings, or two that do not go together
         self.verdict, self.figure = HTML(), HTML()
         boxes = HBox([*self.fields.values()], layout=Layout(flex_flow="row wrap"))
         self._card = VBox([HTML(f"<h3>What would it cost?</h3>{markup(KEYS)}"), boxes, self.verdict, self.figure])
@@ -67,7 +67,7 @@ class PlannerWidget(VBox):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """What stands in the fields, by name."""
+        """The values of the fields, by name."""
         return {name: field.value for name, field in self.fields.items()}
 
     @property
@@ -75,7 +75,7 @@ class PlannerWidget(VBox):
         """The plan that is shown.
 
         Raises:
-            ValueError: what is chosen does not go together.
+            ValueError: the chosen settings do not go together.
         """
         wanted = self.chosen
         del wanted["hardware"]
@@ -83,10 +83,10 @@ class PlannerWidget(VBox):
         return plan(**wanted | length | self._fixed)
 
     def set(self, **chosen: Any) -> None:
-        """Choose in the fields; all that is given at once, and then the plan is drawn.
+        """Set fields, all together, and then draw the plan.
 
         Raises:
-            ValueError: there is no such field, or its choices do not have this value.
+            ValueError: there is no such field, or its choices do not contain this value.
         """
         for name, value in chosen.items():
             _check(name, value)
@@ -101,7 +101,8 @@ class PlannerWidget(VBox):
             self._show(alert)
 
     def _show(self, message: Callable[..., str]) -> None:
-        """Draw the plan, and tell whether it fits in a `message`: an alert, which is read out, as it changes."""
+        """Draw the plan, and show whether it fits as a `message`: a note, or an alert, which screen readers read
+        out."""
         machine = HARDWARE[self.fields["hardware"].value]
         try:
             chosen = self.plan
@@ -110,11 +111,11 @@ class PlannerWidget(VBox):
             self.verdict.value, self.figure.value = message("Cannot be planned.", str(refusal), tone="wrong"), ""
             return
         self.figure.value = picture.html
-        *told, tone = _verdict(chosen, machine)
-        self.verdict.value = message(*told, tone=tone)
+        *texts, tone = _verdict(chosen, machine)
+        self.verdict.value = message(*texts, tone=tone)
 
     def text(self) -> str:
-        """The plan in words, or why there is none."""
+        """Return the plan in words, or why there is none."""
         try:
             return self.plan.explain(self.fields["hardware"].value)
         except ValueError as refusal:
@@ -128,11 +129,12 @@ class PlannerWidget(VBox):
 
 
 def show_planner(**given: Any) -> PlannerWidget:
-    """The planner, to click through; as the last line of a cell it is shown.
+    """Return the planner widget. As the last line of a cell it is shown.
 
     Args:
-        given: what the fields show at first, by their names: model, hardware, world_size, stage, precision, batch,
-            checkpointing; and any other setting of `plan`, such as sequence, optimizer or offload, which then stays.
+        given: the initial values of the fields, by name: model, hardware, world_size, stage, precision, batch,
+            checkpointing; and any other setting of `plan`, such as sequence, optimizer or offload, which then stays
+            fixed.
 
     Raises:
         ValueError: a field has no such choice, there is no such setting, or two do not go together.
@@ -159,7 +161,7 @@ def _check(name: str, value: Any) -> None:
 
 
 def _verdict(chosen: Plan, machine: Hardware) -> tuple[str, str, str]:
-    """A headline, what it says, and its tone."""
+    """Return a headline, a message, and its tone."""
     short, where = shortage(chosen, machine)
     if short > 0:
         return "Does not fit:", f"{size(short)} short on rank 0, {where}.", "wrong"

@@ -1,4 +1,4 @@
-"""Where the widgets keep what the learner does."""
+"""The learner's record, as the widgets use it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..progress import Progress
 
 @functools.cache
 def progress() -> Progress:
-    """The one record of this kernel. It is opened when it is first needed, for `COURSE_HOME` may be set late."""
+    """Return the one record of this kernel. It is opened at the first call, because `COURSE_HOME` may be set late."""
     return Progress()
 
 
 def review(quiz: str) -> quizzes.Quiz | None:
-    """The questions of earlier lessons that come back with this quiz; None where there are none."""
+    """Return the questions of earlier lessons that come back with this quiz, or None."""
     lessons = list(dict.fromkeys(name.partition(".")[0] for name in exercises.names()))
     return quizzes.review(quiz, lessons, progress().first_answers)

@@ -1,4 +1,4 @@
-"""Where the ranks of a notebook live: a choice at its top, which `World` reads from `$COURSE_WORLD`."""
+"""A choice of where the ranks of a notebook live. `World` reads it from `$COURSE_WORLD`."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class WorldPicker(VBox):
 
     @property
     def standing(self) -> str:
-        """Which kind is chosen, and what for."""
+        """The chosen kind, in a sentence."""
         return f"`World(4)` makes ranks that are {os.environ.get(VARIABLE) or 'simulated'}, from the next cell on."
 
     def choose(self, name: str) -> None:
         """Choose "simulated", "processes", "nccl", or "nccl:4" for four GPUs.
 
         Raises:
-            CourseError: there is no such kind, or this machine cannot have it.
+            CourseError: there is no such kind, or this machine does not support it.
         """
         kind = World(1, backend=name).backend
         if kind not in WORLDS:
@@ -57,7 +57,7 @@ class WorldPicker(VBox):
         self.message.value = alert("Now:", self.standing)
 
     def show(self) -> None:
-        """Show the choice, and its text for where widgets cannot be shown."""
+        """Show the choice, with a text for places that cannot show widgets."""
         calls = ", ".join(f'choose_world("{name}")' for name in WORLDS)
         text = f"Ranks are simulated where nothing else is chosen. To choose by name: {calls}."
         display_with_text(self, text=text, summary="Where ranks live: run this cell to choose.")
