@@ -1,4 +1,4 @@
-"""Exercises that diagnose: what they are, how a solution is checked, and what the learner is told.
+"""The course's exercises, and the check that finds out what is wrong with a solution.
 
 exercises.names()                           # of the whole course
 exercises.get("ranks.hello").check(hello)   # -> Verdict

@@ -1,10 +1,10 @@
-"""The shape of an exercise: what a lesson file declares.
+"""The shape of an exercise, which a lesson's file fills with data.
 
-A lesson file is data: functions to write, the right ones, the known wrong ones, and what to say about them. It ends
-with `EXERCISES`, a tuple of them, and is listed in `registry.LESSONS`.
+A lesson file declares functions to write, right solutions, known wrong ones, and the sentences about them. It ends with
+`EXERCISES`, a tuple of exercises, and is listed in `registry.LESSONS`.
 
-    Case         one draw of a check: how many ranks, and what each of them is called with
-    Exercise     a function that the learner writes, with all that is known about it
+    Case         one draw of a check: the number of ranks, and the arguments on each of them
+    Exercise     a function that the learner writes, with everything that is known about it
     Mistake      a wrong solution that learners hand in, runnable, with the sentence that helps
 """
 
@@ -34,8 +34,8 @@ class Case:
 
     Attributes:
         world_size: number of ranks; 0 for a solution that needs no world and is called once.
-        args: called with a rank, the positional arguments of the solution there. Drawn anew on every call, always the
-            same: whoever runs the solution may change them. It runs on the rank itself.
+        args: returns, for a rank, the positional arguments of the solution there. It makes new, equal arguments on
+            every call, because a run may change them. It is called on the rank itself.
         about: the case in a few words, for the learner ("3 ranks, 10 elements").
         drawn: the seed and the number that it was drawn from; set by the check.
     """
@@ -52,9 +52,10 @@ class Mistake:
 
     Attributes:
         id: short and kebab-case, unique in its exercise: `sum-for-mean`.
-        solution: code that makes the mistake. It is run beside the learner's: who behaves like it, made it. So it
-            must behave the same on every run (no uninitialised memory), and end (no endless loop).
-        told: the sentence that the learner gets: what the code does, and why that is not what was asked.
+        solution: code that makes the mistake. The check runs it like the learner's solution: if both behave the same,
+            the learner made this mistake. So it must behave the same on every run (no uninitialised memory), and end
+            (no endless loop).
+        told: the message for the learner: what the code does, and why the task asks for something else.
         action: one next step.
     """
 
@@ -66,12 +67,12 @@ class Mistake:
 
 @dataclass(kw_only=True)
 class Remembered:
-    """What is kept from check to check.
+    """The state that an exercise keeps from check to check.
 
     Attributes:
         latest: the solution that was checked last, so that it can be checked again.
-        observed: what the reference and the known mistakes did, by solution and by what the case was drawn from: they
-            do the same each time, so once is enough. It is forgotten when others have been checked: see `recall`.
+        observed: the behaviour of the reference and the known mistakes, by solution and by the draw of the case. It is
+            the same each time, so one run is enough. It is dropped after checks of other exercises: see `recall`.
     """
 
     latest: Solution | None = None
@@ -86,24 +87,24 @@ class Exercise:
         name: lesson and task, `ranks.hello`.
         title: a heading of a few words.
         task: what to write, in Markdown.
-        stub: what the notebook's cell starts from, under the name that the learner's function has; its body raises
-            `NotImplementedError`. The cell holds its source: see `cell`.
+        stub: the start of the notebook's cell, under the name of the learner's function; its body raises
+            `NotImplementedError`. The cell contains its source: see `cell`.
         reference: a right solution, written to be read: the learner sees its source as the last hint.
-        draw: makes a `Case` from a random stream and the number of the draw (0, 1, 2, ...); draw 0 is the smallest
-            case that means anything, so that it is the one a learner sees first.
+        draw: makes a `Case` from a random stream and the number of the draw (0, 1, 2, ...). Draw 0 is the smallest
+            meaningful case, because a learner sees it first.
         mistakes: at least six.
         variants: right solutions written differently; tests only.
         hints: from a question to nearly the code: question, concept, name of the function, nearly the code.
         explanation: why the reference is right, in Markdown; shown with the solution, and after a pass.
-        rules: what else must hold besides equal results, such as `only_calls("send", "recv")`.
-        trial: `trial(solution, *args)` runs a solution on one rank and gives what is compared; by default what
-            `solution(*args)` returns. What is compared is plain: None, bools, numbers, strings, tensors, and lists,
+        rules: requirements besides equal results, such as `only_calls("send", "recv")`.
+        trial: `trial(solution, *args)` runs a solution on one rank and returns the value to compare; by default the
+            value that `solution(*args)` returns. The value is plain: None, bools, numbers, strings, tensors, and lists,
             tuples and dicts of them.
-        measured: whether the memory of each rank is measured, for rules that look at it. A `trial` may `mark` moments.
+        measured: whether the memory of each rank is measured, for rules that use it. A `trial` may `mark` moments.
         inputs_matter: whether the arguments must end up as the reference leaves them: untouched, or changed in place.
-            False where a solution may use them as scratch space.
+            False if a solution may use them as scratch space.
         tolerance: relative, for floating-point results.
-        case_count: how many cases a check tries.
+        case_count: the number of cases that a check tries.
     """
 
     name: str
@@ -127,11 +128,11 @@ class Exercise:
     def check(
         self, solution: Any, world: World | None = None, *, seed: int = 0, on_case: OnCase = nobody_watches
     ) -> Verdict:
-        """Try `solution` on cases drawn from `seed`, and say what is wrong with the first that fails.
+        """Try `solution` on cases drawn from `seed`, and report what is wrong with the first that fails.
 
         Args:
-            solution: what the learner wrote. It and what it uses are copied, and stay as they are.
-            world: where to run, if not on simulated ranks; then only cases of its size are tried.
+            solution: the learner's function. It and everything that it uses are copied, and stay unchanged.
+            world: where to run, instead of on simulated ranks; then only cases of its size are tried.
             seed: the same seed draws the same cases.
             on_case: called with the number of cases done and the number to do.
         """
@@ -139,11 +140,11 @@ class Exercise:
         return check(self, solution, world, seed=seed, on_case=on_case)
 
     def is_stub(self, solution: Any) -> bool:
-        """Whether `solution` is the cell as it came, or has an empty body."""
+        """Return whether `solution` is the unchanged stub, or has an empty body."""
         return unattempted(solution, self.stub)
 
     def rerun(self, seed: int) -> Verdict:
-        """Check the solution that was checked last on the cases of `seed`, which a verdict tells.
+        """Check the latest solution again, on the cases of `seed`, which is in a verdict.
 
         Raises:
             CourseError: nothing was checked yet.
@@ -162,7 +163,7 @@ class Exercise:
 
     @property
     def solution(self) -> str:
-        """The reference's source, under the name that the learner's function has."""
+        """The reference's source, under the name of the learner's function."""
         source = _source(self.reference)
         return source.replace(f"def {self.reference.__name__}(", f"def {self.stub.__name__}(")
 

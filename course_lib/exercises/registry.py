@@ -23,7 +23,7 @@ LESSONS = (
     production.EXERCISES,
     capstone.EXERCISES,
 )
-"""Lesson by lesson, in their order."""
+"""The exercises of each lesson, in the order of the lessons."""
 
 
 class Registry:
@@ -41,14 +41,14 @@ class Registry:
             self._exercises[exercise.name] = exercise
 
     def names(self) -> tuple[str, ...]:
-        """The name of every exercise."""
+        """Return the name of every exercise."""
         return tuple(self._exercises)
 
     def get(self, name: str) -> Exercise:
-        """The exercise of that name.
+        """Return the exercise of that name.
 
         Raises:
-            CourseError: there is none; the text names those that are near.
+            CourseError: there is none; the message lists similar names.
         """
         if not isinstance(name, str):
             raise CourseError(

@@ -1,1 +1,1 @@
-"""How a solution is checked, and its fault named."""
+"""The check of a solution, and the diagnosis of its mistake."""

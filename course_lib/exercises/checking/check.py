@@ -1,7 +1,7 @@
-"""The check: a solution against the reference, on cases drawn from a seed.
+"""The check: compare a solution with the reference, on cases drawn from a seed.
 
-Nothing is called passed that was not compared. The reference runs on every case before the solution runs on any, so
-that nothing the solution does can change what is expected of it.
+Only results that were compared can pass. The reference runs on every case before the solution runs on any, so that the
+solution cannot change the expected results.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ OnCase = Callable[[int, int], object]
 
 
 def nobody_watches(done: int, to_do: int) -> None:
-    """For a check whose progress is not shown."""
+    """Ignore the progress of a check."""
 
 
 def check(
     exercise: Exercise, solution: Any, world: World | None = None, *, seed: int = 0, on_case: OnCase = nobody_watches
 ) -> Verdict:
-    """See `Exercise.check`."""
+    """Check a solution; see `Exercise.check`."""
     verdict = Verdict(exercise=exercise.name, status="error", seed=seed)
     if unattempted(solution, exercise.stub):
         return replace(verdict, status="unattempted")
@@ -47,7 +47,7 @@ def check(
     cases = draw(exercise, seed, world)
     verdict = replace(verdict, case_count=len(cases))
     tried: list[Trial] = []
-    with put_off() as late:  # a run looks for one that came before it
+    with put_off() as late:  # a run checks this list for an earlier interrupt
         try:
             expected: list[Observation] = []
             for case in cases:
@@ -60,11 +60,11 @@ def check(
         except KeyboardInterrupt:
             return replace(verdict, findings=(_stopped(len(tried), len(cases)),), cases_tried=len(tried))
         finally:
-            late.clear()  # the check has ended, and says how far it came
+            late.clear()  # handled: the check has ended, and reports how far it got
 
 
 def draw(exercise: Exercise, seed: int, world: World | None = None) -> list[Case]:
-    """The cases of a check; with a world, those that fit its size.
+    """Return the cases of a check; with a world, those that fit its size.
 
     Raises:
         CourseError: no case fits.
@@ -95,7 +95,7 @@ def _trials(
 def _judge(
     verdict: Verdict, trials: Iterator[Trial], tried: list[Trial], world: World | None, on_case: OnCase
 ) -> Verdict:
-    """Go through the trials up to the first that fails; `tried` is filled on the way."""
+    """Compare the trials, up to the first that fails, and append each to `tried`."""
     guard = Guard()
     on_case(0, verdict.case_count)
     for trial in trials:
@@ -133,19 +133,19 @@ def _rejected(
 
 
 def _diagnosed(verdict: Verdict, exercise: Exercise, trials: Iterator[Trial], world: World | None) -> Verdict:
-    """The verdict with the known mistake that was made, in place of the cause that its first finding guesses."""
+    """Return the verdict with the known mistake's cause, instead of the cause that its first finding guesses."""
     mistake = None
-    with suppress(KeyboardInterrupt):  # what is known by now is told
+    with suppress(KeyboardInterrupt):  # report what is known so far
         mistake = known_mistake(exercise, trials, world)
     if mistake is None:
         return verdict
     first, *others = verdict.findings
-    told = replace(first, likely=mistake.told, action=mistake.action)
-    return replace(verdict, mistake=mistake.id, findings=(told, *others))
+    diagnosed = replace(first, likely=mistake.told, action=mistake.action)
+    return replace(verdict, mistake=mistake.id, findings=(diagnosed, *others))
 
 
 def _unfit(exercise: Exercise, case: Case, expected: Observation) -> Finding | None:
-    """Why there is nothing to compare with: the reference itself did not come through."""
+    """Return a finding if the reference itself failed, so that there is nothing to compare with."""
     if expected.error is not None:
         return Finding(
             observed=f"the course's own solution did not end well here ({case.about}), so yours was not run: "
@@ -159,7 +159,7 @@ def _unfit(exercise: Exercise, case: Case, expected: Observation) -> Finding | N
 
 @contextmanager
 def _bound_to_its_name(solution: Solution) -> Iterator[None]:
-    """While it is checked, a function that calls itself by its name calls itself.
+    """Bind the solution to its name during the check, so that a recursive function calls itself.
 
     Its name may still belong to the reference, from an earlier run of the cell: then the reference would be checked.
     """

@@ -1,4 +1,4 @@
-"""Compares what a solution did with what the reference did, and says what differs and why that may be."""
+"""Compare a solution's behaviour with the reference's, and report each difference and its probable cause."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .texts import kind, pair, short
 
 
 def findings(trial: Trial) -> list[Finding]:
-    """What is wrong with a trial; empty where nothing is."""
+    """Return what is wrong with a trial; empty if nothing is."""
     if trial.yours.error is not None:
         return [_error(trial, trial.yours.error)]
     return [*_values(trial), *_inputs(trial), *(found for rule in trial.exercise.rules for found in rule(trial))]
@@ -28,7 +28,7 @@ def findings(trial: Trial) -> list[Finding]:
 
 def _values(trial: Trial) -> Iterator[Finding]:
     expected, yours = trial.expected.values, trial.yours.values
-    if all(value is None for value in expected):  # the result is in the arguments; what is returned does not matter
+    if all(value is None for value in expected):  # the result is in the arguments
         return
     gap = Gap(expected=expected, given=yours, before=trial.yours.before, tolerance=trial.exercise.tolerance)
     if not gap.ranks:
@@ -40,7 +40,7 @@ def _values(trial: Trial) -> Iterator[Finding]:
 
 
 def _innermost(gap: Gap) -> Gap:
-    """The same gap, at the first place in the first result that differs."""
+    """Return the same gap at the first differing position in the first differing result."""
     rank = gap.ranks[0]
     path = difference(gap.expected[rank], gap.given[rank], gap.tolerance)
     assert path is not None
@@ -56,7 +56,8 @@ def _at(value: Plain, path: Path) -> Plain:
 
 
 def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
-    # A named part that is wrong alike on all ranks is no matter of which rank holds what, whatever the other parts say.
+    # If a named part is wrong in the same way on all ranks, the cause is not in the distribution over ranks, whatever
+    # the other parts are.
     whole = inner.path and not (isinstance(gap.expected[0], dict) and inner.alike)
     found = recognise_form(inner) or (recognise_pattern(gap) if whole else None) or recognise_pattern(inner)
     if found is not None:

@@ -1,9 +1,9 @@
-"""Finds the known mistake behind a wrong solution, by running both.
+"""Find the known mistake behind a wrong solution, by running both.
 
-Known mistakes are runnable. The one that does what the solution does, on the case that failed and on every other
-case of the check, is the one that was made: the same results, or the same failure. Where results are right, the same
-rules are broken; where they are wrong, that only decides between several, for what is still under way is held a little
-longer on one day than on another. Where none does the same, none is named.
+Known mistakes are runnable. The one that behaves like the solution on the failed case and on every other case of the
+check is the diagnosis: the same results, or the same failure. If results are right, it must break the same rules. If
+they are wrong, broken rules only decide between several mistakes, because the time for which pending work holds memory
+varies. If no mistake behaves the same, none is named.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def known_mistake(exercise: Exercise, trials: Iterable[Trial], world: World | None = None) -> Mistake | None:
-    """The mistake that behaves like the solution.
+    """Return the mistake that behaves like the solution, or None.
 
     Args:
         exercise: whose mistakes are compared.
@@ -44,7 +44,7 @@ def known_mistake(exercise: Exercise, trials: Iterable[Trial], world: World | No
 
 
 def _differences(mistake: Mistake, trials: Iterable[Trial], world: World | None) -> tuple[int, int] | None:
-    """In how many trials rules and calls were different; None where the mistake behaves differently in one of them."""
+    """Count the trials in which rules and calls differed. Return None if the mistake behaves differently in one."""
     rules = calls = 0
     for trial in trials:
         made = recall(trial.exercise, mistake.solution, trial.case, world)
@@ -56,7 +56,7 @@ def _differences(mistake: Mistake, trials: Iterable[Trial], world: World | None)
 
 
 def _same_rules(trial: Trial, made: Observation) -> bool | None:
-    """Whether the mistake, which behaves like the solution, breaks the same rules; None where it behaves otherwise."""
+    """Return whether the mistake breaks the same rules as the solution, or None if it behaves differently."""
     yours, exercise = trial.yours, trial.exercise
     if yours.error is not None or made.error is not None:
         alike = yours.error is not None and made.error is not None and _same_failure(yours.error, made.error)
@@ -71,7 +71,7 @@ def _same_rules(trial: Trial, made: Observation) -> bool | None:
 
 
 def _broken(trial: Trial, yours: Observation) -> list[str]:
-    """What the rules say."""
+    """Return what the rules report."""
     about = Trial(exercise=trial.exercise, case=trial.case, expected=trial.expected, yours=yours)
     return [finding.observed for rule in trial.exercise.rules for finding in rule(about)]
 
@@ -85,10 +85,10 @@ def _same_failure(yours: CourseError, made: CourseError) -> bool:
 
 
 def _near(one: object, other: object) -> bool:
-    """Whether two are the same as text, but for numbers that differ by at most 6 %.
+    """Return whether two are the same as text, except for numbers that differ by at most 6 %.
 
-    An object that is sent is pickled, and the addresses of its tensors with it, twice each: of 8 digits or of 15, after
-    the thread that they were made on. Of a small tensor's 330 bytes that is 4 %.
+    An object that is sent is pickled together with the addresses of its tensors, twice each. They have 8 or 15 digits,
+    depending on the thread that made the tensors. For a small tensor of 330 bytes that is 4 %.
     """
     parts = [re.split(r"(\d[\d,]*)", str(value)) for value in (one, other)]
     return len(parts[0]) == len(parts[1]) and all(
@@ -102,9 +102,9 @@ def _number(text: str) -> int:
 
 
 def _end(report: RankReport) -> Any:
-    """What a rank came to: what it raised, or the call that it waited in.
+    """Return how a rank ended: its exception, or the call in which it waited.
 
-    None where it was stopped before that. How far it came then depends on how busy the machine is.
+    None if it was stopped before that. How far it got then depends on the load of the machine.
     """
     if report.raised is not None:
         return report.raised.type, report.raised.message

@@ -1,4 +1,4 @@
-"""What a check tells: a `Verdict` with its `Finding`s. Plain data; the same result always has the same text."""
+"""The result of a check: a `Verdict` with its `Finding`s. Plain data; equal results have equal texts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Literal
 Status = Literal["passed", "failed", "error", "unattempted"]
 
 SHAPES = {"passed": "✓", "failed": "✗", "error": "!", "unattempted": "○"}
-"""A mark for each status that needs no colour."""
+"""A mark for each status that does not depend on colour."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One rank of a finding's table: what was expected there, and what the solution gave, as short texts."""
+    """One rank of a finding's table: the expected and the given result, as short texts."""
 
     rank: int
     expected: str
@@ -28,14 +28,14 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is not as it should be.
+    """One observation that a solution is wrong.
 
     Attributes:
         observed: what was seen, on which rank.
-        likely: what probably led to it; empty where nothing is known.
+        likely: the probable cause; empty if none is known.
         action: one next step.
-        table: expected beside yours, a row for each rank; empty where there is nothing to compare.
-        traceback: of everything that was raised, library frames included; empty where nothing was.
+        table: expected and given results, a row for each rank; empty if there is nothing to compare.
+        traceback: of the exception, with library frames; empty if nothing was raised.
     """
 
     observed: str
@@ -60,16 +60,16 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verdict:
-    """What came of a check.
+    """The result of a check.
 
     Attributes:
         exercise: its name.
         status: passed, failed, error (it could not be judged: it raised, or it did not end) or unattempted.
         findings: what is wrong with the first case that failed.
-        mistake: the id of the known mistake that behaves just like the solution.
-        cases_tried: how many cases were tried, the one that failed included.
-        case_count: how many there are.
-        seed: what they were drawn from: `rerun(seed)` draws them again.
+        mistake: the id of the known mistake that behaves like the solution.
+        cases_tried: the number of cases tried, including the one that failed.
+        case_count: the number of all cases.
+        seed: the seed of the cases: `rerun(seed)` draws them again.
         case: the case that failed, in a few words.
         output: what the solution printed there, by rank; in the first case, if none failed.
     """
@@ -86,7 +86,7 @@ class Verdict:
 
     @property
     def headline(self) -> str:
-        """Which cases were tried, and with which seed."""
+        """A sentence about the cases that were tried, and their seed."""
         if self.status == "unattempted":
             return "This is the cell as it came."
         if self.status == "passed":

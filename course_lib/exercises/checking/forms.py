@@ -1,4 +1,4 @@
-"""Recognises results of a wrong form: no result, another kind of thing, another shape or dtype."""
+"""Recognise results of a wrong form: no result, the wrong type, the wrong shape or dtype."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .texts import kind
 
 
 def recognise_form(gap: Gap) -> Cause | None:
-    """The cause, where the form is wrong."""
+    """Return the cause if the form is wrong."""
     return next((cause for recogniser in _RECOGNISERS if (cause := recogniser(gap)) is not None), None)
 
 
@@ -140,7 +140,7 @@ _RECOGNISERS: tuple[Recogniser, ...] = (_nothing, _opaque, _kind, _length, _shap
 
 
 def transposed(expected: Array, given: Array, tolerance: float) -> bool:
-    """Whether `given` is `expected` with its rows and columns swapped."""
+    """Return whether `given` is `expected` with its rows and columns swapped."""
     if len(expected.shape) != 2 or given.shape != expected.shape[::-1]:
         return False
     rows, columns = expected.shape
@@ -149,7 +149,7 @@ def transposed(expected: Array, given: Array, tolerance: float) -> bool:
 
 
 def _holds(whole: tuple[float, ...], part: tuple[float, ...], tolerance: float) -> bool:
-    """Whether `part` stands in `whole` where one of its parts of that size begins."""
+    """Return whether `part` is one of the equal parts of that size in `whole`."""
     starts = range(0, len(whole) - len(part) + 1, len(part))
     return any(close(part, whole[start : start + len(part)], tolerance) for start in starts)
 

@@ -1,4 +1,4 @@
-"""`Gap`: what was expected beside what was given, by rank; what the recognisers of causes look at."""
+"""`Gap`: expected and given results by rank, for the functions that recognise causes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Gap:
     """Results that differ on at least one rank.
 
     Attributes:
-        expected: what the reference gave, by rank.
-        given: what the solution gave.
-        before: what each rank was called with.
+        expected: the reference's results, by rank.
+        given: the solution's results.
+        before: the arguments of each rank.
         tolerance: relative, for floating-point numbers.
-        path: where in the whole result these stand; empty for the whole.
+        path: their position in the whole result; empty for the whole.
     """
 
     expected: tuple[Plain, ...]
@@ -37,12 +37,12 @@ class Gap:
 
     @property
     def pairs(self) -> Iterator[tuple[Plain, Plain]]:
-        """Expected and given, of each rank that differs."""
+        """The expected and the given result of each rank that differs."""
         return ((self.expected[rank], self.given[rank]) for rank in self.ranks)
 
     @property
     def alike(self) -> bool:
-        """Whether all ranks should hold the same here, and do."""
+        """Whether all ranks should have the same result here, and do."""
         return all(self.same(by_rank[0], value) for by_rank in (self.expected, self.given) for value in by_rank)
 
     def same(self, expected: Plain, given: Plain) -> bool:
@@ -51,11 +51,11 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What probably led to a gap, and one next step."""
+    """The probable cause of a gap, and one next step."""
 
     likely: str
     action: str
 
 
 Recogniser = Callable[[Gap], Cause | None]
-"""Knows one way to be wrong; None for every other."""
+"""Recognises one kind of wrong result; None for every other."""

@@ -1,8 +1,8 @@
-"""Notices, and undoes, that a solution has replaced what its check relies on.
+"""Detect that a solution has replaced functions that its check relies on, and restore them.
 
-A solution that assigns to `dist.all_reduce`, or to something of the course, would change the reference too, in this
-check or the next. What is watched are functions and classes: those of `torch.distributed` as they were when the course
-was imported; those of torch, of Python and of the course as they were when the check began.
+A solution that assigns to `dist.all_reduce`, or to a name of the course, would change the reference too, in this check
+or the next. Functions and classes are watched: those of `torch.distributed` as they were when the course was imported;
+those of torch, of Python and of the course as they were when the check began.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 from ...world import is_learners
 
 Watched = tuple[Any, str, Any]
-"""A module or class, a name in it, and what belongs there."""
+"""A module or class, a name in it, and its original value."""
 
 _ABSENT = object()
 _METHODS = (FunctionType, property, staticmethod, classmethod)
@@ -35,7 +35,7 @@ _TORCH = (torch, torch.Tensor, torch.nn.functional)
 
 
 class Guard:
-    """Remembers what functions and classes are when it is made."""
+    """The functions and classes that existed when the guard was made."""
 
     def __init__(self) -> None:
         course = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "course_lib"]
@@ -46,13 +46,13 @@ class Guard:
         self._watched += _not_in(torch.Tensor, dir(torch.Tensor))  # these are inherited
         for module in course:
             self._watched += _callables(module)
-            self._watched += _not_in(module, [name for _, name, _ in pythons])  # they would stand before Python's own
+            self._watched += _not_in(module, [name for _, name, _ in pythons])  # they would hide Python's own
         self._classes = {cls: set(vars(cls)) for module in course for cls in _classes(module)}
         for cls in self._classes:
             self._watched += [(cls, name, value) for name, value in vars(cls).items() if isinstance(value, _METHODS)]
 
     def restore(self) -> list[str]:
-        """Put back what was replaced since; returns their names, such as `torch.distributed.all_reduce`."""
+        """Restore what was replaced, and return the names, such as `torch.distributed.all_reduce`."""
         replaced = [entry for entry in self._watched if _is_replaced(*entry)]
         for cls, names in self._classes.items():
             replaced += [(cls, name, _ABSENT) for name in vars(cls).keys() - names]
@@ -66,7 +66,7 @@ class Guard:
 
 def _is_replaced(owner: Any, name: str, value: Any) -> bool:
     now = vars(owner).get(name, _ABSENT)
-    # torch replaces functions of its own by others, when a part of it is first used.
+    # torch replaces some of its own functions when a part of it is first used.
     by_torch = owner in _TORCH and isinstance(now, FunctionType) and not is_learners(now.__code__)
     return now is not value and not by_torch
 

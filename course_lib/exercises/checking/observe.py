@@ -1,7 +1,7 @@
-"""Runs a solution on one case and keeps, as plain data, what it did.
+"""Run a solution on one case and record its behaviour as plain data.
 
-Observation     what a solution did on a case
-Trial           one case: what the reference did, and what the solution under test did
+Observation     the behaviour of a solution on a case
+Trial           one case: the behaviour of the reference, and of the solution under test
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ TIME_LIMIT = 10.0
 
 
 EXERCISES_REMEMBERED = 4
-"""Of how many exercises it is remembered what their references and known mistakes do."""
+"""The number of exercises for which the behaviour of references and known mistakes is kept."""
 
-_recent: list[dict[Any, Observation]] = []  # of these exercises; the one that was checked last at the end
+_recent: list[dict[Any, Observation]] = []  # of these exercises; the latest check last
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What a solution did on a case; all but `error` by rank, and empty where there is an error.
+    """The behaviour of a solution on a case; everything except `error` by rank, and empty if there is an error.
 
     Attributes:
-        values: what came of it, as plain data: what it returned, or what the exercise's `trial` gave.
+        values: the result, as plain data: what the solution returned, or what the exercise's `trial` returned.
         before: its arguments before the call.
         after: its arguments after the call.
-        calls: its part in collectives and messages.
-        memory: what it held, without its timeline; empty, too, where the exercise is not `measured`.
-        output: what it printed; also where there is an error.
-        error: why it did not end well.
+        calls: its collectives and messages.
+        memory: its memory, without the timeline; empty if the exercise is not `measured`.
+        output: what it printed; present even if there is an error.
+        error: why it failed.
     """
 
     values: tuple[Plain, ...] = ()
@@ -60,10 +60,10 @@ class Trial:
     """One case of a check.
 
     Attributes:
-        exercise: what the solution is for.
-        case: what it was called with.
-        expected: what the reference did.
-        yours: what the solution did.
+        exercise: the exercise.
+        case: the arguments and ranks.
+        expected: the reference's behaviour.
+        yours: the solution's behaviour.
     """
 
     exercise: Exercise
@@ -77,15 +77,15 @@ class Trial:
         return self.case.world_size or 1
 
     def who(self, ranks: Sequence[int]) -> str:
-        """`rank 2`, `all 4 ranks`; without a world, `your function`."""
+        """Return `rank 2`, `all 4 ranks`; without a world, `your function`."""
         return who(ranks, self.world_size) if self.case.world_size else "your function"
 
 
 def observe(exercise: Exercise, solution: Solution, case: Case, world: World | None = None) -> Observation:
-    """Run `solution` on `case`, on copies of its own.
+    """Run `solution` on `case`, on its own copies.
 
-    Without a world to run on, it gets simulated ranks. A case without ranks runs on one, for the sake of its time
-    limit and its streams.
+    Without a world, it runs on simulated ranks. A case without ranks runs on one rank, for its time limit and its
+    output.
 
     Raises:
         KeyboardInterrupt: it was interrupted. Every rank is stopped.
@@ -104,8 +104,11 @@ def observe(exercise: Exercise, solution: Solution, case: Case, world: World | N
 
 
 def recall(exercise: Exercise, solution: Solution, case: Case, world: World | None = None) -> Observation:
-    """As `observe`, for a solution of the course's own. On simulated ranks it is run once for each case, as long as its
-    exercise is among the last few that were checked: what one's mistakes do takes some megabytes."""
+    """Return what `observe` returns, for one of the course's own solutions, from a cache.
+
+    On simulated ranks it runs once for each case, while its exercise is among the last few that were checked: the
+    results of an exercise's mistakes take some megabytes.
+    """
     if world is not None:
         return observe(exercise, solution, case, world)
     seen, key = exercise.remembered.observed, (solution, case.drawn)
@@ -115,7 +118,7 @@ def recall(exercise: Exercise, solution: Solution, case: Case, world: World | No
     if key not in seen:
         observation = observe(exercise, solution, case)
         if isinstance(observation.error, RankError) and observation.error.kind == "timeout":
-            return observation  # a busy machine's doing, maybe
+            return observation  # a busy machine may be the reason
         seen[key] = observation
     return seen[key]
 
@@ -125,7 +128,7 @@ def _on_rank(
 ) -> tuple[Plain, Plain, Plain]:
     arguments = args(dist.get_rank())
     before = plain(arguments)
-    value = plain(trial(solution, *arguments))  # at once: what is not there yet when it returns must not count
+    value = plain(trial(solution, *arguments))  # immediately: what is missing when it returns must not count
     return value, before, plain(arguments)
 
 

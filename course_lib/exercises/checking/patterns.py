@@ -1,4 +1,4 @@
-"""Recognises results of the right form with the wrong numbers: scaled, swapped between ranks, not combined, ..."""
+"""Recognise results of the right form with wrong numbers: scaled, swapped between ranks, not combined, ..."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .plain import Array, Plain, close, leaves, numbers
 
 
 def recognise_pattern(gap: Gap) -> Cause | None:
-    """The cause, where the numbers follow a known pattern."""
+    """Return the cause if the numbers follow a known pattern."""
     return next((cause for recogniser in _RECOGNISERS if (cause := recogniser(gap)) is not None), None)
 
 
@@ -28,7 +28,7 @@ def _unchanged(gap: Gap) -> Cause | None:
 
 
 def _is_common(value: Plain) -> bool:
-    """Whether `value` says so little that it can be among the arguments by chance: a whole number, True, nothing."""
+    """Return whether `value` may be among the arguments by chance: a whole number, True, nothing."""
     found = numbers(value)
     if found is None:
         return value is None or isinstance(value, bool)
@@ -68,15 +68,15 @@ def _scaled(gap: Gap) -> Cause | None:
             "expected, or divided by the world size twice.",
             action="Look for the division by the world size.",
         )
-    alone = len({(numbers(expected), numbers(given)) for expected, given in gap.pairs}) == 1
-    if alone and len(numbers(gap.given[gap.ranks[0]]) or ()) == 1 and min(abs(ratio.numerator), ratio.denominator) > 4:
+    alike = len({(numbers(expected), numbers(given)) for expected, given in gap.pairs}) == 1
+    if alike and len(numbers(gap.given[gap.ranks[0]]) or ()) == 1 and min(abs(ratio.numerator), ratio.denominator) > 4:
         return None  # two whole numbers always have some ratio
     where = "everywhere" if len(gap.ranks) == size else "on each rank that is wrong"
     return Cause(likely=f"Exactly {ratio} times the expected value, {where}.", action=f"Look for a factor of {ratio}.")
 
 
 def _ratio(gap: Gap) -> Fraction | None:
-    """The one simple ratio of given to expected, in all numbers that differ; None where there is none."""
+    """Return the one simple ratio of given to expected in all numbers that differ, or None."""
     found: Fraction | None = None
     for expected, given in gap.pairs:
         expected_numbers, given_numbers = numbers(expected), numbers(given)
@@ -191,7 +191,7 @@ def _all_same(gap: Gap, values: tuple[Plain, ...]) -> bool:
 
 
 def _items(value: Plain) -> tuple[Plain, ...] | None:
-    """What stands at each place of a list, or in each row of a tensor."""
+    """Return the items of a list, or the rows of a tensor."""
     if isinstance(value, tuple):
         return value
     if not isinstance(value, Array) or not value.shape or not value.shape[0]:

@@ -1,8 +1,8 @@
-"""Plain data: what a solution gave, converted by the check itself, so that no object can judge its own case.
+"""Plain data: a solution's results, converted by the check itself, so that no object can influence its own verdict.
 
-`plain` turns a value into None, bools, numbers, strings, `Array`, tuples and dicts of them. Whatever else there is
-becomes an `Opaque`. It asks objects nothing: a `list` that lies about its length, or an `__eq__` that is always true,
-has no say.
+`plain` turns a value into None, bools, numbers, strings, `Array`, tuples and dicts of them. Everything else becomes an
+`Opaque`. It calls no methods of objects: a `list` that lies about its length, or an `__eq__` that is always true, has
+no effect.
 
 The functions that compare take the relative tolerance for floating-point numbers.
 """
@@ -20,7 +20,7 @@ Plain = Any
 """None, bool, int, float, str, `Array`, `Opaque`, or tuples and dicts of them."""
 
 Path = tuple[Any, ...]
-"""The indices and keys that lead from a value to something in it."""
+"""The indices and keys that lead from a value to a part of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Opaque:
-    """Something that a check cannot look into, such as a generator or a tensor's subclass."""
+    """A value that a check cannot inspect, such as a generator or a tensor's subclass."""
 
     type_name: str
 
@@ -50,8 +50,8 @@ _detach, _reshape, _to_list = torch.Tensor.detach, torch.Tensor.reshape, torch.T
 
 
 def plain(value: Any, depth: int = 0) -> Plain:
-    """A copy of `value` as plain data; a list becomes a tuple."""
-    kind = type(value)  # not isinstance, which believes what an object says of its class
+    """Return a copy of `value` as plain data; a list becomes a tuple."""
+    kind = type(value)  # not isinstance, which trusts an object's `__class__`
     if value is None or kind is bool:
         return value
     for scalar, copy in ((int, int.__pos__), (float, float.__pos__), (str, str.__str__)):
@@ -78,12 +78,12 @@ def _array(tensor: torch.Tensor) -> Array | Opaque:
 
 
 def same(expected: Plain, given: Plain, tolerance: float) -> bool:
-    """Whether `given` is `expected`, up to rounding. NaN is NaN; dtypes and shapes count."""
+    """Return whether `given` equals `expected`, up to rounding. NaN equals NaN; dtypes and shapes count."""
     return difference(expected, given, tolerance) is None
 
 
 def difference(expected: Plain, given: Plain, tolerance: float) -> Path | None:
-    """The way to the first place where the two differ; None where they are the same."""
+    """Return the path to the first difference, or None if there is none."""
     if isinstance(expected, tuple | dict) and type(expected) is type(given) and _keys(expected) == _keys(given):
         for key in _keys(expected):
             rest = difference(expected[key], given[key], tolerance)
@@ -94,14 +94,14 @@ def difference(expected: Plain, given: Plain, tolerance: float) -> Path | None:
 
 
 def at(value: Plain, path: Path) -> Plain:
-    """What lies at `path`; raises LookupError or TypeError where nothing does."""
+    """Return the part of `value` at `path`; raises LookupError or TypeError if there is none."""
     for key in path:
         value = value[key]
     return value
 
 
 def numbers(value: Plain) -> tuple[float, ...] | None:
-    """Every number in `value`, in order; None where there is anything but numbers in it."""
+    """Return every number in `value`, in order; None if it contains anything else."""
     if isinstance(value, Array):
         return value.numbers
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -113,7 +113,7 @@ def numbers(value: Plain) -> tuple[float, ...] | None:
 
 
 def leaves(value: Plain) -> Iterator[Plain]:
-    """`value`, and everything in it that is in a tuple or a dict."""
+    """Yield `value`, and everything in it that is in a tuple or a dict."""
     yield value
     if isinstance(value, tuple | dict):
         for key in _keys(value):
@@ -121,10 +121,10 @@ def leaves(value: Plain) -> Iterator[Plain]:
 
 
 def close(expected: tuple[float, ...], given: tuple[float, ...], tolerance: float) -> bool:
-    """Whether the numbers agree one by one.
+    """Return whether the numbers agree one by one.
 
-    What cancels leaves rounding errors behind that are large beside the small number that is left. So a difference
-    of a tenth of the tolerance is let pass; less where all expected numbers are small.
+    Cancellation leaves rounding errors that are large compared with the small result. So a difference of a tenth of the
+    tolerance is accepted; less if all expected numbers are small.
     """
     if len(expected) != len(given):
         return False

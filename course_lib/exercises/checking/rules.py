@@ -1,7 +1,7 @@
-"""What must hold besides equal results: rules over the calls that a solution makes and the bytes that it holds.
+"""Rules: requirements besides equal results, on the calls that a solution makes and the bytes that it holds.
 
-A rule is a function of a `Trial` that yields a `Finding` for each thing that breaks it. The makers here suffice for
-most exercises; a lesson file may hold a rule of its own.
+A rule is a function of a `Trial` that yields a `Finding` for each violation. The functions here make the rules of most
+exercises; a lesson file may define its own.
 
     rules=(only_calls("send", "recv"), at_most("send", 1))
 """
@@ -20,7 +20,7 @@ Rule = Callable[[Trial], Iterator[Finding]]
 
 
 def only_calls(*ops: str) -> Rule:
-    """No collective or message but `ops`, by their names in a `Call`: "send", "all_reduce", ..."""
+    """Return a rule that allows only the collectives and messages `ops`, by their names in a `Call`: "send", ..."""
 
     def rule(trial: Trial) -> Iterator[Finding]:
         other = {rank: sorted(counts.keys() - set(ops)) for rank, counts in _counts(trial).items()}
@@ -35,7 +35,7 @@ def only_calls(*ops: str) -> Rule:
 
 
 def at_most(op: str, count: int) -> Rule:
-    """At most `count` calls of `op` on each rank."""
+    """Return a rule that allows at most `count` calls of `op` on each rank."""
 
     def rule(trial: Trial) -> Iterator[Finding]:
         counts = {rank: counts[op] for rank, counts in _counts(trial).items()}
@@ -54,7 +54,7 @@ def at_most(op: str, count: int) -> Rule:
 
 
 def same_calls() -> Rule:
-    """The collectives and messages of the reference: the same kinds, as often, on each rank, in any order."""
+    """Return a rule that requires the reference's calls on each rank: the same kinds and numbers, in any order."""
 
     def rule(trial: Trial) -> Iterator[Finding]:
         yours, expected = _counts(trial), _counts(trial, expected=True)
@@ -71,12 +71,12 @@ def same_calls() -> Rule:
 
 
 def holds_no_more(category: str, at: str | None = None, *, slack: int = 0) -> Rule:
-    """No rank holds more of `category` than with the reference: for exercises that are `measured`.
+    """Return a rule that no rank holds more of `category` than with the reference, for exercises that are `measured`.
 
     Args:
         category: one of `meter.CATEGORIES`.
         at: the mark that the exercise's `trial` has set; by default the moment when it returns.
-        slack: bytes that another right solution may hold besides, such as padding.
+        slack: additional bytes that a right solution may hold, such as padding.
     """
 
     def rule(trial: Trial) -> Iterator[Finding]:

@@ -1,18 +1,18 @@
-"""Plain data in few words."""
+"""Short texts for plain data, for findings and their tables."""
 
 from __future__ import annotations
 
 from .plain import Array, Plain, difference, same
 
 _SHOWN = 8
-"""Items of a tensor or a list that are shown."""
+"""The number of items of a tensor or a list that are shown."""
 
 _LONGEST = 72
-"""Characters of a text that are shown."""
+"""The number of characters of a text that are shown."""
 
 
 def kind(value: Plain) -> str:
-    """What sort of thing `value` is: `a float32 tensor of shape [4]`, `a list of 3`, `None`."""
+    """Return the kind of `value`: `a float32 tensor of shape [4]`, `a list of 3`, `None`."""
     if isinstance(value, tuple):
         return f"a list of {len(value)}"
     names = {bool: "True or False", int: "a number", float: "a number", str: "a string", dict: "a dict"}
@@ -20,7 +20,7 @@ def kind(value: Plain) -> str:
 
 
 def short(value: Plain, *, start: int = 0, digits: int = 6) -> str:
-    """`value` on one line; of a long tensor or string, the part that begins at item `start`."""
+    """Return `value` on one line; of a long tensor or string, the part that begins at item `start`."""
     if isinstance(value, Array):
         text = _array(value, start, digits)
     elif isinstance(value, tuple):
@@ -36,7 +36,7 @@ def short(value: Plain, *, start: int = 0, digits: int = 6) -> str:
 
 
 def pair(expected: Plain, given: Plain, tolerance: float) -> tuple[str, str]:
-    """Both on one line each: in the same words where they are the same, in other words where they are not."""
+    """Return both on one line each: the same text if they are the same, different texts if they differ."""
     if same(expected, given, tolerance):
         return short(expected), short(expected)
     start = _start(expected, given, tolerance)
@@ -48,7 +48,7 @@ def pair(expected: Plain, given: Plain, tolerance: float) -> tuple[str, str]:
 
 
 def _start(expected: Plain, given: Plain, tolerance: float) -> int:
-    """Where to begin, so that the first difference is in view."""
+    """Return the item to begin with, so that the first difference is visible."""
     if isinstance(expected, str) and isinstance(given, str):
         unlike = (i for i, (a, b) in enumerate(zip(expected, given, strict=False)) if a != b)
         return max(0, next(unlike, min(len(expected), len(given))) - _LONGEST // 2)

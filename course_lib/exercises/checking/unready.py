@@ -1,4 +1,4 @@
-"""What is known before a solution runs: that it was not attempted, or cannot be called as the exercise calls it."""
+"""Checks before a solution runs: was it attempted, and can the exercise call it?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def unattempted(solution: Any, stub: Solution) -> bool:
-    """Whether `solution` is the stub as it came, or has an empty body. Comments and docstrings do not count."""
+    """Return whether `solution` is the unchanged stub, or has an empty body. Comments and docstrings do not count."""
     code = getattr(solution, "__code__", None)
     return isinstance(code, CodeType) and _does(code) in (_does(stub.__code__), _does(_empty.__code__))
 
@@ -24,10 +24,10 @@ def _empty() -> None:
 
 
 def _does(code: CodeType) -> list[tuple[str, Any]]:
-    """What a function does, step by step, without its place in the file.
+    """Return a function's instructions, without its position in the file.
 
-    The compiler gives a call on a module another opcode where the module is imported in the same file, as it is here
-    and is not in a notebook's cell; and other jump targets then.
+    The compiler uses a different opcode for a call on a module that is imported in the same file, as here and unlike in
+    a notebook's cell, and then different jump targets.
     """
     steps = []
     for step in dis.get_instructions(code):
@@ -40,7 +40,7 @@ def _does(code: CodeType) -> list[tuple[str, Any]]:
 
 
 def misfit(solution: Any, stub: Solution) -> Finding | None:
-    """Why `solution` cannot be called as the exercise calls it; None where it can."""
+    """Return why `solution` cannot be called as the exercise calls it, or None."""
     parameters = inspect.signature(stub).parameters.values()
     signature = f"{stub.__name__}({', '.join(parameter.name for parameter in parameters)})"
     if not callable(solution):
