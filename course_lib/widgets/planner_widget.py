@@ -101,8 +101,7 @@ class PlannerWidget(VBox):
             self._show(alert)
 
     def _show(self, message: Callable[..., str]) -> None:
-        """Draw the plan, and show whether it fits as a `message`: a note, or an alert, which screen readers read
-        out."""
+        """Draw the plan. Show whether it fits as a `message`: a note, or an alert, which screen readers read out."""
         machine = HARDWARE[self.fields["hardware"].value]
         try:
             chosen = self.plan
