@@ -28,7 +28,7 @@ from ..rank_threads import interrupts, one_process, process_state, stopping
 from ..run import Outcome
 from ..torch_hooks import gloo
 from .coordinator import ThreadCoordinator
-from .open_files import Promise, connections
+from .open_files import make_room
 from .rank import Rank
 
 MAX_RANKS = 64
@@ -66,11 +66,10 @@ class Simulated:
             return self._run(Copies(fn, args, kwargs), timeout, size_of, late)
 
     def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Outcome:
-        with connections.of_a_run() as promise:
-            promise(self._world_size, self._world_size * (self._world_size - 1))
-            coordinator = ThreadCoordinator(self._world_size)
-            ranks = _ranks(coordinator, copies, size_of, promise)
-            reports = _run_loop(coordinator, ranks, timeout, late, measured=size_of is not None)
+        make_room(self._world_size)
+        coordinator = ThreadCoordinator(self._world_size)
+        ranks = _ranks(coordinator, copies, size_of)
+        reports = _run_loop(coordinator, ranks, timeout, late, measured=size_of is not None)
         outputs = [rank.rank_state.output for rank in ranks]
         if (fault := coordinator.fault) is not None:
             if fault.kind == "interrupted":
@@ -87,11 +86,9 @@ class Simulated:
         )
 
 
-def _ranks(
-    coordinator: ThreadCoordinator, copies: Copies, size_of: Callable[[int], int] | None, promise: Promise
-) -> list[Rank]:
+def _ranks(coordinator: ThreadCoordinator, copies: Copies, size_of: Callable[[int], int] | None) -> list[Rank]:
     store = dist.HashStore()
-    ranks = [Rank(rank, coordinator, copies, store, promise) for rank in range(coordinator.world_size)]
+    ranks = [Rank(rank, coordinator, copies, store) for rank in range(coordinator.world_size)]
     if size_of is not None:
         meters: WeakSet[MemoryMeter] = WeakSet()  # weak, for each of them knows all
         for rank in ranks:

@@ -21,15 +21,13 @@ from ..rank_threads.rank_state import RankState
 from ..rank_threads.stopping import Stoppable
 from ..torch_hooks import interposer, private
 from .coordinator import ThreadCoordinator
-from .open_files import Promise
+from .open_files import make_room
 
 
 class Rank(Stoppable):
     """One rank: its thread, its streams and, afterwards, what it returned or raised."""
 
-    def __init__(
-        self, rank: int, coordinator: ThreadCoordinator, copies: Copies, store: dist.Store, promise: Promise
-    ) -> None:
+    def __init__(self, rank: int, coordinator: ThreadCoordinator, copies: Copies, store: dist.Store) -> None:
         super().__init__(name=f"rank {rank}")
         self.rank = rank
         self.coordinator = coordinator
@@ -42,7 +40,6 @@ class Rank(Stoppable):
         self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
         self._copies = copies
         self._store = store
-        self._promise = promise
         self._threads = max(1, torch.get_num_threads() // coordinator.world_size)
 
     # -- the interposer of this thread: see interposer.Interposer ---------------------------------------------------
@@ -63,7 +60,7 @@ class Rank(Stoppable):
             return result
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
-        self._promise(len(ranks), len(ranks) - 1)  # by each member, and all of them meet before the first connects
+        make_room(len(ranks))
         with self.shielded():
             self.coordinator.new_group(self.rank, group_name, ranks)
 
