@@ -38,13 +38,10 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
         return None
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield every tensor in `value` and in its nested lists, tuples and mappings."""
+def tensors_in(value: Any, containers: tuple[int, ...] = ()) -> Iterator[Tensor]:
+    """Yield every tensor in `value` and in its nested lists, tuples and mappings; `containers` are those around it."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, Mapping):
-        for item in list(value.values()):
-            yield from tensors_in(item)
+    elif isinstance(value, list | tuple | Mapping) and id(value) not in containers:  # a list may contain itself
+        for item in list(value.values()) if isinstance(value, Mapping) else value:
+            yield from tensors_in(item, (*containers, id(value)))

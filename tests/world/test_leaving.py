@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World, zero
-from course_lib.world.rank_threads import process_state
 from course_lib.world.torch_hooks.gloo import loopback
 
 
@@ -92,22 +91,17 @@ def test_the_collector_leaves_older_objects_out_during_a_run_alone():
     assert gc.get_freeze_count() == 0
 
 
-def test_what_earlier_runs_left_in_cycles_is_collected_once_runs_have_taken_so_long():
-    class Node:
-        pass
+def test_what_ranks_left_in_cycles_is_gone_after_the_run():
+    def leave_a_cycle():
+        cycle: list[object] = [torch.nn.Bilinear(1, 1, 1)]
+        cycle.append(cycle)
 
-    node = Node()
-    node.itself, gone = node, weakref.ref(node)
-    del node
-    collector = process_state._Collector()
-    with collector.on_new_objects():
-        pass
-    assert gone() is not None
-    collector._ran = 0.2 / collector.SHARE
-    with collector.on_new_objects():
-        gc.collect()
-        assert gone() is not None
-    assert gone() is None and collector._ran == 0
+    gc.disable()
+    try:
+        World(2).run(leave_a_cycle)
+    finally:
+        gc.enable()
+    assert not any(type(thing) is torch.nn.Bilinear for thing in gc.get_objects())
 
 
 def test_an_engine_that_is_dropped_is_gone():

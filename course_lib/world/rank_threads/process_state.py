@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -44,44 +42,20 @@ def _process_settings_kept() -> Iterator[None]:
         sys.stdout, sys.stderr = stdout, stderr
 
 
-class _Collector:
-    """Python's garbage collector, which looks at what ranks make, and at nothing else until they are done.
+@contextmanager
+def _new_objects_collected() -> Iterator[None]:
+    """Let Python's garbage collector look only at what ranks make, and collect that at the end.
 
-    All that a kernel with torch holds takes it 0.2 s, which every failed run would pay: see `simulated._close`. What
-    earlier runs have left in cycles is collected between runs, in `SHARE` of the time that they took; and what C's
-    allocator keeps for threads that are gone is given back to the system.
+    All objects of a kernel with torch take it 0.2 s, and every failed run collects: see `simulated.backend`.
     """
-
-    SHARE = 0.1
-
-    def __init__(self) -> None:
-        self._ran = 0.0  # seconds of runs since everything was collected
-        self._cost = 0.2  # seconds that this took
-
-    @contextmanager
-    def on_new_objects(self) -> Iterator[None]:
-        if gc.get_freeze_count():  # somebody else's doing
-            yield
-            return
-        began = time.monotonic()
-        gc.freeze()
-        try:
-            yield
-        finally:
-            gc.unfreeze()
-            ended = time.monotonic()
-            self._ran += ended - began
-            if self._ran * self.SHARE >= self._cost:
-                gc.collect()
-                _give_back()
-                self._ran, self._cost = 0.0, time.monotonic() - ended
-
-
-def _give_back() -> None:
-    with suppress(AttributeError, TypeError):  # it is glibc's own, and Windows has no library without a name
-        ctypes.CDLL(None).malloc_trim(0)
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.unfreeze()
 
 
 _process_settings = SharedContext(_process_settings_kept)
-_collector = SharedContext(_Collector().on_new_objects)
+_collector = SharedContext(_new_objects_collected)
 _meters_told = SharedContext(measured.meters_told)
