@@ -28,7 +28,12 @@ TORCH_SEED = 67280421310721
 OUTPUT_LIMIT = 1_000_000
 """Characters kept of what one rank prints; what comes after is counted and dropped."""
 
-_thread = threading.local()
+
+class _Local(threading.local):
+    rank_state: RankState | None = None
+
+
+_thread = _Local()
 _sleep = time.sleep
 
 
@@ -98,7 +103,7 @@ class RankState:
     @contextmanager
     def own(self) -> Iterator[None]:
         """Make these the streams of the calling thread."""
-        before = getattr(_thread, "streams", None)
+        before = _thread.rank_state
         _thread.rank_state = self
         try:
             yield
@@ -126,7 +131,7 @@ class _EnvironOfThread(MutableMapping[str, str]):
         self._process_environ = process_environ
 
     def _mine(self) -> MutableMapping[str, str]:
-        rank_state: RankState | None = getattr(_thread, "streams", None)
+        rank_state = _thread.rank_state
         return self._process_environ if rank_state is None else rank_state.environ
 
     def __getitem__(self, name: str) -> str:
@@ -158,11 +163,11 @@ class _TextOf:
         self._name, self._process_stream = name, process_stream
 
     def write(self, text: str) -> int:
-        rank_state: RankState | None = getattr(_thread, "streams", None)
+        rank_state = _thread.rank_state
         return int((self._process_stream if rank_state is None else rank_state.text[self._name]).write(text))
 
     def close(self) -> None:
-        rank_state: RankState | None = getattr(_thread, "streams", None)
+        rank_state = _thread.rank_state
         if rank_state is None:
             self._process_stream.close()
         else:
@@ -181,7 +186,7 @@ def _function_of(process_function: Callable[..., Any], stream: str, name: str) -
     """Stands in for a function of `random`, `numpy.random` or `time`: the same method of the rank's own stream."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        rank_state = getattr(_thread, "streams", None)
+        rank_state = _thread.rank_state
         if rank_state is None:
             return process_function(*args, **kwargs)
         return getattr(getattr(rank_state, stream) if stream else rank_state, name)(*args, **kwargs)
@@ -193,7 +198,7 @@ def _redirected(process_enter: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Stands in for `__enter__` of `redirect_stdout` and `redirect_stderr`, which would redirect all ranks."""
 
     def enter(redirect: Any) -> Any:
-        rank_state: RankState | None = getattr(_thread, "streams", None)
+        rank_state = _thread.rank_state
         if rank_state is None:
             return process_enter(redirect)
         redirect._old_targets.append(rank_state.text[redirect._stream])
@@ -207,7 +212,7 @@ def _redirected_back(process_exit: Callable[..., Any]) -> Callable[..., Any]:
     """Stands in for their `__exit__`."""
 
     def leave(redirect: Any, *error: Any) -> None:
-        rank_state: RankState | None = getattr(_thread, "streams", None)
+        rank_state = _thread.rank_state
         if rank_state is None:
             process_exit(redirect, *error)
         else:
