@@ -6,8 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import capstone, costs, data_parallel, memory, precision, production, ranks, zero1, zero2, zero3
-from .checking import start
+from . import capstone, costs, data_parallel, memory, precision, production, ranks, start, zero1, zero2, zero3
 from .declare import Exercise
 
 LESSONS = (

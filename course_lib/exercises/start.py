@@ -7,9 +7,9 @@ import random
 import torch
 import torch.distributed as dist
 
-from ...quizzes import Choice, Numeric, Option, Question, Quiz, register
-from ...quizzes import Mistake as Misreading
-from ..declare import Case, Exercise, Mistake
+from ..quizzes import Choice, Numeric, Option, Question, Quiz, register
+from ..quizzes import Mistake as Misreading
+from .declare import Case, Exercise, Mistake
 
 
 def first() -> int:
@@ -183,7 +183,7 @@ QUIZ = register(
                         ),
                         Option(
                             text="The rank is started again",
-                            feedback="Nothing is repeated. You mend the line, then run the cell again.",
+                            feedback="Nothing is repeated. You fix the line and run the cell again.",
                         ),
                     ),
                 ),

@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import CourseError, json_trouble
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-QUIZZES = Path(__file__).resolve().parents[1] / "exercises"
+EXERCISES = Path(__file__).resolve().parents[1] / "exercises"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def named(source: str, function: str) -> list[str]:
 
 def questions(quiz: str) -> tuple[str, ...]:
     """The ids of the questions of a quiz, in order; none where the course has no such quiz."""
-    paths = (QUIZZES / quiz / "quiz.py", QUIZZES / f"{quiz}.py")
+    paths = (EXERCISES / quiz / "quiz.py", EXERCISES / f"{quiz}.py")
     calls = [call for path in paths if path.is_file() for call in _calls(path.read_text("utf-8"), "Question")]
     return tuple(ast.literal_eval(word.value) for call in calls for word in call.keywords if word.arg == "id")
 
