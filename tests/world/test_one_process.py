@@ -38,13 +38,12 @@ def test_two_simulated_ranks_cannot_be_profiled_at_once_and_the_next_one_can():
     assert list(world.run(profile_one)) == [None, True, None]
 
 
-def test_a_profiler_that_is_never_stopped_ends_with_its_rank():
-    def start():
-        if dist.get_rank() == 1:
-            profile(activities=[ProfilerActivity.CPU]).start()
-
-    World(2).run(start)
-    assert list(World(1).run(profiled)) == [True]
+def test_a_rank_cannot_be_profiled_within_a_profile_of_the_kernel():
+    with (
+        profile(activities=[ProfilerActivity.CPU]),
+        pytest.raises(RankError, match="torch's profiler is running on MainThread, and simulated ranks share"),
+    ):
+        World(1).run(profiled)
 
 
 @pytest.mark.slow

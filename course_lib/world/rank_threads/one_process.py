@@ -20,17 +20,17 @@ from ..torch_hooks.patching import Replacement, SharedContext, replaced
 
 
 class _OneProfiler:
-    """The thread that torch's profiler runs on. A thread that has ended without stopping it holds up nobody."""
+    """The thread that torch's profiler runs on."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.current_thread() if torch.autograd._profiler_enabled() else None
 
     def starting(self, prepare: Callable[..., None]) -> Callable[..., None]:
         def start(*args: Any, **kwargs: Any) -> None:
             me = threading.current_thread()
             with self._lock:
-                if self._thread not in (None, me) and self._thread.is_alive():
+                if self._thread not in (None, me):
                     raise CourseError(
                         f"torch's profiler is running on {self._thread.name}, and simulated ranks share one process, "
                         "which can run only one. Profile one rank at a time, or give each rank a process: "
