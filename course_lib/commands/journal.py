@@ -45,6 +45,8 @@ class Entry:
 def install(path: str) -> None:
     """Write a line to the file at `path` after every run of this process, except dry runs, which take no time."""
 
+    Path(path).touch()
+
     def note(function: str, world: World, run: Run) -> None:
         if world.backend != "dryrun":
             with Path(path).open("a", encoding="utf-8") as file:
@@ -55,7 +57,7 @@ def install(path: str) -> None:
 
 def read(path: Path) -> Iterator[Entry]:
     """Yield the entries of a file, in order; none if nothing ran."""
-    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+    for line in path.read_text("utf-8").splitlines():
         fields = json.loads(line)
         yield Entry(**fields | {"collectives": tuple(Collective(**one) for one in fields["collectives"])})
 

@@ -124,7 +124,7 @@ def _execute(notebook: nbformat.NotebookNode, world: str) -> tuple[str, list[jou
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "journal"
         environment = os.environ | {"COURSE_HOME": scratch, "COURSE_WORLD": world}
-        installed = f"from course_lib.commands import journal; journal.install({str(file)!r})"
+        installed = f"import course_lib.commands.journal as _journal; _journal.install({str(file)!r}); del _journal"
         failed = ""
         try:
             client = NotebookClient(notebook, kernel_name="python3", timeout=CELL_SECONDS)
@@ -134,6 +134,8 @@ def _execute(notebook: nbformat.NotebookNode, world: str) -> tuple[str, list[jou
             failed = f"{error.ename}: {error.evalue}"
         except (CellTimeoutError, DeadKernelError) as error:
             failed = str(error)
+        if not file.exists():
+            return failed or "its kernel could not install the journal", []
         return failed, list(journal.read(file))
 
 

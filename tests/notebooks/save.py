@@ -44,9 +44,10 @@ def save(path: Path) -> None:
 def fold_answers(notebook: NotebookNode) -> None:
     """Fold the outputs that answer predictions. JupyterLab unfolds an output when its cell is run."""
     for cell in notebook.cells:
-        cell.metadata.pop("jupyter", None)
+        if cell.metadata.get("jupyter", {}).pop("outputs_hidden", None) and not cell.metadata["jupyter"]:
+            del cell.metadata["jupyter"]
     for cell in answers(notebook.cells):
-        cell.metadata["jupyter"] = {"outputs_hidden": True}
+        cell.metadata.setdefault("jupyter", {})["outputs_hidden"] = True
         cell.outputs.insert(0, new_output("display_data"))  # a fold shows the first line of the first output
 
 

@@ -187,6 +187,13 @@ def test_the_state_of_the_widget_holds_no_answer(widget: QuizWidget) -> None:
     assert [secret for secret in secrets() if secret in state] == []
 
 
+def test_one_thread_handles_a_whole_quiz_also_after_try_again(widget: QuizWidget) -> None:
+    pick(widget.cards[0], "A quarter of the sum")
+    widget.cards[0].again_button.click()
+    widget.cards[2].again_button.click()
+    assert all(model.comm._reply_subshell_for is None for model in all_models(widget))
+
+
 def all_models(widget: Widget) -> list[Widget]:
     return [widget, *(model for child in getattr(widget, "children", ()) for model in all_models(child))]
 

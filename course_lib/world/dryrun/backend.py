@@ -139,7 +139,7 @@ def _told(kind: str, report: RankReport, world_size: int, timeout: float) -> str
     if report.raised is not None:
         source_line, advice = (
             report.raised.source_line,
-            advice_for(report.raised.message) or "mend that line, then run it again.",
+            advice_for(report.raised.message) or "fix that line and run it again.",
         )
         headline = f"{who} raised {report.raised}"
         if report.raised.type == NoNumbers.__name__:

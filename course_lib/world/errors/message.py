@@ -83,8 +83,8 @@ def _raised(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tupl
     if len(same) == len(reports) > 1:
         headline = f"{who(same, len(reports))} raised {report.raised}"
     waiting = any(r.call for r in reports)
-    consequence = " The other ranks were stopped: they would have waited for it for ever." if waiting else ""
-    advice = advice_for(report.raised.message) or "mend that line, then run the cell again."
+    consequence = " The other ranks were stopped: they would have waited for it forever." if waiting else ""
+    advice = advice_for(report.raised.message) or "fix that line and run the cell again."
     return headline, advice + consequence
 
 
@@ -137,7 +137,7 @@ def _mismatch(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tu
 def _refused(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
     return (
         f"gloo refused the {fault.calls[fault.ranks[0]].name} of {who(fault.ranks, len(reports))}: {fault.detail}",
-        "mend the arguments of that call. gloo, the backend of this world, takes fewer shapes and dtypes than NCCL.",
+        "fix the arguments of that call. gloo, the backend of this world, takes fewer shapes and dtypes than NCCL.",
     )
 
 
