@@ -191,7 +191,8 @@ def test_one_thread_handles_a_whole_quiz_also_after_try_again(widget: QuizWidget
     pick(widget.cards[0], "A quarter of the sum")
     widget.cards[0].again_button.click()
     widget.cards[2].again_button.click()
-    assert all(model.comm._reply_subshell_for is None for model in all_models(widget))
+    for card in widget.cards:
+        assert all(model.comm._reply_subshell_for is None for model in all_models(card))
 
 
 def all_models(widget: Widget) -> list[Widget]:
