@@ -1,6 +1,6 @@
-"""Where ranks run.
+"""Worlds: run one function on several ranks of `torch.distributed`, and report why a run failed.
 
-`World.run` calls a function on every rank; `Run` is what came of it; `RankError` tells what went wrong.
+`World.run` calls the function on every rank. It returns a `Run`, or raises a `RankError`.
 """
 
 from .collectives.call import Call

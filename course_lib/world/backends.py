@@ -1,4 +1,4 @@
-"""The table of backends: what makes one, by name. Each is imported when a world first asks for it."""
+"""The table of backends, by name. A backend's module is imported when a world first uses that backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """Where the ranks of one world live."""
+    """The place where the ranks of one world live."""
 
     def run(
         self,
@@ -33,25 +33,26 @@ class Backend(Protocol):
         Args:
             fn, args, kwargs: what each rank calls.
             timeout: seconds after which ranks are stopped.
-            size_of: how memory is counted: how many bytes the allocator gives for how many that are asked for. If
-                None, it is not measured. A function of a module, so that it reaches other processes by its name.
+            size_of: how memory is counted: maps the bytes that a tensor needs to the bytes that the allocator gives.
+                None: memory is not measured. It must be a function of a module, because other processes look it up by
+                name.
 
         Raises:
-            RankError: a rank failed, or the time limit of `timeout` seconds passed.
+            RankError: a rank failed, or the run took longer than `timeout` seconds.
             KeyboardInterrupt: the run was interrupted.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What a world was asked to be.
+    """The arguments of a world, as they were passed.
 
     Attributes:
-        world_size: how many ranks, as it was given; whether so many can be is for the backend to say.
-        rank: for a dry run, the rank that is shown; None where it was left out.
+        world_size: number of ranks. The backend checks it.
+        rank: for a dry run, the rank that runs; None if the argument was left out.
         share_gpu: for NCCL, several ranks may share a GPU.
-        gpus: how many GPUs of a machine there are to use; None for all of them.
-        cluster: an `ipyparallel.Client` of the machines that ranks are to be on; None for this one.
+        gpus: the most GPUs of a machine to use; None for all of them.
+        cluster: an `ipyparallel.Client` of the machines to run on; None for this machine.
     """
 
     world_size: int
@@ -63,17 +64,17 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A backend of the table.
+    """A row of the table.
 
     Attributes:
-        make: makes one. Raises a CourseError if the choice cannot be had.
-        streams: it shows by itself what ranks print, while they run; of others, the world shows it at the end.
-        told: what is told of its outcome.
+        make: returns a backend. Raises a CourseError if this choice is impossible.
+        streams: the backend shows the ranks' output while they run. Otherwise the world shows it after the run.
+        run_class: makes the `Run` from the backend's outcome.
     """
 
     make: Callable[[Choice], Backend]
     streams: bool = False
-    told: Callable[[Any], Run] = Run
+    run_class: Callable[[Any], Run] = Run
 
 
 def _simulated(choice: Choice) -> Backend:
@@ -125,17 +126,17 @@ BACKENDS = {
     "simulated": Entry(make=_simulated),
     "processes": Entry(make=_processes, streams=True),
     "nccl": Entry(make=_nccl, streams=True),
-    "dryrun": Entry(make=_dryrun, streams=True, told=_one_rank),
+    "dryrun": Entry(make=_dryrun, streams=True, run_class=_one_rank),
 }
 
 
 def chosen(
     world_size: int, *, backend: str | None, rank: int | None, share_gpu: bool, cluster: Any
 ) -> tuple[str, Entry, Backend]:
-    """The backend that the arguments of `World` and `$COURSE_WORLD` ask for: its name, its entry, and one of it.
+    """Return the backend that the arguments of `World` and `$COURSE_WORLD` choose: its name, its entry and the backend.
 
     Raises:
-        CourseError: there is no such backend, or it cannot be had like this.
+        CourseError: the backend does not exist, or cannot run with these arguments.
     """
     asked = backend if backend is not None else os.environ.get("COURSE_WORLD") or "simulated"
     matched = re.fullmatch(r"([a-z]+)(?::([1-9][0-9]*))?", asked) if isinstance(asked, str) else None

@@ -1,4 +1,4 @@
-"""Each rank works on its own copy of a function and of all that it uses, as a process would."""
+"""Copies of a function and of everything it uses, one for each rank: processes share no memory either."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ _SHARED = (
     queue.Queue,
     queue.SimpleQueue,
 )
-"""What cannot be copied and is there to be shared between threads."""
+"""Types that cannot be copied. Threads share objects of these types."""
 
-# cloudpickle copies the globals that a function reads. It misses those that only the body of a class in the function
-# reads, such as a decorator or a type annotation: Python reads them with instructions of their own.
+# cloudpickle copies the globals that a function reads. It misses globals that only a class body in the function reads,
+# such as a decorator or a type annotation: Python reads these with different instructions.
 cloudpickle.cloudpickle.GLOBAL_OPS += tuple(
     dis.opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap
 )
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """A function with its arguments, as bytes for `unpack` in any process.
+    """Return a function with its arguments as bytes, which `unpack` reads in any process.
 
-    Functions and classes of a notebook travel with the variables that they read; functions of imported modules
-    travel by name.
+    Functions and classes of a notebook travel with the variables that they read. Functions of imported modules travel
+    by name.
 
     Raises:
-        CourseError: something that the function uses cannot be copied; the text names it.
+        CourseError: the function uses something that cannot be copied. The message names it.
     """
     return _packed(fn, args, kwargs, share=lambda _: None)
 
 
 def unpack(packed: bytes, shared: Sequence[Any] = ()) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """A new copy of function, arguments and keyword arguments."""
+    """Return a new copy of the function, its arguments and its keyword arguments."""
     copy: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = _Unpickler(packed, shared).load()
     return copy
 
 
 def largest(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, int]:
-    """What takes the most bytes of all that `fn` uses: its name, and how many."""
+    """Return the name and the size in bytes of the largest object that `fn` uses."""
     sizes = {label: len(_dump(value, lambda _: None)) for label, value in _used(fn, args, kwargs).items()}
     return max(sizes.items(), key=lambda item: item[1], default=("the function itself", 0))
 
 
 class Copies:
-    """A function with its arguments, packed once and unpacked for each rank of this process; locks are shared.
+    """A function with its arguments, packed once and unpacked for each rank of this process. The ranks share locks.
 
     Raises:
-        CourseError: something that the function uses cannot be copied; the text names it.
+        CourseError: the function uses something that cannot be copied. The message names it.
     """
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ class Copies:
         self._packed = _packed(fn, args, kwargs, self._share)
 
     def unpack(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """A new copy of function, arguments and keyword arguments."""
+        """Return a new copy of the function, its arguments and its keyword arguments."""
         return unpack(self._packed, self._shared)
 
     def _share(self, value: Any) -> int | None:
@@ -121,9 +121,10 @@ def _dump(value: Any, share: _Share) -> bytes:
 
 
 def _submodules(code: CodeType, used: Iterable[Any]) -> list[Any]:
-    """The imported submodules that `code` reaches through the packages among `used`.
+    """Return the imported submodules that `code` reaches through the packages among `used`.
 
-    cloudpickle's own function reads all of `sys.modules` for each package: a millisecond, once torch is there.
+    cloudpickle's own function reads all of `sys.modules` for each package, which takes a millisecond once torch is
+    loaded.
     """
     found = []
     packages = [value.__name__ for value in used if isinstance(value, ModuleType) and value.__package__]

@@ -1,4 +1,4 @@
-"""The learner's code: which line a rank is at, and its exceptions as text."""
+"""The learner's code: find the line that a rank is at, and turn exceptions into text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LIBRARY = tuple(
     }
 )
 _WORLD = os.path.join(os.path.dirname(__file__), "")
-_CHECK = os.path.join(os.path.dirname(_WORLD[:-1]), "exercises", "checking", "observe.py")  # it calls solutions
+_CHECK = os.path.join(os.path.dirname(_WORLD[:-1]), "exercises", "checking", "observe.py")  # calls solutions
 _INTERNAL = (_WORLD, _CHECK, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
 
 
@@ -44,7 +44,7 @@ class SourceLine:
 
     @property
     def source(self) -> str:
-        """The line's text, without its indentation; empty where the source is not known."""
+        """Return the line's text without indentation; empty if the source is unknown."""
         return linecache.getline(self.filename, self.line).strip()
 
     def __str__(self) -> str:
@@ -52,22 +52,22 @@ class SourceLine:
 
 
 def is_learners(code: CodeType) -> bool:
-    """Whether `code` was written by the learner: not by torch, by this course or by another library."""
+    """Return whether the learner wrote `code`, and not torch, this course or another library."""
     return _is_learners(code.co_filename, code.co_name)
 
 
 def is_learners_file(filename: str) -> bool:
-    """Whether the code in `filename` was."""
+    """Return whether `filename` is the learner's, and not a library's."""
     return not filename.startswith(_LIBRARY) and not filename.startswith("<frozen")
 
 
 def _is_learners(filename: str, function: str) -> bool:
-    # A text that is executed, as a dataclass does to make its methods, has no line that could be shown.
+    # Code that is executed from a string, such as a dataclass's methods, has no line to show.
     return is_learners_file(filename) and (filename, function) != ("<string>", "<module>")
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported on the stack of `frame`."""
+    """Return whether a module is being imported on the stack of `frame`."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -76,16 +76,16 @@ def importing(frame: FrameType | None) -> bool:
 
 
 def learner_line() -> SourceLine:
-    """The innermost line of the learner's on the stack of the caller."""
+    """Return the innermost line of the learner's code on the caller's stack."""
     caller = sys._getframe(1)
     return source_line_on(caller) or _source_line(caller)
 
 
 def source_line_on(frame: FrameType) -> SourceLine | None:
-    """The same on the stack of `frame`; None where only what runs ranks is there, before the function or after it.
+    """Return the innermost line of the learner's code on the stack of `frame`.
 
-    Code of a library that calls itself (a reference solution, say) has no line of the learner's; then it is the
-    outermost line.
+    Library code that runs without the learner's (a reference solution) has no such line: return its outermost line.
+    Return None if the stack holds only the code that runs ranks.
     """
     outermost: FrameType | None = None
     walker: FrameType | None = frame
@@ -99,13 +99,13 @@ def source_line_on(frame: FrameType) -> SourceLine | None:
 
 
 def source_line_of(thread: threading.Thread) -> SourceLine | None:
-    """The same on the stack of another thread; None, too, where it has ended."""
+    """Return the learner's line on another thread's stack; None if there is none or the thread has ended."""
     frame = stack_of(thread)
     return None if frame is None else source_line_on(frame)
 
 
 def stack_of(thread: threading.Thread) -> FrameType | None:
-    """The innermost frame of another thread; None where it has ended."""
+    """Return the innermost frame of another thread; None if it has ended."""
     return sys._current_frames().get(thread.ident or -1)
 
 
@@ -116,8 +116,10 @@ _FRAME = re.compile(
 
 
 def source_line_in_dump(dump: str) -> SourceLine | None:
-    """The innermost line of the learner's in what C wrote of a stack, innermost frame first: `faulthandler` of a
-    thread, or pybind11 of an exception that went through C++."""
+    """Return the learner's innermost line in a stack that native code printed, innermost frame first.
+
+    `faulthandler` prints the stack of a thread, and pybind11 that of an exception that passed through C++.
+    """
     for frame in _FRAME.finditer(dump):
         if _is_learners(frame["filename"], frame["function"]):
             return SourceLine(filename=frame["filename"], line=int(frame["line"]), function=frame["function"])
@@ -125,9 +127,9 @@ def source_line_in_dump(dump: str) -> SourceLine | None:
 
 
 def called_from_python() -> bool:
-    """Whether the collective that is being made came through a function of `torch.distributed`.
+    """Return whether the current collective came through a function of `torch.distributed`.
 
-    If so, the caller gets its Work. If not, torch's C++ made it and waits for it by itself, unseen.
+    If so, the caller gets its Work. If not, torch's C++ made the call and waits for it internally.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_WORLD):
@@ -140,7 +142,7 @@ def _source_line(frame: FrameType) -> SourceLine:
 
 
 def _file_label(filename: str) -> str:
-    """`cell [5], ` for a notebook's cell, `train.py ` for a file."""
+    """Return `cell [5], ` for a notebook's cell, `train.py ` for a file."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None:
@@ -151,18 +153,18 @@ def _file_label(filename: str) -> str:
 
 
 LINE_LIMIT = 500
-"""Characters shown of each line of an exception's text."""
+"""The most characters shown of each line of an exception's text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorReport:
-    """An exception of one rank, as text: a kept traceback would keep the rank's groups and tensors alive.
+    """An exception of one rank, as text: keeping the traceback would keep the rank's groups and tensors alive.
 
     Attributes:
         type: name of the exception's class.
         message: its text.
-        site: the innermost line of the learner's.
-        traceback: the whole of it, library frames included.
+        source_line: the learner's innermost line.
+        traceback: the full traceback, library frames included.
     """
 
     type: str
@@ -172,10 +174,10 @@ class ErrorReport:
 
     @staticmethod
     def of(error: BaseException) -> ErrorReport:
-        """The record of `error`, which can be dropped afterwards."""
+        """Return the report of `error`."""
         cause = error.__cause__
-        shown = cause if isinstance(cause, CourseError) else error  # torch's pipeline() raises an error of its own
-        message, _, stack = _text(shown).partition("\n\nAt:\n")  # of one that was raised in a callback, by pybind11
+        shown = cause if isinstance(cause, CourseError) else error  # torch's pipeline() wraps errors
+        message, _, stack = _text(shown).partition("\n\nAt:\n")  # pybind11 appends the stack of a callback
         return ErrorReport(
             type=type(shown).__name__,
             message=message,
@@ -192,12 +194,12 @@ class ErrorReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Unfinished:
-    """An exception that a thread is not through with: it is in an `except`, a `finally`, or on its way out of a `with`.
+    """An exception that a thread is still handling, in an `except`, a `finally` or the exit of a `with`.
 
     Attributes:
         type: name of the exception's class.
-        text: the first line of what it says; empty where only code of its own, or of what it was made with, could tell.
-        site: the innermost line of the learner's.
+        text: the first line of its text; empty if only custom code could produce the text.
+        source_line: the learner's innermost line.
     """
 
     type: str
@@ -206,14 +208,15 @@ class Unfinished:
 
     @staticmethod
     def here() -> Unfinished | None:
-        """This thread's, if it has one that the learner's code has raised."""
+        """Return the exception that the learner's code has raised on this thread and that is still being handled, if
+        any."""
         error = sys.exception()
-        if not isinstance(error, Exception | SystemExit):  # such as GeneratorExit, with which Python ends a generator
+        if not isinstance(error, Exception | SystemExit):  # such as GeneratorExit, which ends a generator
             return None
         source_line = _innermost(error.__traceback__)
         if source_line is None:
             return None
-        args = BaseException.__dict__["args"].__get__(error)  # whatever its class makes of them
+        args = BaseException.__dict__["args"].__get__(error)  # even if its class overrides them
         plain = all(type(arg) in (str, bytes, int, float, type(None)) for arg in args)
         text = str(error) if plain and type(error).__module__ == "builtins" else args[0] if args else ""
         line = text.strip().partition("\n")[0][:LINE_LIMIT] if type(text) is str else ""
@@ -228,7 +231,7 @@ def _text(error: BaseException) -> str:
         return "0" if error.code is None else repr(error.code)
     try:
         return str(error).strip()
-    except Exception as broken:  # in a __str__ of the learner's
+    except Exception as broken:  # raised by a __str__ of the learner's
         return f"<no text: its __str__ raised {type(broken).__name__}>"
 
 

@@ -1,4 +1,4 @@
-"""What the meter gets to see of a run."""
+"""The connection between a run and the meter: what each rank sent, computed and held."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .torch_hooks.patching import replaced
 
 
 def communication(rank: int, calls: Iterable[Call], started: float) -> Communication:
-    """What `rank` sent; times count from `started`."""
+    """Return what `rank` sent. Times count from `started`."""
     return Communication(rank=rank, calls=tuple(_metered(rank, call, started) for call in calls))
 
 
 def timeline(communication: Communication, entered: float, left: float, started: float) -> Timeline:
-    """What the rank did between when it `entered` the function and when it `left`."""
+    """Return what the rank did from when it `entered` the function to when it `left`."""
     return Timeline(rank=communication.rank, start=entered - started, end=left - started, calls=communication.calls)
 
 
@@ -47,7 +47,7 @@ def _metered(rank: int, call: Call, started: float) -> CommCall:
 def memory_meter(
     rank: int, started: float, size_of: Callable[[int], int], meters: MutableSet[MemoryMeter]
 ) -> MemoryMeter:
-    """The meter of `rank`'s memory; `meters` has those of all ranks in this process."""
+    """Return the meter of `rank`'s memory. `meters` holds the meters of all ranks in this process."""
     return MemoryMeter(
         rank,
         started=started,
@@ -59,7 +59,7 @@ def memory_meter(
 
 
 @contextmanager
-def meters_told() -> Iterator[None]:
-    """Let meters know of modules, parameters and optimizers that are made on their ranks, and of arithmetic."""
+def meters_informed() -> Iterator[None]:
+    """Inform meters of modules, parameters, optimizers and arithmetic on their ranks."""
     with replaced(chain(owners.stand_ins(), arithmetic.stand_ins())), owners.steps_told():
         yield

@@ -1,4 +1,4 @@
-"""What a rank returns, on its way to the kernel."""
+"""Return values of ranks: pack them on the rank, unpack them in the kernel."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ..errors import CourseError
 
 
 class StayedBehind:
-    """Stands for what a rank returned and what cannot leave its process: a model with its process groups, say.
+    """A placeholder for a return value that cannot leave its process, such as a model with its process groups.
 
-    Functions also return things in order to keep them until the memory is measured. So it is an error only to use it.
+    A function may return an object only to keep it until the memory is measured. So the error is raised on use.
     """
 
     def __init__(self, rank: int, type_name: str, why: str) -> None:
-        self._told = rank, type_name, why
+        self._details = rank, type_name, why
 
     def __repr__(self) -> str:
-        return f"<a {self._told[1]}, which stayed in the process of rank {self._told[0]}>"
+        return f"<a {self._details[1]}, which stayed in the process of rank {self._details[0]}>"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_told":  # pickle and copy ask for such names, and want this answer
+        if name.startswith("__") or name == "_details":  # pickle and copy look up such names, and expect this error
             raise AttributeError(name)
-        rank, type_name, why = self._told
+        rank, type_name, why = self._details
         raise CourseError(
             f"what rank {rank} returned, a {type_name}, stayed in its process ({why}), and has no .{name} here. "
             "Return numbers, tensors, or lists and dicts of them."
@@ -36,25 +36,25 @@ class StayedBehind:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Tensors arrive on the CPU, without hooks, and without the rest of the memory that they are a part of."""
+    """A pickler whose tensors arrive on the CPU, without hooks and without memory that they do not use."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is torch.Tensor and obj.layout is torch.strided and obj.device.type in ("cpu", "cuda"):
-            alone = obj.detach().cpu()
-            if alone.untyped_storage().nbytes() > alone.nbytes:
-                alone = alone.clone()
-            return alone.requires_grad_(obj.requires_grad).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            tensor = obj.detach().cpu()
+            if tensor.untyped_storage().nbytes() > tensor.nbytes:
+                tensor = tensor.clone()
+            return tensor.requires_grad_(obj.requires_grad).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return super().reducer_override(obj)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """What a rank returned, as it travels.
+    """A packed return value.
 
     Attributes:
-        type_name: of what class it is.
-        data: it; empty if it cannot travel.
-        why: then, the reason.
+        type_name: name of its class.
+        data: the pickled value; empty if it cannot be pickled.
+        why: the reason, if it cannot be pickled.
     """
 
     type_name: str
@@ -63,7 +63,7 @@ class Packed:
 
 
 def pack(value: Any) -> Packed:
-    """`value`, for `unpack` in another process."""
+    """Return `value`, packed for `unpack` in another process."""
     buffer, type_name = io.BytesIO(), type(value).__name__
     try:
         _Pickler(buffer).dump(value)
@@ -73,11 +73,11 @@ def pack(value: Any) -> Packed:
 
 
 def unpack(rank: int, packed: Packed) -> Any:
-    """What `rank` returned, or a `StayedBehind` if it could not travel."""
+    """Return what `rank` returned, or a `StayedBehind` if it could not be sent."""
     why = packed.why
     if packed.data:
         try:
             return pickle.loads(packed.data)
-        except Exception as error:  # it was made to be put together on a rank
+        except Exception as error:  # it can be unpickled only on a rank
             why = f"{type(error).__name__}: {error}"
     return StayedBehind(rank, packed.type_name, why)

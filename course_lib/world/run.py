@@ -1,4 +1,4 @@
-"""`Run`: what came of a function that ran on every rank."""
+"""`Run`: the result of a function that ran on every rank."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a run gave, by rank.
+    """The raw result of a run. Each list has one entry for each rank.
 
     Attributes:
-        results: what was returned.
-        output: what was printed.
-        calls: the calls on other ranks, in their order.
+        results: return values.
+        output: printed text.
+        calls: calls of collectives, messages and new groups, in order.
         started: when the run began, in seconds of `time.perf_counter`.
-        spans: when the rank entered the function and when it left, likewise.
-        memory: what the rank held; nothing where that was not measured.
+        spans: when the rank entered and left the function, on the same clock.
+        memory: what the rank held; the list is empty if memory was not measured.
     """
 
     results: list[Any]
@@ -39,11 +39,11 @@ class Outcome:
 
 
 class Run(Sequence[Any]):
-    """What a run gave: `run[2]` is what rank 2 returned, `list(run)` what each did.
+    """The result of a run: `run[2]` is what rank 2 returned, `list(run)` what each rank returned.
 
     Attributes:
         output: what each rank printed, by rank.
-        calls: the collectives, messages and new groups that each rank took part in, by rank, in their order.
+        calls: each rank's collectives, messages and new groups, by rank, in order.
     """
 
     def __init__(self, outcome: Outcome) -> None:
@@ -57,7 +57,7 @@ class Run(Sequence[Any]):
         """What each rank held, by rank: when its function returned, at its marks, at the peak, and over time.
 
         Raises:
-            CourseError: the world was told not to measure.
+            CourseError: the world was made with measure=False.
         """
         if not self._memory:
             raise CourseError(
@@ -73,7 +73,7 @@ class Run(Sequence[Any]):
 
     @property
     def comm_matrix(self) -> tuple[tuple[int, ...], ...]:
-        """Who sent how much to whom: `comm_matrix[a][b]` is how many bytes rank a sent to rank b."""
+        """The bytes sent between each two ranks: rank a sent `comm_matrix[a][b]` bytes to rank b."""
         return matrix(self.comm)
 
     @cached_property
@@ -85,29 +85,30 @@ class Run(Sequence[Any]):
         )
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the timelines to a file that ui.perfetto.dev opens, one process for each rank."""
+        """Write the timelines to a file for ui.perfetto.dev, with one process for each rank."""
         save_trace(path, self.timeline)
 
     def plot_memory(self) -> Picture:
-        """What each rank held over time, by category."""
-        from ..plots import plot_memory  # here and below: matplotlib takes half a second to load, for who draws only
+        """Plot what each rank held over time, by category."""
+        from ..plots import plot_memory  # imported here and below, because matplotlib takes half a second to load
 
         return plot_memory(self.memory)
 
     def plot_comm(self) -> Picture:
-        """Who sent how much to whom, as a heat map."""
+        """Plot the bytes sent between each two ranks as a heat map."""
         from ..plots import plot_comm
 
         return plot_comm(self.comm_matrix)
 
     def plot_timeline(self) -> Picture:
-        """What each rank did and when, as a Gantt chart."""
+        """Plot what each rank did and when as a Gantt chart."""
         from ..plots import plot_timeline
 
         return plot_timeline(self.timeline)
 
     def plot_shards(self) -> Picture:
-        """Who holds which slice of which tensor, where each rank returned (name, numel, start, stop) of its slices.
+        """Plot which rank holds which slice of each tensor. Each rank must return (name, numel, start, stop) of its
+        slices.
 
         Raises:
             CourseError: a rank returned something else.
@@ -140,6 +141,6 @@ class Run(Sequence[Any]):
 
 
 def shortened(value: Any, limit: int = 200) -> str:
-    """How Python would show `value`, cut to `limit` characters."""
+    """Return the `repr` of `value`, cut to `limit` characters."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""`World`: the same function on every rank."""
+"""`World`: run the same function on every rank."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ class World:
     """A number of ranks that run the same function.
 
     Args:
-        world_size: how many ranks.
-        backend: where they live. `"simulated"`: threads of this process, 1 to 64 of them, with real gloo between them.
-            `"processes"`: a process each, with gloo. `"nccl"`: a process and a GPU each, with NCCL; `"nccl:8"` to use
-            no more than 8 GPUs. `"dryrun"`: one rank alone, with tensors that have a size and no content. By default
-            what `$COURSE_WORLD` says, and `"simulated"` where that is not set.
+        world_size: number of ranks.
+        backend: where the ranks live. `"simulated"`: 1 to 64 threads of this process, with real gloo between them.
+            `"processes"`: one process each, with gloo. `"nccl"`: one process and one GPU each, with NCCL; `"nccl:8"`
+            uses at most 8 GPUs. `"dryrun"`: only one rank runs, with tensors that have a size and no content. The
+            default is `$COURSE_WORLD`, or `"simulated"` if that is not set.
         timeout: seconds after which a run is stopped.
-        measure: whether the memory of each rank is measured: a run's `memory`.
-        allocator: how many bytes count for a tensor. By default those it needs; `"cuda"`: what CUDA's caching
-            allocator would give it.
-        rank: for a dry run, the rank that is shown; by default 0.
-        share_gpu: with `"nccl"`, ranks may share GPUs where these are fewer; gloo takes the place of NCCL then.
-        cluster: with `"processes"` and `"nccl"`, an `ipyparallel.Client` of the machines that ranks are to be on, with
-            an engine on each. Ranks are placed in blocks, in the order of the machines' names: with `"nccl"` as many as
-            a machine has GPUs, with `"processes"` as many on one as on the next. By default all are on this machine.
+        measure: whether to measure the memory of each rank: a run's `memory`.
+        allocator: how bytes are counted. By default, the bytes that a tensor needs; with `"cuda"`, the bytes that
+            CUDA's caching allocator would give it.
+        rank: for a dry run, the rank that runs; by default 0.
+        share_gpu: with `"nccl"`, ranks may share GPUs if there are too few. gloo then replaces NCCL.
+        cluster: with `"processes"` and `"nccl"`, an `ipyparallel.Client` of the machines to run on, with an engine on
+            each. Ranks are placed in blocks, in the order of the machines' names: with `"nccl"` one rank for each GPU
+            of a machine, with `"processes"` the same number on each. By default all ranks are on this machine.
 
     Raises:
-        CourseError: an argument is not what it should be.
+        CourseError: an argument is invalid.
 
     Example:
-        >>> World(4).run(lambda: dist.get_rank() ** 2)[3]
-        9
+        >>> World(4).run(lambda: dist.get_rank() ** 2)[3] 9
     """
 
     def __init__(
@@ -85,18 +84,17 @@ class World:
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Run:
         """Call `fn(*args, **kwargs)` on every rank at once, and wait for all.
 
-        Inside it, `torch.distributed` is ready: the default group holds all ranks. Every rank works on its own copy
-        of `fn`, of the arguments and of the variables that it reads, as separate processes would; what should come
-        back is returned. What ranks print is shown with their number: when the run ends, or as it comes where ranks are
-        processes.
+        `torch.distributed` is ready inside `fn`: the default group holds all ranks. Every rank works on its own copy of
+        `fn`, of the arguments and of the variables that it reads, as separate processes would; so return the results
+        that you need. Each printed line is shown with its rank: after the run, or at once if ranks are processes.
 
         Returns:
-            A `Run`: what each rank returned.
+            A `Run`, with what each rank returned.
 
         Raises:
-            RankError: a rank failed, ranks did not fit together, or the time limit passed. Every rank is stopped.
+            RankError: a rank failed, calls of ranks did not match, or the time limit passed. Every rank is stopped.
             KeyboardInterrupt: the run was interrupted. Every rank is stopped.
-            CourseError: `fn` cannot be called like this.
+            CourseError: `fn` cannot be called with these arguments.
         """
         if interposer.current() is not None:
             raise CourseError(
@@ -113,28 +111,28 @@ class World:
             raise
         if not self._entry.streams:
             show(outcome.output)
-        run = self._entry.told(outcome)
+        run = self._entry.run_class(outcome)
         for observer in observers:
             observer(getattr(fn, "__name__", type(fn).__name__), self, run)
         return run
 
 
 observers: list[Callable[[str, World, Run], None]] = []
-"""Functions that are called after each run with the function's name, the world and the run.
+"""Functions to call after each run, with the function's name, the world and the run.
 
-The list is one for the process: a command installs an observer before the learner's code makes its worlds.
+The list belongs to the process: a command installs an observer before the learner's code makes worlds.
 """
 
 
 def show(output: Sequence[str]) -> None:
-    """Print what ranks printed, in the order of ranks, each line with its rank."""
+    """Print the ranks' output in the order of ranks, each line with its rank."""
     for rank, text in enumerate(output):
         for line in text.splitlines():
             print(f"[rank {rank}] {line}")
 
 
 def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse, before any rank starts, what could not be called on them.
+    """Refuse a call that must fail, before any rank starts.
 
     Raises:
         CourseError: `fn` is not a plain function, or does not take these arguments.
@@ -152,7 +150,7 @@ def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         )
     try:
         signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # some built-in functions have no signature to compare with
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return
     try:
         signature.bind(*args, **kwargs)

@@ -21,7 +21,7 @@ def of_threads(*, measured: bool) -> Iterator[None]:
     """Inside it, threads may be ranks, whose memory is `measured` or not."""
     contexts = [_process_settings, _collector, rank_state.streams_by_thread, interposer.rank_threads]
     with ExitStack() as stack:
-        for context in [*contexts, _meters_told] if measured else contexts:
+        for context in [*contexts, _meters_informed] if measured else contexts:
             stack.enter_context(context.in_use())
         yield
 
@@ -58,4 +58,4 @@ def _new_objects_collected() -> Iterator[None]:
 
 _process_settings = SharedContext(_process_settings_kept)
 _collector = SharedContext(_new_objects_collected)
-_meters_told = SharedContext(measured.meters_told)
+_meters_informed = SharedContext(measured.meters_informed)
