@@ -1,1 +1,2 @@
-"""The heart of a world: one call of a rank, which calls belong together, and the coordinator that lets them go."""
+"""The collectives of a world: each rank's call, the calls that belong together, and the coordinator that lets them
+proceed."""

@@ -1,4 +1,4 @@
-"""What a rank asks of its peers: one `Call` for each collective, send, receive or new group."""
+"""`Call`: the record of one collective, send, receive or new group on one rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from ...meter import tensors_in
 from ..learner_code import SourceLine, Unfinished, learner_line
 
-# The op that a learner knows, for each c10d operator.
+# The name in `torch.distributed` of each c10d operator.
 OPS = {
     "allreduce_": "all_reduce",
     "allreduce_coalesced_": "all_reduce_coalesced",
@@ -39,7 +39,7 @@ OPS = {
 DEFAULT_GROUP = "0"
 """torch's name for the group of all ranks."""
 
-# The argument whose tensors every rank must give in the same number, sizes and dtype.
+# The argument whose tensors must agree on every rank in number, sizes and dtype.
 _AGREED = {
     "all_reduce": "tensors",
     "all_reduce_coalesced": "tensors",
@@ -60,7 +60,7 @@ _AGREED = {
     "recv": "tensors",
 }
 
-# The argument that holds the whole of what the members share or make, where that is another one.
+# The argument that holds the whole tensor that the members share or make; it often differs from the one above.
 _WHOLE = _AGREED | {
     "all_gather": "output_tensors",
     "all_gather_coalesced": "output_lists",
@@ -73,14 +73,14 @@ _WHOLE = _AGREED | {
 
 @dataclass(slots=True, kw_only=True)
 class Times:
-    """When a call happened, in seconds of `time.perf_counter`; inf for what has not happened.
+    """The times of a call, in seconds of `time.perf_counter`; inf for an event that has not happened.
 
     Attributes:
-        issued: its rank made it.
-        matched: every member had made theirs, and the bytes began to move.
-        done: they had arrived.
-        waited_from: its rank did nothing from here to `done` but wait for it.
-        delivering: the bytes move, or have arrived; the thread that brings the result is not through with it yet.
+        issued: the rank made the call.
+        matched: every member had called, and the bytes began to move.
+        done: the bytes had arrived.
+        waited_from: from here to `done`, the rank did nothing except wait.
+        delivering: the transport has the call, and its thread has not finished delivering the result.
     """
 
     issued: float = field(default_factory=time.perf_counter)
@@ -90,12 +90,12 @@ class Times:
     delivering: bool = False
 
     def wait_begins(self) -> None:
-        """Its rank does nothing from now on but wait for it, unless it is done."""
+        """Record that the rank now only waits for the call, unless it is done."""
         if self.done == inf:
             self.waited_from = time.perf_counter()
 
     def wait_ends(self) -> None:
-        """It was waited for if it is done by now; if not, the rank went on without it."""
+        """Discard the recorded wait if the call is not done: the rank went on without it."""
         if self.done == inf:
             self.waited_from = inf
 
@@ -108,19 +108,19 @@ class Call:
         op: the name in `torch.distributed`, such as `all_reduce`.
         group_name: torch's name of the group.
         ranks: global ranks of the members, by group rank.
-        root: global rank of `src` or `dst`, where the op has one.
-        reduce_op: `sum`, `max`, ... where the op has one.
+        root: global rank of `src` or `dst`, if the op has one.
+        reduce_op: `sum`, `max`, ... if the op has one.
         shapes: shapes of the tensors that the ranks must agree on.
         dtype: their dtype; None for a barrier.
-        layout: `torch.strided`, or that of sparse tensors.
-        splits: for all-to-all, how many elements go to, and come from, each group rank.
-        total_bytes: bytes of the whole that the members share or make, such as what an all-gather gives; of an
-            all-to-all, what this rank brings.
-        padding_bytes: how many of them are padding, as far as the tensors tell: by an attribute `padding_numel`.
+        layout: their layout: `torch.strided` or a sparse one.
+        splits: for all-to-all, the numbers of elements sent to and received from each group rank.
+        total_bytes: bytes of the whole tensor that the members share or make, such as an all-gather's output; for an
+            all-to-all, this rank's input.
+        padding_bytes: padding among these bytes, read from the tensors' attribute `padding_numel`.
         number: this rank's count of the op in the group, from 1.
-        site: the learner's line.
+        source_line: the learner's line.
         times: when it happened.
-        unfinished: an exception that its rank was not through with when it made the call.
+        unfinished: an exception that the rank was still handling when it made the call.
     """
 
     op: str
@@ -141,12 +141,12 @@ class Call:
 
     @property
     def numels(self) -> tuple[int, ...]:
-        """How many elements each tensor has."""
+        """Return the number of elements of each tensor."""
         return tuple(torch.Size(shape).numel() for shape in self.shapes)
 
     @property
     def name(self) -> str:
-        """`all_reduce #2`; for a message, whom it goes to or comes from. A rank outside a group does not know whose."""
+        """Return `all_reduce #2`, or for a message its peer. A rank outside a group does not know the members."""
         if self.op == "send":
             return f"send to rank {self.root}"
         if self.op == "recv":
@@ -160,7 +160,7 @@ class Call:
 
     @property
     def tensors(self) -> str:
-        """`float32 [4, 2]`; `float32 [4], [8]` for several."""
+        """Return `float32 [4, 2]`, or `float32 [4], [8]` for several tensors."""
         if self.dtype is None:
             return "no tensor"
         shapes = ", ".join(str(list(shape)) for shape in self.shapes[:3])
@@ -171,7 +171,7 @@ class Call:
 def describe(
     op: str, number: int, group_name: str, ranks: tuple[int, ...], arguments: dict[str, Any], reduce_op: str | None
 ) -> Call:
-    """The `Call` behind the arguments of a `c10d` operator, by their names in its schema."""
+    """Return the `Call` for a `c10d` operator with `arguments`, by their names in its schema."""
     tensors = list(tensors_in(arguments.get(_AGREED.get(op, ""), ())))
     root = next((arguments[name] for name in ("root_rank", "src", "dst") if name in arguments), None)
     if root is not None and not 0 <= root < len(ranks):
@@ -181,7 +181,7 @@ def describe(
         )
     agreed = op not in ("all_to_all", "all_to_all_single")
     whole = list(tensors_in(arguments.get(_WHOLE.get(op, ""), ())))
-    parts = len(ranks) if op in ("gather", "scatter") else 1  # of these, only the root sees the whole
+    parts = len(ranks) if op in ("gather", "scatter") else 1  # only the root has the whole tensor
     return Call(
         op=op,
         number=number,

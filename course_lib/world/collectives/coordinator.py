@@ -1,14 +1,14 @@
-"""Where the calls of ranks meet before any of them reaches gloo.
+"""The coordinator compares the calls of all ranks before any of them reaches gloo.
 
-gloo checks nothing: calls that do not fit hang, or give wrong numbers. So each rank first shows its call here. The
-first comer of a collective waits, the others are compared with it, and when the last member has come its calls go
-to the backend all at once. Hence a call that reached gloo always finishes, a rank that waits can be told to stop,
-and what is wrong is known when it happens: a call that differs, a peer that has left, ranks that wait for each other.
+gloo checks nothing: calls that do not match hang or give wrong numbers. So each rank first reports its call here. The
+coordinator compares it with the other members' calls. When the last member calls, all calls go to the backend at once.
+So a call that reached gloo always finishes, a waiting rank can be stopped, and an error is found at once: a call that
+differs, a peer that has left, ranks that wait for each other.
 
-    Meeting     the calls of one collective (or of one message: a send and its recv), one for each member
-    Matching    which calls belong to one meeting
-    Fault       why the run cannot go on; the first one wins. Ranks are stopped a moment later: until then they go
-                on to where they would wait, so that the message can tell where that is.
+    PendingCall   the calls of one collective (or of one message: a send and its recv), one for each member
+    Matching      finds the pending call that a call belongs to
+    Fault         the reason why the run cannot go on; the first one counts. Ranks are stopped shortly afterwards, so
+                  that the message can say where each of them would have waited.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from .matching import Matching
 from .pending import PendingCall, uneven_splits
 
 SETTLE = 0.15
-"""Seconds that the other ranks have, after a fault, to come to where they would wait, or to fail likewise."""
+"""Seconds after a fault in which the other ranks may reach their next wait, or fail too."""
 
 
 class Coordinator:
-    """The meetings of one run: what ranks may do together, and what is wrong. It moves no bytes and waits for nobody;
-    see `threads.ThreadRendezvous` and `conduct.Conduct` for who does. One lock guards it."""
+    """The calls of one run: it lets matching calls proceed and finds faults.
+
+    It moves no bytes and waits for nothing: `simulated.coordinator.ThreadCoordinator` and `processes.run_loop.RunLoop`
+    do. One lock guards it.
+    """
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
@@ -44,37 +47,37 @@ class Coordinator:
         self.changed = threading.Condition(self._lock)
         self._matching = Matching()
 
-    # -- what ranks do -------------------------------------------------------------------------------------------
+    # -- events of ranks -----------------------------------------------------------------------------------------
 
-    def come(self, rank: int, call: Call, tag: int, execute: Callable[[], Any]) -> PendingCall:
-        """`rank` has come to `call`: its meeting. `execute` lets the call take place, once everyone is there."""
+    def arrive(self, rank: int, call: Call, tag: int, execute: Callable[[], Any]) -> PendingCall:
+        """Add the call of `rank`, and return its pending call. `execute` hands the call to the backend once all have
+        called."""
         with self.changed:
             pending = self._matching.pending(rank, call, tag)
             self._join(rank, pending, call, execute)
             return pending
 
     def wait(self, rank: int, pending: PendingCall) -> None:
-        """`rank` does nothing from now on but wait for `meeting`."""
+        """Record that `rank` now only waits for `pending`."""
         with self.changed:
             if pending.open:
                 self.states[rank], self.waits[rank] = State.WAITING, pending
                 self._check_deadlock()
-                self._tell_if_over()
+                self._notify_if_over()
 
     def outside(self, rank: int, call: Call) -> None:
-        """Fail the run: `rank` made a call of a group that it does not belong to."""
+        """Fail the run: `rank` called a collective on a group that it does not belong to."""
         with self.changed:
             self._fail(Fault(kind="not_in_group", ranks=(rank,), calls={rank: call}))
             self.wait(rank, PendingCall(members=frozenset({rank}), broken=True, calls={rank: call}))
 
-    def refused(self, pending: PendingCall, ranks: tuple[int, ...], told: str) -> None:
-        """Fail the run: the backend refused the calls of `ranks`, when it was too late to tell them."""
+    def refused(self, pending: PendingCall, ranks: tuple[int, ...], reason: str) -> None:
+        """Fail the run: the backend refused the calls of `ranks` after these ranks had gone on."""
         with self.changed:
-            self._fail(Fault(kind="refused", ranks=ranks, calls=pending.calls, detail=told))
+            self._fail(Fault(kind="refused", ranks=ranks, calls=pending.calls, detail=reason))
 
     def died(self, rank: int, how: str) -> None:
-        """The process of `rank` is gone, and nothing more comes of it. What its peers said of the broken connection is
-        not the cause."""
+        """Record that the process of `rank` died. Its peers' errors about broken connections are not the cause."""
         with self.changed:
             self.states[rank] = State.DIED
             if self.stopping:
@@ -84,7 +87,7 @@ class Coordinator:
             self._fail(Fault(kind="died", ranks=(rank,), detail=how))
 
     def left(self, rank: int, state: State, fault: Fault | None = None) -> None:
-        """`rank` is done: it returned, or it raised and brings the fault."""
+        """Record that `rank` returned, or that it raised and caused `fault`."""
         with self.changed:
             self.states[rank] = state
             if fault is not None:
@@ -92,24 +95,24 @@ class Coordinator:
             for pending in self._matching.open:
                 self._check_absent(pending)
             self._check_deadlock()
-            self._tell_if_over()
+            self._notify_if_over()
 
-    # -- what the supervisor calls -------------------------------------------------------------------------------
+    # -- for the supervisor --------------------------------------------------------------------------------------
 
     def fail(self, kind: Kind) -> None:
-        """End the run for a reason from outside: a timeout, an interrupt."""
+        """End the run for a reason from outside: a timeout or an interrupt."""
         with self.changed:
             self._fail(Fault(kind=kind, ranks=tuple(r for r, s in enumerate(self.states) if s is State.RUNNING)))
 
     def stop(self) -> None:
-        """From now on, a rank that waits, or comes to a call, is stopped."""
+        """Stop every rank that waits or makes a call from now on."""
         with self.changed:
             self.stopping = True
             for pending in self._matching.open:
                 pending.call_off()
 
     def reports(self, where: Callable[[int], SourceLine | None]) -> list[RankReport]:
-        """What each rank is doing; `where` gives the line of the learner's that a rank is at."""
+        """Return what each rank is doing. `where` returns the learner's line that a rank is at."""
         with self.changed:
             calls = {rank: pending.calls[rank] for rank, pending in self.waits.items()}
             return [
@@ -118,15 +121,15 @@ class Coordinator:
             ]
 
     def busy(self, *states: State) -> bool:
-        """Whether any rank is in one of `states`."""
+        """Return whether any rank is in one of `states`."""
         return any(state in states for state in self.states)
 
     @property
     def over(self) -> bool:
-        """Whether every rank has left, or the run has failed."""
+        """Return whether every rank has left, or the run has failed."""
         return self.fault is not None or not self.busy(State.RUNNING, State.WAITING)
 
-    # -- a call, from its coming to its taking place -------------------------------------------------------------
+    # -- the life of a call --------------------------------------------------------------------------------------
 
     def _join(self, rank: int, pending: PendingCall, call: Call, execute: Callable[[], Any]) -> None:
         detail = pending.disagreement(call)
@@ -135,12 +138,12 @@ class Coordinator:
             self._break(pending, Fault(kind="mismatch", ranks=tuple(pending.calls), calls=pending.calls, detail=detail))
         self._check_absent(pending)
         if not pending.open:
-            self._hold(pending)
+            self._release(pending)
 
-    def _hold(self, pending: PendingCall) -> None:
-        """Everyone has come."""
+    def _release(self, pending: PendingCall) -> None:
+        """Hand the calls to the backend: every member has called."""
         if any(self.states[rank] is State.DIED for rank in pending.members):
-            self._matching.never(pending)
+            self._matching.mark_broken(pending)
             return
         uneven = uneven_splits(pending.calls)
         if uneven:
@@ -150,18 +153,18 @@ class Coordinator:
             self.diverged = pending
         someone_went_on = bool(pending.futures)
         pending.take_place()
-        if pending.errors and someone_went_on:  # who would not hear of it: C++ waits for a Work and looks away
+        if pending.errors and someone_went_on:  # torch's C++ waits for a Work without reading its error
             self.refused(pending, tuple(pending.errors), str(next(iter(pending.errors.values()))))
         for rank in [rank for rank, waited in self.waits.items() if waited is pending]:
-            self.states[rank] = State.RUNNING  # from now on, though its thread may wake later
+            self.states[rank] = State.RUNNING  # at once, although its thread may wake later
             del self.waits[rank]
 
-    def _tell_if_over(self) -> None:
+    def _notify_if_over(self) -> None:
         if self.over:
             self.changed.notify_all()
 
     def _break(self, pending: PendingCall, fault: Fault) -> None:
-        self._matching.never(pending)
+        self._matching.mark_broken(pending)
         self._fail(fault)
 
     # -- faults --------------------------------------------------------------------------------------------------
@@ -172,13 +175,13 @@ class Coordinator:
         self.changed.notify_all()
 
     def _check_absent(self, pending: PendingCall) -> None:
-        """Fail when a call needs a rank that has returned."""
+        """Fail the run if a call needs a rank that has returned."""
         gone = tuple(sorted(r for r in pending.missing if self.states[r] is State.RETURNED))
         if gone and pending.calls and (not pending.any_member or set(gone) == pending.missing):
             self._fail(Fault(kind="absent", ranks=gone, calls=pending.calls))
 
     def _check_deadlock(self) -> None:
-        """Fail when ranks wait for each other: each of them misses another of them, and so none can go on."""
+        """Fail the run if some ranks wait only for each other."""
         stuck = {rank for rank, pending in self.waits.items() if not pending.broken}
         gone = {rank for rank, state in enumerate(self.states) if state is State.RETURNED}
         while True:

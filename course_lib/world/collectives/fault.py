@@ -1,4 +1,4 @@
-"""What ranks are doing, why their run cannot go on, and what ends them then."""
+"""The states of ranks, the reasons why a run cannot go on, and the exception that stops a rank."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from .call import Call
 
 
 class Stopped(BaseException):
-    """Ends a rank whose run has failed; not an Exception, so that a learner's `except Exception` lets it pass."""
+    """The exception that ends a rank of a failed run. It is no Exception, so a learner's `except Exception` does not
+    catch it."""
 
 
 class State(Enum):
-    """What a rank is doing."""
+    """The state of a rank."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -36,19 +37,19 @@ Kind = Literal[
     "timeout",
     "interrupted",
 ]
-"""What can be wrong with a run; `telling` has a teller for each."""
+"""The kinds of faults; `errors.message` writes the message for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Why a run cannot go on.
+    """The reason why a run cannot go on.
 
     Attributes:
-        kind: what is wrong.
-        ranks: the ranks to blame, or to look at first.
-        calls: the calls that the fault is about, by rank; ranks that come late are added.
-        detail: for a mismatch, the property that differs; for a refused call, what the backend said; for a process
-            that died, how.
+        kind: the kind of fault.
+        ranks: the ranks that caused it, or to look at first.
+        calls: the calls concerned, by rank; ranks that call later are added.
+        detail: for a mismatch, the property that differs; for a refused call, the backend's message; for a dead
+            process, how it died.
     """
 
     kind: Kind
@@ -58,18 +59,18 @@ class Fault:
 
     @property
     def from_outside(self) -> bool:
-        """Whether no rank led to it: the time was over, or the run was interrupted."""
+        """Return whether no rank caused the fault: a timeout or an interrupt."""
         return self.kind in ("timeout", "interrupted")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """What one rank was doing when the run ended.
+    """The state of one rank when the run ended.
 
     Attributes:
         rank: its number.
         state: running, waiting, returned, raised or died.
-        site: the learner's line it was at, if it was in one.
+        source_line: the learner's line that it was at, if any.
         call: the call that it waited in.
         raised: its exception.
         stopped: False for a rank that could not be stopped and may still be busy.
@@ -83,6 +84,6 @@ class RankReport:
     stopped: bool = True
 
     def ended(self, raised: ErrorReport | None, *, stopped: bool = True) -> RankReport:
-        """The same, when the rank has been told to stop: with what it `raised`, and whether it did stop."""
+        """Return the report after the rank was asked to stop: with what it `raised`, and whether it `stopped`."""
         state = self.state if raised is None else "raised"
         return replace(self, state=state, raised=raised, stopped=stopped)

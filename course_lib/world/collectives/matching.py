@@ -1,4 +1,4 @@
-"""Which calls belong together: the meetings that have not taken place, found by what a call says of itself."""
+"""Matching: find the pending call that a rank's call belongs to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .pending import PendingCall
 
 
 class Matching:
-    """The open meetings of a run. Who is the last to come to one takes it out of here."""
+    """The pending calls of a run. The last member's call removes a pending call from here."""
 
     def __init__(self) -> None:
         self._open: dict[Hashable, PendingCall] = {}
@@ -19,17 +19,17 @@ class Matching:
 
     @property
     def open(self) -> list[PendingCall]:
-        """The meetings that have not taken place, those that never will included."""
+        """Return the pending calls, including those that can mark_broken proceed."""
         return [*self._open.values(), *self._broken]
 
-    def never(self, pending: PendingCall) -> None:
-        """The calls of `meeting` cannot take place; keep it open, whoever comes."""
+    def mark_broken(self, pending: PendingCall) -> None:
+        """Keep `pending` open forever: its calls cannot proceed."""
         pending.broken = True
         if pending not in self._broken:
             self._broken.append(pending)
 
     def pending(self, rank: int, call: Call, tag: int) -> PendingCall:
-        """The meeting that `rank` comes to with `call`; `tag` is that of a message."""
+        """Return the pending call that `call` of `rank` belongs to; `tag` is a message's tag."""
         if call.op == "new_group":
             return self._found(rank, ("new_group", call.group_name), frozenset(call.ranks))
         if call.op not in ("send", "recv"):
@@ -37,11 +37,11 @@ class Matching:
         return self._message_from_any(rank, call, tag) if call.root is None else self._message(rank, call, tag)
 
     def _collective(self, rank: int, call: Call) -> PendingCall:
-        """The meeting of a collective: the k-th call of each member in the group."""
+        """Return the pending call of a collective: the k-th call of each member in the group."""
         return self._found(rank, (call.group_name, self._next(rank, call.group_name)), frozenset(call.ranks))
 
     def _message(self, rank: int, call: Call, tag: int) -> PendingCall:
-        """The meeting of a send and its recv: the k-th of each for one (sender, receiver, tag)."""
+        """Return the pending call of a send and its recv: the k-th of each for one (sender, receiver, tag)."""
         assert call.root is not None
         pair = (rank, call.root) if call.op == "send" else (call.root, rank)
         line = (call.group_name, *pair, tag)
@@ -55,7 +55,7 @@ class Matching:
         return self._found(rank, key, frozenset(pair))
 
     def _message_from_any(self, rank: int, call: Call, tag: int) -> PendingCall:
-        """The meeting of a recv without a source: with a send that waits for one, or with the first that comes."""
+        """Return the pending call of a recv without a source: it matches a waiting send, or the first one to arrive."""
         for sender in call.ranks:
             line = (call.group_name, sender, rank, tag)
             key = (*line, self._ordinals[rank, ("recv", *line)] + 1)

@@ -1,4 +1,5 @@
-"""One meeting: the calls of a collective or of a message, from the first that comes to the moment they take place."""
+"""`PendingCall`: the calls of one collective or message, from the first member's call until the backend has them
+all."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from .call import Call, Times
 Future = torch.futures.Future[Any]
 
 Identity = Callable[[], AbstractContextManager[None]]
-"""Makes the calling thread a certain rank."""
+"""Returns a context in which the calling thread acts as one rank."""
 
 _WITHOUT_FUTURE = ("send", "recv", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced")
-"""Ops whose Work of gloo's has no future to chain."""
+"""Ops whose gloo Work has no future."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -28,15 +29,15 @@ class PendingCall:
     """The calls of one collective or one message, one for each member.
 
     Attributes:
-        members: the ranks that must come.
-        any_member: one of them is enough; for a recv from any rank.
-        broken: the calls never take place: they do not fit, or a member has died.
-        calls: of those who have come.
-        execute: hands a rank's call to the backend, and returns what its operator returns.
-        results: what it returned; for ranks that wait in the call.
-        errors: what it raised instead.
-        futures: for ranks that go on, and come back for the result.
-        identities: of those ranks, for the threads that run the callbacks of their futures.
+        members: the ranks that must call.
+        any_member: one of them is enough, for a recv from any rank.
+        broken: the calls can never proceed: they do not match, or a member has died.
+        calls: the calls that have arrived, by rank.
+        execute: hands a rank's call to the backend, and returns the operator's result.
+        results: these results, for ranks that wait in the call.
+        errors: exceptions that `execute` raised.
+        futures: for ranks that go on and fetch the result later.
+        identities: of these ranks, for the threads that run the callbacks of their futures.
     """
 
     members: frozenset[int]
@@ -51,26 +52,26 @@ class PendingCall:
 
     @property
     def missing(self) -> frozenset[int]:
-        """Members who have not come."""
+        """Return the members that have not called."""
         return self.members - self.calls.keys()
 
     @property
     def open(self) -> bool:
-        """Whether the calls do not take place: not all have come, or they never will. Who waits goes on waiting."""
+        """Return whether ranks must still wait: members are missing, or the calls can never proceed."""
         return self.broken or bool(self.missing)
 
     def hopeless_without(self, ranks: set[int]) -> bool:
-        """Whether it can never take place if none of `ranks` comes."""
+        """Return whether the calls can never proceed unless one of `ranks` calls."""
         if self.any_member:
             return bool(self.missing) and self.missing <= ranks
         return not self.missing.isdisjoint(ranks)
 
     def disagreement(self, call: Call) -> str:
-        """The property in which `call` differs from one that is here; empty when it fits."""
+        """Return the property in which `call` differs from a call that has arrived; empty if it matches."""
         return next(filter(None, (difference(theirs, call) for theirs in self.calls.values())), "")
 
     def take_place(self) -> None:
-        """Hand all calls to the backend. Those who hold futures get theirs when the backend has finished."""
+        """Hand all calls to the backend. Futures complete when the backend has finished."""
         matched = time.perf_counter()
         for rank, call in self.calls.items():
             call.times.matched = matched
@@ -93,30 +94,38 @@ class PendingCall:
                 _chain(work, future, call.times, self.identities[rank])
 
     def call_off(self) -> None:
-        """Free those who wait for futures, and what the calls hold: the groups among it must end on their ranks' own
-        threads. On one of gloo's, which a group joins when it ends, that would end the process."""
+        """Complete all futures with an error, and release what the calls hold.
+
+        A process group must end on its rank's thread: gloo joins its own threads, so ending a group on one ends the
+        process.
+        """
         self.execute.clear()
         for future in self.futures.values():
             _complete(future, RuntimeError("the run was stopped; the message tells which rank failed"))
 
 
 def delivered(done: Future) -> Any:
-    """What a rank's future gives. Raised here, an error is one for torch's C++ too: DDP's reducer would take an
-    exception that is kept as a value (as `Future.set_exception` does) for its tensors, and end the process."""
-    value = done.value().pop()  # so that nobody but the rank has it
+    """Return the result of a rank's future, or raise its error.
+
+    Raising matters to torch's C++: DDP's reducer would take an exception kept as a value (as `Future.set_exception`
+    does) for its tensors, and end the process.
+    """
+    value = done.value().pop()  # so that only the rank holds it
     if isinstance(value, BaseException):
         raise value
     return value
 
 
 def _complete(future: Future, result: Any) -> None:
-    """Let `future` give `result`, in a list of one; unless it has been completed, maybe at this very moment."""
+    """Complete `future` with a list that holds `result`, unless it is complete; another thread may do it at this
+    moment."""
     with suppress(RuntimeError):
         future.set_result([result])
 
 
 def _end_of(work: Any) -> Any:
-    """What the future of a `work` that has none of its own gives. Everyone's call is under way, so this is short."""
+    """Wait for a `work` without a future, and return its result. Every member's call is running, so the wait is
+    short."""
     try:
         work.wait()
     except RuntimeError as error:  # a member's process died
@@ -125,19 +134,19 @@ def _end_of(work: Any) -> Any:
 
 
 def _chain(work: Any, future: Future, times: Times, identity: Identity) -> None:
-    """Let `future` end as the backend's `work` does: with its value, or with the error."""
+    """Complete `future` when the backend's `work` ends, with its value or its error."""
 
     def finish(done: Future) -> None:
         held.clear()
         times.done = time.perf_counter()
-        if threading.get_ident() == here:  # another rank's thread, which holds the lock that a callback may need
+        if threading.get_ident() == here:  # another rank's thread: it holds a lock that a callback may need
             threading.Thread(target=deliver, args=(done,), daemon=True).start()
         else:
             deliver(done)
 
     def deliver(done: Future) -> None:
         try:
-            result = _again(done.value())
+            result = _detached(done.value())
         except RuntimeError as error:
             result = error
         with identity():
@@ -146,19 +155,19 @@ def _chain(work: Any, future: Future, times: Times, identity: Identity) -> None:
 
     times.delivering = True
     here = threading.get_ident()
-    held = [work]  # the backend forgets a work whose last reference goes, finished or not
+    held = [work]  # the backend drops a work without references, finished or not
     work.get_future().add_done_callback(finish)
 
 
-def _again(value: Any) -> Any:
-    """The backend's tensors as tensors of their own: what it was lent is not kept by who keeps the result."""
+def _detached(value: Any) -> Any:
+    """Return new tensors for the backend's: keeping the result must not keep the tensors that the backend was lent."""
     if isinstance(value, torch.Tensor):
         return value.detach()
-    return [_again(item) for item in value] if isinstance(value, list | tuple) else value
+    return [_detached(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def difference(one: Call, other: Call) -> str:
-    """The first property in which two calls of one meeting must agree and do not; empty when they agree."""
+    """Return the first property in which two calls of one pending call disagree; empty if they agree."""
     if {one.op, other.op} == {"send", "recv"}:
         checks: tuple[tuple[str, Any, Any], ...] = (
             ("dtype", one.dtype, other.dtype),
@@ -180,7 +189,7 @@ def difference(one: Call, other: Call) -> str:
 
 
 def uneven_splits(calls: dict[int, Call]) -> tuple[int, ...]:
-    """The first (sender, receiver) of an all-to-all whose sizes do not fit; empty when all do."""
+    """Return the first (sender, receiver) of an all-to-all whose sizes disagree; empty if all agree."""
     for sender, call in calls.items():
         for position, receiver in enumerate(call.ranks if call.splits else ()):
             theirs = calls[receiver]

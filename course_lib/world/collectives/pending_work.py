@@ -1,4 +1,4 @@
-"""A rank's part in a call that it does not wait for: what it gets, to come back for the result."""
+"""The Work of an asynchronous call: a rank gets it at once and waits for the result later."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _Pending = TypeVar("_Pending")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Promise:
-    """The result of a call, before it is there.
+    """The future result of a call.
 
     Attributes:
-        work: the Work. As long as it lives, torch hands this very object to the rank.
-        future: gives the result, or raises the error of the call.
-        outputs: identifies the storages that the result is written to.
+        work: the Work. While it lives, torch returns this object to the rank.
+        future: returns the result, or raises the error of the call.
+        outputs: identifies the storages that receive the result.
     """
 
     work: Any
@@ -33,7 +33,7 @@ class Promise:
     outputs: frozenset[int]
 
     def is_of(self, waited: Any) -> bool:
-        """Whether `waited` is the Work, or a tensor with the result."""
+        """Return whether `waited` is the Work, or a tensor that receives the result."""
         if not isinstance(waited, torch.Tensor):
             return waited is self.work
         storage = storage_of(waited)
@@ -41,22 +41,22 @@ class Promise:
 
 
 class Promises(Generic[_Pending]):
-    """The promises of one rank, each with what its backend needs to wait for it.
+    """The promises of one rank, each with the data that its backend needs for waiting.
 
-    A promise whose call failed stays: torch's C++ waits for a Work without looking at its error, so `Promise.future`
-    must raise the error at each wait.
+    A promise whose call failed stays: torch's C++ waits for a Work without reading its error, so `Promise.future` must
+    raise it at each wait.
     """
 
     def __init__(self) -> None:
         self._pending: dict[Promise, _Pending] = {}
 
     def add(self, promise: Promise, pending: _Pending) -> None:
-        """Keep `promise` until its result is there."""
+        """Keep `promise` until its result has arrived."""
         self._pending[promise] = pending
         promise.future.add_done_callback(partial(self._arrived, promise))
 
     def of(self, waited: Any) -> list[tuple[Promise, _Pending]]:
-        """The promises behind `waited`, a Work or a tensor."""
+        """Return the promises for `waited`, a Work or a tensor."""
         return [(promise, pending) for promise, pending in list(self._pending.items()) if promise.is_of(waited)]
 
     def _arrived(self, promise: Promise, done: Future) -> None:
@@ -68,8 +68,10 @@ class Promises(Generic[_Pending]):
 def pending_work(
     pending: PendingCall, rank: int, call: Call, operator: Any, arguments: dict[str, Any], identity: Identity
 ) -> tuple[Any, Promise]:
-    """What `operator` returns to `rank` before `meeting` takes place, and the promise in it. `identity` is for the
-    thread that will deliver the result."""
+    """Return the result of `operator` for `rank` before `pending` proceeds, and its promise.
+
+    The thread that delivers the result acts as the rank through `identity`.
+    """
     in_backward = private.at_end_of_backward(call.times.wait_begins, call.times.wait_ends)
     if not in_backward and not called_from_python():
         call.times.waited_from = call.times.issued

@@ -1,4 +1,4 @@
-"""What a rank asks of its peers, read from the arguments of a `c10d` operator."""
+"""The recorder of a rank's calls: it reads each call from the arguments of a `c10d` operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .validation import check
 
 
 class CallRecorder:
-    """The calls of one rank, in their order."""
+    """The calls of one rank, in order."""
 
     def __init__(self, rank: int) -> None:
         self.calls: list[Call] = []
@@ -19,15 +19,15 @@ class CallRecorder:
         self._numbers: Counter[tuple[str, str]] = Counter()
 
     def call(self, operator: Any, arguments: dict[str, Any], devices: tuple[str, ...] = ("cpu",)) -> Call:
-        """The call behind `operator` with `arguments`, checked and numbered.
+        """Return the call of `operator` with `arguments`, checked and numbered.
 
         Args:
             operator: a `c10d` operator.
             arguments: by their names in its schema.
-            devices: from which kinds of device the group's backend sends.
+            devices: the device types that the group's backend supports.
 
         Raises:
-            ValueError: the arguments cannot be right on this rank, whatever its peers pass.
+            ValueError: the arguments are wrong on this rank, independently of its peers.
         """
         name = operator._schema.name.split("::")[1]
         group = private.group_of(arguments["process_group"])
@@ -42,9 +42,9 @@ class CallRecorder:
 
 
 def is_asynchronous(call: Call, arguments: dict[str, Any]) -> bool:
-    """Whether the rank goes on, and comes back for the result.
+    """Return whether the rank goes on and waits for the result later.
 
-    A recv from any rank is none of these, even when it is asynchronous: its peer is not known before it has come.
+    A recv from any rank is never asynchronous here: its peer is unknown until it sends.
     """
     if call.op in ("send", "recv"):
         return call.root is not None

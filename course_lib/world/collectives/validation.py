@@ -1,6 +1,6 @@
-"""What one rank's own arguments must satisfy, whatever its peers pass.
+"""Checks of one rank's own arguments, independent of its peers.
 
-gloo looks at them only when the call takes place; by then the peers' calls are under way, and would hang.
+gloo checks them only after the peers' calls have started, which would then hang.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SINGLES = {  # op: (the tensor with a part for each rank, the part)
 
 
 def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], devices: tuple[str, ...]) -> None:
-    """Refuse arguments that cannot be right on this rank.
+    """Refuse arguments that must be wrong on this rank.
 
     Args:
         op: the name in `torch.distributed`.
         group_size: number of members of the group.
-        is_root: whether this rank is `src` or `dst`.
+        is_root: this rank is `src` or `dst`.
         arguments: of the `c10d` operator, by their names in its schema.
-        devices: from which kinds of device the backend sends.
+        devices: the device types that the backend supports.
 
     Raises:
         ValueError: a size, a number of tensors, a dtype or a device does not fit.
@@ -67,14 +67,14 @@ def _check_list(op: str, group_size: int, many: list[torch.Tensor], one: torch.T
     for index, tensor in enumerate(many):
         if tensor.numel() != one.numel() or tensor.dtype != one.dtype:
             raise ValueError(
-                f"{op}: tensor {index} of the list is {_told(tensor)}, and the single tensor is {_told(one)}. All must "
+                f"{op}: tensor {index} of the list is {_text(tensor)}, and the single tensor is {_text(one)}. All must "
                 "have the same size and dtype; pad the shorter ones, and cut the padding off afterwards."
             )
 
 
 def _check_single(op: str, group_size: int, whole: torch.Tensor, part: torch.Tensor) -> None:
     if whole.dtype != part.dtype:
-        raise ValueError(f"{op}: the input and the output differ in dtype: {_told(whole)} and {_told(part)}.")
+        raise ValueError(f"{op}: the input and the output differ in dtype: {_text(whole)} and {_text(part)}.")
     if whole.numel() == group_size * part.numel():
         return
     if op == "reduce_scatter_single" and whole.numel() % group_size:
@@ -83,7 +83,7 @@ def _check_single(op: str, group_size: int, whole: torch.Tensor, part: torch.Ten
             f"to {-(-whole.numel() // group_size) * group_size} first."
         )
     raise ValueError(
-        f"{op}: {_told(whole)} is not {group_size} times {_told(part)}. "
+        f"{op}: {_text(whole)} is not {group_size} times {_text(part)}. "
         f"The large tensor has {group_size} parts, one for each rank, of the size of the small one."
     )
 
@@ -101,5 +101,5 @@ def _check_splits(op: str, group_size: int, name: str, tensor: torch.Tensor, spl
         )
 
 
-def _told(tensor: torch.Tensor) -> str:
+def _text(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

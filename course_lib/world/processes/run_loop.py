@@ -225,7 +225,7 @@ class RunLoop:
             if came.gated:
                 self._tell(rank, Proceed(call=came.index))
 
-        pending = self.coordinator.come(rank, came.call, came.tag, go)
+        pending = self.coordinator.arrive(rank, came.call, came.tag, go)
         self._calls[rank, came.index] = pending
         if came.waits or pending.broken:
             self.coordinator.wait(rank, pending)

@@ -134,7 +134,7 @@ class RankProcess:
             if job.size_of is not None:
                 meters: WeakSet[MemoryMeter] = WeakSet()
                 rank.meter = measured.memory_meter(job.rank, job.started, job.size_of, meters)
-                stack.enter_context(measured.meters_told())
+                stack.enter_context(measured.meters_informed())
                 stack.enter_context(rank.meter.watching())
             fn, args, kwargs = copies.unpack(job.packed)
             self._send(job.number, Started())

@@ -129,7 +129,7 @@ class ThreadCoordinator(Coordinator):
         if self.stopping:
             raise Stopped
 
-    def _hold(self, pending: PendingCall) -> None:
-        super()._hold(pending)
+    def _release(self, pending: PendingCall) -> None:
+        super()._release(pending)
         if not pending.open and (gate := self._gates.pop(pending, None)):
             gate.notify_all()
