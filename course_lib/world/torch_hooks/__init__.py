@@ -1,1 +1,1 @@
-"""Every private torch name that worlds are built on."""
+"""All uses of torch's private names, except those of dry runs and of `rank_threads/one_process.py`."""

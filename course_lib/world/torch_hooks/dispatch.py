@@ -1,7 +1,7 @@
-"""The kernels by which torch's operators come to a rank's `Interposer`: collectives, and whatever draws random numbers.
+"""The dispatch kernels that hand collectives and random operators to a rank's `Interposer`.
 
-They are on a dispatch key that only rank threads carry. `TESTING_ONLY_GenericMode` sits above autograd and is used by
-nothing else; it falls through, at no cost, for every operator but the two families that are registered here.
+They are on a dispatch key that only rank threads have. `TESTING_ONLY_GenericMode` is above autograd and nothing else
+uses it. It falls through, at no cost, for every operator without a kernel here.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ _BACKENDS = {
 
 def _collective_kernel(operator: Any, current: Current) -> Callable[..., Any]:
     names = [argument.name for argument in operator._schema.arguments]
-    # A monitored barrier is over when all have come; gloo's own would block here, rank after rank.
+    # A monitored barrier ends when all members have called; gloo's own would block here, rank after rank.
     waits_only = operator._schema.name == "c10d::monitored_barrier_"
 
     def kernel(keyset: Any, *args: Any) -> Any:
         interposer = current()
-        if interposer is None:  # a thread that inherited the key, such as one of the autograd engine
+        if interposer is None:  # a thread that inherited the key, such as an autograd thread
             return operator.redispatch(keyset & _BELOW, *args)
-        # Straight to the backend's kernel: `execute` may run on another rank's thread, whose autograd state is
-        # not this one's.
+        # Skip to the backend's kernel: `execute` may run on another rank's thread, whose autograd state differs.
         backend = _BACKENDS.get(next(tensors_in(args)).device.type, _BACKENDS["cpu"])
         return interposer.collective(
             operator,
@@ -50,8 +49,11 @@ def _collective_kernel(operator: Any, current: Current) -> Callable[..., Any]:
 
 
 def _waiting_library(current: Current) -> torch.library.Library:
-    """The library in which `wait_tensor` asks the rank to wait first. Its kernel is one for the CPU: inside a
-    `__torch_dispatch__`, where tensors of functional collectives wait for themselves, torch leaves out `KEY`."""
+    """Return the library whose `wait_tensor` calls `interposer.waiting` first.
+
+    Its kernel is a CPU kernel: inside a `__torch_dispatch__`, where tensors of functional collectives wait for
+    themselves, torch excludes `KEY`.
+    """
     operator = torch.ops._c10d_functional.wait_tensor.default
 
     def kernel(tensor: torch.Tensor) -> Any:
@@ -59,7 +61,7 @@ def _waiting_library(current: Current) -> torch.library.Library:
         try:
             if interposer is not None:
                 interposer.waiting(tensor)
-        finally:  # in any case: torch forgets a Work when it is waited for
+        finally:  # always: torch drops a Work when it is waited for
             result = operator.redispatch(_BACKENDS["cuda"], tensor)  # torch's own kernel, the same for all devices
         return result
 
@@ -75,15 +77,15 @@ def _random_kernel(operator: Any, current: Current) -> Callable[..., Any]:
         if "generator" in names[: len(args)]:  # a few operators take it by position
             args, generator = args[:-1], args[-1]
         interposer = current()
-        # A subclass (DTensor) comes back here with its local tensors; those get the generator.
+        # A subclass (DTensor) calls this kernel again with its local tensors, which get the generator.
         plain = not any(isinstance(a, torch.Tensor) and type(a).__torch_dispatch__ is not _no_dispatch for a in args)
         own = None if interposer is None else interposer.generator
         if own is not None and plain and (generator is None or generator._cdata == process_generator._cdata):
             generator = own
         device = kwargs.get("device")
         if generator is not None and device is not None and (generator.device.type, device.type) == ("cpu", "cuda"):
-            # `torch.Generator()` is one of the CPU's, also where the default device is a GPU: the numbers are those
-            # that lessons draw on the CPU.
+            # `torch.Generator()` belongs to the CPU even if the default device is a GPU: draw on the CPU, so that lessons
+            # get the same numbers on both.
             drawn = operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs | {"device": _CPU})
             return drawn.to(device)
         return operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs)
@@ -109,10 +111,10 @@ def _names_in(namespace: str) -> list[str]:
 
 
 def register(current: Current) -> list[torch.library.Library]:
-    """Put the kernels on `KEY`. A library takes its kernels with it when it is collected: keep them.
+    """Register the kernels on `KEY`. Keep the libraries: a collected library removes its kernels.
 
     Args:
-        current: gives the interposer of the calling thread; None where it has none.
+        current: returns the interposer of the calling thread; None if it has none.
     """
     fallthrough = torch.library.Library("_", "IMPL")
     fallthrough.fallback(torch.library.fallthrough_kernel, KEY)

@@ -1,4 +1,4 @@
-"""gloo for ranks: in a process, one network device for all, and groups that close at once."""
+"""gloo for ranks: one network device per process, and process groups that close fast."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _Gloo: Any = c10d.ProcessGroupGloo
 
 
 class Loopback:
-    """gloo's network device, made once and shared by all ranks.
+    """gloo's network device, made once and shared by all ranks of the process.
 
-    A device owns one thread that serves sockets. Closing a connection waits for that thread's next turn, which
-    comes every 10 ms when nothing happens; with a device for each rank, a run of four ranks takes 60 ms to leave.
+    A device owns one thread that serves sockets. Closing a connection waits for that thread's next turn, which comes
+    every 10 ms if nothing happens. With a device for each rank, a run of four ranks takes 60 ms to close.
 
     Attributes:
-        interface: the network interface that takes the place of the loopback, where ranks are on several machines.
+        interface: the network interface to use instead of the loopback, if ranks are on several machines.
     """
 
     interface: str | None = None
@@ -36,7 +36,7 @@ class Loopback:
         self._pulse: list[Any] = []
 
     def options(self, timeout: timedelta, threads: int = 2) -> Any:
-        """Those of a group on this device, which has `threads` of its own for its collectives."""
+        """Return the options of a group on this device, with `threads` threads for its collectives."""
         with self._lock:
             if self._device is None:
                 where = {"hostname": "127.0.0.1"} if self.interface is None else {"interface": self.interface}
@@ -47,7 +47,7 @@ class Loopback:
 
     @contextmanager
     def hurried(self) -> Iterator[None]:
-        """Keep the device's thread turning while groups are closed inside the block: 1 ms in place of 20."""
+        """Keep the device's thread busy while groups close inside the block: 1 ms instead of 20."""
         with self._closing:
             if not self._pulse:
                 store = dist.HashStore()
@@ -62,7 +62,7 @@ class Loopback:
                         works = [side.allreduce([torch.zeros(1)]) for side in self._pulse]
                         for work in works:
                             work.wait()
-                except RuntimeError:  # the machine stood still for 10 s: these groups close slower, later ones do not
+                except RuntimeError:  # the machine stopped for 10 s: only these groups close slowly
                     self._pulse = []
 
             thread = threading.Thread(target=beat, daemon=True)
@@ -74,7 +74,7 @@ class Loopback:
                 thread.join()
 
     def close(self) -> None:
-        """Let go of the device while Python is still there: C++ would end the process over its running thread."""
+        """Close the device before Python exits: otherwise C++ would end the process because of its running thread."""
         with self._closing, self._lock:
             self._pulse, self._device = [], None
 
@@ -84,7 +84,7 @@ atexit.register(loopback.close)
 
 
 class LoopbackGloo(_Gloo):
-    """`ProcessGroupGloo` on the shared device; made by `init_process_group` and `new_group` while ranks run."""
+    """`ProcessGroupGloo` on the shared device. `init_process_group` and `new_group` make it while ranks run."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, **since_torch_2_15: bool) -> None:
         super().__init__(store, rank, size, loopback.options(timeout))

@@ -1,16 +1,16 @@
-"""What makes a thread a rank: its collectives, groups and random numbers go through an `Interposer` of its own.
+"""The redirection that makes a thread a rank: its collectives, groups and random numbers go through an `Interposer`.
 
-A process that is a rank has one for all its threads, with the groups and random numbers of the process.
+A process that is a rank has one interposer for all its threads, and uses the process's groups and random numbers.
 
-Two mechanisms, both of which torch's own test-suite uses in some form:
+torch's own test suite uses some form of both mechanisms:
 
-*One process-group world for each thread.* `distributed_c10d._world` holds the default group and the maps of
-groups; while ranks run it is a proxy that looks into the current thread. torch's C++ registry of group names has
-a switch for the same purpose (`_set_thread_isolation_mode`).
+*One process-group world for each thread.* `distributed_c10d._world` holds the default group and the maps of groups.
+While ranks run, a proxy replaces it and looks up the current thread. torch's C++ registry of group names has a switch
+for the same purpose (`_set_thread_isolation_mode`).
 
-*A dispatch key that only rank threads carry* (`kernels`). Of all operators it stops two families: the `c10d`
-collectives, which are handed to the thread's `Interposer` (this sees DDP's C++ reducer, FSDP and functional
-collectives too), and the operators that draw random numbers, which get the rank's own generator.
+*A dispatch key that only rank threads have* (see `dispatch`). It intercepts two families of operators. The `c10d`
+collectives go to the thread's `Interposer`, including those of DDP's C++ reducer, of FSDP and of functional
+collectives. Operators that draw random numbers get the rank's own generator.
 """
 
 from __future__ import annotations
@@ -33,33 +33,38 @@ from .patching import Replacement, SharedContext, replaced
 
 
 class Interposer(Protocol):
-    """What a thread does with the calls that torch makes on it."""
+    """The handler of a thread's calls to torch."""
 
     @property
     def generator(self) -> torch.Generator | None:
-        """The stream of random numbers of the thread's own; None for that of the process."""
+        """The thread's own random number generator; None for the process's."""
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
-        """Run a `c10d` operator. `execute(*arguments.values())`, with these tensors or others that share their memory,
-        hands it to the real backend and returns what the operator returns."""
+        """Run a `c10d` operator and return its result.
+
+        `execute(*arguments.values())` hands it to the real backend and returns the operator's result. It accepts these
+        tensors or tensors that share their memory.
+        """
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
-        """Called before this rank, a member, creates a group; may wait for the other members."""
+        """Prepare the creation of a group by this rank, a member; it may wait for the other members."""
 
     def not_in_group(self, op: str) -> None:
-        """Called when a collective is asked of a group that this rank does not belong to."""
+        """Handle a collective on a group that this rank does not belong to."""
 
     def waiting(self, waited: Any) -> None:
-        """Called before `waited.wait()` of a Work, and before `wait_tensor(waited)` of a functional collective. Returns
-        when the result is there; raises what ended the call or the run."""
+        """Wait for the result, before `waited.wait()` of a Work or `wait_tensor(waited)` of a functional collective.
+
+        Raises the error that ended the call or the run.
+        """
 
 
 class ThreadInterposer(Interposer, Protocol):
-    """One that is for a single thread, among others."""
+    """An interposer of a single thread."""
 
     @property
     def groups(self) -> SimpleNamespace:
-        """The process groups of the thread's own; `no_groups()` at first."""
+        """The thread's own process groups; `no_groups()` at first."""
 
 
 _thread = threading.local()
@@ -67,7 +72,7 @@ _process = SimpleNamespace(interposer=None, hooks=None)
 
 
 def current() -> Interposer | None:
-    """The interposer of the calling thread; None outside ranks."""
+    """Return the interposer of the calling thread; None outside ranks."""
     interposer: Interposer | None = getattr(_thread, "interposer", _process.interposer)
     return interposer
 
@@ -92,9 +97,11 @@ def interposed(interposer: ThreadInterposer) -> Iterator[None]:
 
 @contextmanager
 def interposed_process(interposer: Interposer) -> Iterator[None]:
-    """Route the collectives of this process through `interposer`: of the calling thread, and of autograd's threads,
-    which inherit its dispatch key."""
-    with replaced(_stand_ins_of_ranks()):
+    """Route the collectives of this process through `interposer`.
+
+    It affects the calling thread, and autograd's threads, which inherit its dispatch key.
+    """
+    with replaced(_replacements_of_ranks()):
         _process.interposer, _process.hooks = interposer, []
         torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, True)
         try:
@@ -108,9 +115,12 @@ def interposed_process(interposer: Interposer) -> Iterator[None]:
 # -- hooks ---------------------------------------------------------------------------------------------------------
 
 
-def _noted(register: Callable[..., RemovableHandle]) -> Callable[..., RemovableHandle]:
-    """Hooks of this kind end with the rank that registered them. Python's collector cannot see them: what they hold,
-    which often is the model and so the parameter that holds them, would be there for ever."""
+def _removed_with_rank(register: Callable[..., RemovableHandle]) -> Callable[..., RemovableHandle]:
+    """Return a `register` whose hooks end with the rank that registered them.
+
+    Python's garbage collector cannot see these hooks. Such a hook often holds the model, and so the parameter that
+    holds the hook: both would stay forever.
+    """
 
     def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
         handle = register(tensor, hook)
@@ -131,7 +141,7 @@ def _remove(hooks: list[RemovableHandle]) -> None:
 
 
 def no_groups() -> SimpleNamespace:
-    """What `distributed_c10d._world` holds before `init_process_group`."""
+    """Return the content of `distributed_c10d._world` before `init_process_group`."""
     return SimpleNamespace(
         default_pg=None,
         pg_map={},
@@ -149,7 +159,8 @@ def no_groups() -> SimpleNamespace:
 
 
 class _WorldOfThread:
-    """Stands in for `distributed_c10d._world`: each rank's own, and the process's for every other thread."""
+    """A replacement for `distributed_c10d._world`: the rank's own on a rank's thread, the process's on other
+    threads."""
 
     def __init__(self, process_world: Any) -> None:
         object.__setattr__(self, "process_world", process_world)
@@ -162,7 +173,8 @@ class _WorldOfThread:
 
 
 class _GeneratorOfThread:
-    """Stands in for `torch.default_generator`: `torch.manual_seed` and its kin look it up on every call."""
+    """A replacement for `torch.default_generator`, which `torch.manual_seed` and similar functions look up on every
+    call."""
 
     def __getattr__(self, name: str) -> Any:
         interposer = current()
@@ -181,7 +193,7 @@ def _gated_group_helper(helper: Callable[..., Any]) -> Callable[..., Any]:
     return new_group
 
 
-def _told_not_in_group(warn: Callable[[str], None]) -> Callable[[str], None]:
+def _reported_not_in_group(warn: Callable[[str], None]) -> Callable[[str], None]:
     def not_in_group(op: str) -> None:
         interposer = current()
         if interposer is None:
@@ -197,40 +209,40 @@ def _announced_wait(wait: Callable[..., Any]) -> Callable[..., Any]:
         interposer = current()
         if interposer is not None:
             interposer.waiting(work)
-            if (args or kwargs) and work.is_completed():  # a Work of ours refuses a timeout
+            if (args or kwargs) and work.is_completed():  # our own Work accepts no timeout
                 return wait(work)
         return wait(work, *args, **kwargs)
 
     return announce
 
 
-def _stand_ins_of_ranks() -> Iterator[Replacement]:
+def _replacements_of_ranks() -> Iterator[Replacement]:
     yield c10d, "ProcessGroupGloo", LoopbackGloo
-    # At the level DETAIL, torch wraps each group, so that a call first compares itself with the other ranks' calls. The
-    # world has compared them already, and the wrapper's own wait never ends on simulated ranks and crashes DDP on
-    # processes. DDP reads the level elsewhere, and still names parameters.
+    # At the level DETAIL, torch wraps each group to compare the ranks' calls first. The world has compared them by then.
+    # The wrapper's own wait never ends on simulated ranks, and crashes DDP on processes. DDP reads the level elsewhere,
+    # and still names parameters.
     yield c10d, "get_debug_level", lambda: dist.DebugLevel.OFF
     yield c10d, "_new_process_group_helper", _gated_group_helper(c10d._new_process_group_helper)
-    yield c10d, "_warn_not_in_group", _told_not_in_group(c10d._warn_not_in_group)
+    yield c10d, "_warn_not_in_group", _reported_not_in_group(c10d._warn_not_in_group)
     yield dist.Work, "wait", _announced_wait(dist.Work.wait)
-    yield Tensor, "register_post_accumulate_grad_hook", _noted(Tensor.register_post_accumulate_grad_hook)
+    yield Tensor, "register_post_accumulate_grad_hook", _removed_with_rank(Tensor.register_post_accumulate_grad_hook)
 
 
-def _stand_ins() -> Iterator[Replacement]:
+def _replacements() -> Iterator[Replacement]:
     yield c10d, "_world", _WorldOfThread(c10d._world)
-    yield from _stand_ins_of_ranks()
+    yield from _replacements_of_ranks()
     yield torch.random, "default_generator", _GeneratorOfThread()
 
 
 @contextmanager
 def _rank_threads() -> Iterator[None]:
-    private.native._set_thread_isolation_mode(True)  # each thread its own registry of group names, in C++
+    private.native._set_thread_isolation_mode(True)  # a registry of group names for each thread, in C++
     try:
-        with replaced(_stand_ins()):
+        with replaced(_replacements()):
             yield
     finally:
         private.native._set_thread_isolation_mode(False)
 
 
 rank_threads = SharedContext(_rank_threads)
-"""While it is in use, threads may be `interposed`."""
+"""The context in which threads may be `interposed`."""

@@ -1,4 +1,4 @@
-"""Changing what other modules do while ranks run, and only then."""
+"""Patching: replace attributes of other modules while ranks run, and restore them afterwards."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 Replacement = tuple[Any, str, Any]
-"""Owner, attribute name and what stands in for it."""
+"""Owner, attribute name and new value."""
 
 
 @contextmanager
 def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
-    """Set the attributes inside the block, and set them back after it."""
+    """Set the attributes inside the block, and restore them after it."""
     originals = [(*one, getattr(one[0], one[1]), one[1] in vars(one[0])) for one in replacements]
-    for owner, name, stand_in, _, _ in originals:
-        setattr(owner, name, stand_in)
+    for owner, name, new, _, _ in originals:
+        setattr(owner, name, new)
     try:
         yield
     finally:
-        for owner, name, stand_in, original, is_own in reversed(originals):
-            if getattr(owner, name) is not stand_in:  # it was replaced again since, by another hand
+        for owner, name, new, original, is_own in reversed(originals):
+            if getattr(owner, name) is not new:  # other code has replaced it since
                 continue
             if is_own:
                 setattr(owner, name, original)
@@ -30,7 +30,7 @@ def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
 
 
 class SharedContext:
-    """A context that several runs use at once: the first one enters it, the last one leaves it."""
+    """A context that several runs share: the first user enters it, the last user exits it."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
         self._make = make
@@ -40,7 +40,7 @@ class SharedContext:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Be one of those who use it."""
+        """Enter the shared context; the last user exits it."""
         with self._lock:
             if self._users == 0:
                 self._entered = self._make()

@@ -1,7 +1,6 @@
-"""The private torch names that worlds are built on: a check that they are there, and what is read with them.
+"""The private torch names that worlds use: a check that they exist, and functions that read them.
 
-They are touched here, in `gloo`, `interpose`, `kernels` and `one_process`, and for dry runs in `dryrun`,
-`dryrun_standins` and `dryrun_tensors`: nowhere else in worlds.
+In worlds, only the modules of `torch_hooks` and `dryrun`, and `rank_threads/one_process.py`, use private torch names.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # its functions keep, as their default, the group of the rank that imports it
+import torch.distributed.nn.functional  # imported here because its functions keep the importing rank's group as default
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -19,7 +18,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.distributed import distributed_c10d as c10d
-from torch.testing._internal.distributed import fake_pg  # noqa: F401 (it registers the backend "fake")
+from torch.testing._internal.distributed import fake_pg  # noqa: F401 (registers the backend "fake")
 from torch.utils._pytree import tree_map_only
 
 from ...errors import CourseError
@@ -33,7 +32,7 @@ without_peers = dist.Backend("fake")
 """The backend of groups that send nothing."""
 
 VALUE_ASKED = (DataDependentOutputException, DynamicOutputShapeException)
-"""What fake tensors raise where something depends on their numbers."""
+"""Exceptions of fake tensors when an operation depends on their values."""
 
 _NEEDED = {
     "torch._C": (
@@ -52,7 +51,7 @@ _NEEDED = {
 
 
 def missing_names() -> list[str]:
-    """The names that worlds need and this torch lacks; empty when all is well."""
+    """Return the names that worlds need and this torch lacks; empty if it has all."""
     return [f"{path}.{name}" for path, (owner, names) in _NEEDED.items() for name in names if not hasattr(owner, name)]
 
 
@@ -65,18 +64,20 @@ if missing_names():
 
 
 def group_of(boxed: Any) -> dist.ProcessGroup:
-    """The process group behind the boxed argument of a `c10d` operator."""
+    """Return the process group behind the boxed argument of a `c10d` operator."""
     return dist.ProcessGroup.unbox(boxed)
 
 
 def groups() -> list[dist.ProcessGroup]:
-    """Every group that the calling rank is in."""
+    """Return every group that the calling rank is in."""
     return list(c10d._world.pg_names)
 
 
 def renew_names(prefix: str, store: dist.Store) -> None:
-    """End every group but the default one, and let those that follow have the names of a fresh start, whose addresses
-    they exchange through `store` under `prefix`."""
+    """End every group except the default one, and restart the names of new groups.
+
+    New groups exchange their addresses through `store` under `prefix`.
+    """
     default = c10d._get_default_group()
     for group in groups():
         if group is not default:
@@ -87,31 +88,32 @@ def renew_names(prefix: str, store: dist.Store) -> None:
 
 
 def abort_groups() -> None:
-    """Free whoever waits inside NCCL."""
+    """Abort all groups, which frees threads that wait inside NCCL."""
     if dist.is_initialized():
         c10d._abort_process_group()
 
 
 def fake_mode() -> Any:
-    """The fake mode that the calling thread is in; None outside of any."""
+    """Return the calling thread's fake mode; None if it has none."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
 
 
 def fsdp_param() -> Any:
-    """The module in which FSDP2 shards a parameter. It takes most of a second to load, for who needs it only."""
+    """Return the module in which FSDP2 shards parameters; it takes most of a second to load, so it is not imported
+    above."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
     return _fsdp_param
 
 
 def group_ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
-    """The global ranks of `group`'s members, in the order of their group ranks."""
+    """Return the global ranks of `group`'s members, in the order of their group ranks."""
     by_global = c10d._world.pg_group_ranks[group]
     return tuple(sorted(by_global, key=by_global.__getitem__))
 
 
 def reduce_op_name(boxed: Any) -> str:
-    """`"sum"`, `"max"`, ... of the boxed argument of a `c10d` operator."""
+    """Return `"sum"`, `"max"`, ... for the boxed argument of a `c10d` operator."""
     return _REDUCE_OPS[boxed.op()]
 
 
@@ -119,15 +121,15 @@ _REDUCE_OPS = {op.value: name.lower() for name, op in dist.ReduceOp.RedOpType.__
 
 
 def work_of(result: Any) -> Any:
-    """The Work in what a `c10d` operator returned: alone, or after its tensors."""
+    """Return the Work in a `c10d` operator's result, which may also hold tensors."""
     return dist.Work.unbox(result[1] if isinstance(result, tuple) else result)
 
 
 def at_end_of_backward(arrived: Callable[[], None], passed: Callable[[], None]) -> bool:
-    """Call `arrived` when the backward pass that this thread is in has computed every gradient, and `passed` after
-    what others had queued for its end: there, in C++, DDP waits for its buckets.
+    """Call `arrived` when this thread's backward pass has computed every gradient, and `passed` after the callbacks
+    queued for its end: in such a callback, in C++, DDP waits for its buckets.
 
-    Returns False, and calls nothing, outside of a backward pass.
+    Return False, and call nothing, outside a backward pass.
     """
     if torch._C._current_graph_task_id() == -1:
         return False
@@ -142,14 +144,14 @@ def at_end_of_backward(arrived: Callable[[], None], passed: Callable[[], None]) 
 
 
 def pending_result(operator: Any, arguments: dict[str, Any], future: Any) -> tuple[Any, Any]:
-    """What an asynchronous `operator` returns while `future` is open, and its Work."""
+    """Return the result of an asynchronous `operator` while `future` is open, and its Work."""
     work = native._create_work_from_future(future)
     outputs = next(iter(arguments.values()))
     return ((outputs, work.boxed()) if len(operator._schema.returns) == 2 else work.boxed()), work
 
 
 def without_mode(value: Any) -> Any:
-    """`value`, whose fake tensors are on torch's meta device: they outlive the mode that made them."""
+    """Return `value` with its fake tensors moved to the meta device, where they outlive their mode."""
     with torch.device("meta"):
         return tree_map_only(
             FakeTensor, lambda tensor: torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype), value
@@ -157,7 +159,7 @@ def without_mode(value: Any) -> Any:
 
 
 def completed(operator: Any, arguments: dict[str, Any]) -> Any:
-    """What `operator` returns when its group has done all there is to do, at once."""
+    """Return the result of `operator` as if its group had finished at once."""
     if not operator._schema.returns:
         return None
     outputs = next(iter(arguments.values()))
