@@ -84,8 +84,8 @@ def _random_kernel(operator: Any, current: Current) -> Callable[..., Any]:
             generator = own
         device = kwargs.get("device")
         if generator is not None and device is not None and (generator.device.type, device.type) == ("cpu", "cuda"):
-            # `torch.Generator()` belongs to the CPU even if the default device is a GPU: draw on the CPU, so that lessons
-            # get the same numbers on both.
+            # `torch.Generator()` belongs to the CPU even if the default device is a GPU. Draw on the CPU: lessons get
+            # the same numbers on both.
             drawn = operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs | {"device": _CPU})
             return drawn.to(device)
         return operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs)

@@ -218,7 +218,7 @@ def _announced_wait(wait: Callable[..., Any]) -> Callable[..., Any]:
 
 def _replacements_of_ranks() -> Iterator[Replacement]:
     yield c10d, "ProcessGroupGloo", LoopbackGloo
-    # At the level DETAIL, torch wraps each group to compare the ranks' calls first. The world has compared them by then.
+    # At the level DETAIL, torch wraps each group to compare the ranks' calls first. The world has compared them before.
     # The wrapper's own wait never ends on simulated ranks, and crashes DDP on processes. DDP reads the level elsewhere,
     # and still names parameters.
     yield c10d, "get_debug_level", lambda: dist.DebugLevel.OFF
