@@ -42,7 +42,7 @@ def far_end() -> Iterator[FarEnd]:
 @pytest.fixture
 def hold_up(monkeypatch):
     """Holds the kernel up for so many seconds, once, when every rank of a run has entered its function."""
-    hear, held_up = RunLoop._hear, []
+    hear, held_up = RunLoop._read, []
 
     def hold_up(seconds: float) -> None:
         def late(self, left):
@@ -51,7 +51,7 @@ def hold_up(monkeypatch):
                 held_up.append(time.sleep(seconds))
             return heard
 
-        monkeypatch.setattr(RunLoop, "_hear", late)
+        monkeypatch.setattr(RunLoop, "_read", late)
 
     yield hold_up
     assert held_up

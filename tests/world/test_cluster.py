@@ -295,7 +295,7 @@ def test_a_message_that_what_is_printed_holds_up_holds_up_nobody():
         printed += process.read(process.output)
         told += process.receive() or []
         process.far_ends.flush()
-    assert (len(printed), told, process.in_midst_of_message) == (100_000, [(7, text)], False)
+    assert (len(printed), told, process.has_partial_message) == (100_000, [(7, text)], False)
     process.close()
     process.far_ends.close()
 

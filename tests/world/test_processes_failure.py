@@ -21,7 +21,7 @@ from course_lib.world.learner_code import SourceLine
 from course_lib.world.processes import run_loop
 from course_lib.world.processes.fork_server import PID
 from course_lib.world.processes.framing import framed
-from course_lib.world.processes.messages import TELL_STACK, OutsideGroup
+from course_lib.world.processes.messages import WRITE_STACK, OutsideGroup
 from course_lib.world.processes.pool import pool
 from course_lib.world.processes.run_loop import RunLoop
 from course_lib.world.processes.worker_handle import WorkerHandle
@@ -218,7 +218,7 @@ def test_what_a_rank_told_before_it_died_is_heard_first(far_end):
     os.write(far_end.status, PID.pack(-signal.SIGKILL))
     run_loop = RunLoop([far_end.process], 1, [])
     run_loop._died(0)
-    while run_loop._hear(0):
+    while run_loop._read(0):
         pass
     [report] = run_loop.coordinator.reports(lambda _: None)
     assert (report.state, report.call) == ("died", call)
@@ -260,7 +260,7 @@ def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch):
     assert lines(error)[1].startswith("  rank 1 at test_processes_failure.py line ")
     assert "rank 0 waited in barrier #1" in str(error)
     assert ("rank 1 got a new process" in str(error)) is replaced
-    assert (TELL_STACK in signals) is replaced  # sent to a rank in Python code, it may end its process
+    assert (WRITE_STACK in signals) is replaced  # sent to a rank in Python code, it may end its process
     assert list(World(2, backend="processes").run(remembered)) == [0, None if replaced else 1]
 
 

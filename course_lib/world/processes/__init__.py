@@ -1,1 +1,1 @@
-"""Ranks as processes of this machine, on the CPU or with a GPU each."""
+"""The backends `processes` and `nccl`: each rank is a process, on the CPU or with a GPU."""

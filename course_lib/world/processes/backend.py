@@ -1,4 +1,4 @@
-"""Ranks as processes, kept from run to run: of this machine or of several; on the CPU, or with GPUs."""
+"""The backend of ranks that are processes: on one machine or several, on the CPU or on GPUs, kept from run to run."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from .pool import Pool, pool
 from .run_loop import RunLoop
 
 MAX_RANKS = 64
-"""The most processes that a world has on a machine."""
+"""The most processes of a world on one machine."""
 
 LARGE_BYTES = 10**7
-"""Who sends more than this to every rank is told."""
+"""Warn when the pickled function is larger than this."""
 
 TAKEN_ALONG = ("NCCL_", "TORCH_", "GLOO_", "OMP_", "COURSE_")
-"""What the kernel's environment variables begin with that ranks on other machines get, too."""
+"""Prefixes of the kernel's environment variables that ranks on other machines also get."""
 
 OF_A_MACHINE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "COURSE_HOST", "COURSE_HOME")
-"""But not these: each machine has its own."""
+"""Exceptions to these prefixes: each machine has its own value."""
 
 Placing = Callable[[int, Sequence[Machine]], list[Place]]
-"""Where each of so many ranks is to be, on these machines."""
+"""Returns the place of each rank, from the number of ranks and the machines."""
 
 
 class Processes:
     """A world of processes: see `backends.Backend`.
 
     Args:
-        world_size: how many.
-        pool: whose.
-        placing: where they are to be. An attribute, too.
-        nccl: tensors on GPUs go through NCCL. An attribute, too.
+        world_size: number of ranks.
+        pool: the pool that provides the processes.
+        placing: chooses the places of the ranks. Also an attribute.
+        nccl: tensors on GPUs go through NCCL. Also an attribute.
 
     Raises:
-        CourseError: it would have no rank, or more than `MAX_RANKS` on a machine.
+        CourseError: the world would have no rank, or more than `MAX_RANKS` on a machine.
     """
 
     def __init__(self, world_size: int, *, pool: Pool = pool, placing: Placing = evenly, nccl: bool = False) -> None:
@@ -58,10 +58,10 @@ class Processes:
 
     @property
     def places(self) -> list[Place]:
-        """Where each rank would be now.
+        """Return the place that each rank would have now.
 
         Raises:
-            CourseError: there is no room for so many, any more.
+            CourseError: there is no longer room for all ranks.
         """
         return self.placing(self._world_size, self._pool.source.machines)
 
@@ -102,7 +102,7 @@ class Processes:
     def _completed_run(
         self, packed: bytes, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
     ) -> RunLoop:
-        """One run, which is over; the pool is ready for the next."""
+        """Run the function to its end, and make the pool ready for the next run."""
         pool = self._pool
         pool.start()
         places = self.places
@@ -111,7 +111,7 @@ class Processes:
         run_loop.run(self._jobs(places, number, packed, size_of, run_loop.coordinator.started), timeout)
         if run_loop.coordinator.fault is not None:
             if run_loop.coordinator.fault.kind == "raised":
-                pool.source.confirm()  # a broken connection may come before the news of who broke it
+                pool.source.confirm()  # a broken connection may be reported before the death that broke it
             run_loop.end()
         run_loop.close()
         pool.drop([places[rank] for rank in run_loop.spent])
@@ -157,7 +157,7 @@ class Processes:
 
 
 def _sources(sent: set[str]) -> dict[str, list[str]]:
-    """The source code that is in no file, and has not been sent yet: that of cells."""
+    """Return the sources of cells that have not been sent yet."""
     new = {
         name: entry[2]
         for name, entry in list(linecache.cache.items())

@@ -1,6 +1,6 @@
-"""Messages through a socket, which knows only bytes: each is pickled, and comes after its length.
+"""Framing: messages through a socket, each pickled and preceded by its length.
 
-`multiprocessing.connection` does the same, and can only wait for the whole of one.
+`multiprocessing.connection` does the same, but blocks until a message is complete.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LENGTH = struct.Struct("!Q")
 
 
 def framed(message: object) -> memoryview:
-    """`message` as it is sent."""
+    """Return the bytes to send for `message`."""
     stream = io.BytesIO(bytes(_LENGTH.size))
     stream.seek(_LENGTH.size)
     pickle.dump(message, stream)
@@ -24,18 +24,18 @@ def framed(message: object) -> memoryview:
 
 
 class Frames:
-    """Messages as they arrive, in pieces."""
+    """A buffer that turns received bytes into messages."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     @property
-    def in_midst(self) -> bool:
-        """Whether there is a part of a message."""
+    def incomplete(self) -> bool:
+        """Return whether a message has arrived only in part."""
         return bool(self._data)
 
     def whole(self, data: bytes) -> list[Any]:
-        """The messages of which `data` was the last piece."""
+        """Return the messages that `data` completes."""
         self._data += data
         messages = []
         while (end := self._end()) is not None:
@@ -45,7 +45,7 @@ class Frames:
         return messages
 
     def _end(self) -> int | None:
-        """Where the first message ends, if it is all there."""
+        """Return the end of the first message, if it is complete."""
         if len(self._data) < _LENGTH.size:
             return None
         end = _LENGTH.size + int(_LENGTH.unpack_from(self._data)[0])

@@ -1,4 +1,4 @@
-"""A learner's own modules, which change while the rank's process stays."""
+"""Fresh imports: a learner's module that has changed is imported again in a rank's process."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from ..learner_code import is_learners_file
 
 
 class FreshImports:
-    """Sees to it that a module whose file has changed since it was imported is imported again.
+    """The learner's modules that this process has imported.
 
-    A function of a module travels by its name. Without this, a rank would go on with what the module was when the first
-    run asked for it.
+    A module's function travels by name. A process outlives its run, and would otherwise use the module's old version.
     """
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
-        self._changed: dict[str, tuple[str, int]] = {}  # file, and when it was changed, of the learner's modules
+        self._changed: dict[str, tuple[str, int]] = {}  # the learner's modules: file, and its modification time
 
     def note(self) -> None:
-        """Remember the modules that were imported since the last time."""
+        """Remember the modules that were imported since the last call."""
         for name in sys.modules.keys() - self._seen:
             self._seen.add(name)
             file = getattr(sys.modules[name], "__file__", None)
             if file is not None and is_learners_file(file):
-                with suppress(OSError):  # it is gone already
+                with suppress(OSError):  # the file is gone
                     self._changed[name] = (file, os.stat(file).st_mtime_ns)
 
     def forget_changed(self) -> None:
-        """Let those whose files have changed be imported again by who asks for them."""
+        """Remove modules whose files have changed, so that the next import loads them again."""
         for name, (file, changed) in list(self._changed.items()):
             with suppress(OSError):
                 if os.stat(file).st_mtime_ns != changed:

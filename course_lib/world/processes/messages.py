@@ -1,7 +1,7 @@
-"""What the kernel and a rank's process tell each other.
+"""The messages between the kernel and a rank's process.
 
-Every message is one of these records, pickled; a rank's comes with the number of its run, for it may be late. Two
-signals reach a rank whatever it does.
+Each message is one of these records, pickled. A rank's message is preceded by the number of its run, because it may
+arrive late. Two signals reach a rank whatever it does.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..learner_code import ErrorReport, SourceLine
 from ..results import Packed
 from .placement import Place
 
-STOP, TELL_STACK = signal.SIGUSR1, signal.SIGUSR2
-"""To its main thread: end the learner's function, with `Stopped`; and: write where your Python code is.
+STOP, WRITE_STACK = signal.SIGUSR1, signal.SIGUSR2
+"""Signals to a rank's main thread: raise `Stopped` in the learner's function; write the stack of your Python code.
 
-The second is for a thread in native code that keeps the GIL. In the midst of Python code it ends the process now and
-then (once in 130 times in CPython 3.11, in a loop of calls), for `faulthandler` reads a frame that is half made.
+The second is for native code that holds the GIL. In Python code, it sometimes ends the process (once in 130 times in
+CPython 3.11, in a loop of calls), because `faulthandler` reads an incomplete frame.
 """
 
 # -- from the kernel ---------------------------------------------------------------------------------------------
@@ -28,11 +28,11 @@ then (once in 130 times in CPython 3.11, in a loop of calls), for `faulthandler`
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Where ranks find each other.
+    """The means by which ranks find each other.
 
     Attributes:
-        name: on one machine, the path of a file; on several, what their keys in a store begin with.
-        store: address and port of that store; None where there is a file.
+        name: on one machine, the path of a file; on several, the prefix of the group's keys in a store.
+        store: address and port of that store; None if there is a file.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """What surrounds the kernel, and its ranks where they are on the same machine.
+    """The kernel's environment, which ranks on the same machine share.
 
     Attributes:
         environ: its environment variables.
@@ -60,17 +60,17 @@ class Job:
 
     Attributes:
         number: of the run, from 1.
-        rank, world_size: which rank this process is in it.
-        place: where that is.
-        group: where the ranks find each other. Another than the last asks for a new default group.
+        rank, world_size: this process's rank, and the number of ranks.
+        place: where the rank is.
+        group: where the ranks find each other. A change means a new default group.
         nccl: tensors on GPUs go through NCCL; if not, through gloo.
         packed: function and arguments; see `copies.unpack`.
-        size_of: how memory is counted, by its name in a module; None if it is not measured.
+        size_of: how memory is counted, pickled by name; None if it is not measured.
         started: when the run began, in seconds of `time.perf_counter` on the rank's machine.
-        kernel: where the rank is on the kernel's machine, and so has its environment; None where it has another.
-        environ: variables to be set besides.
+        kernel: the kernel's environment, if the rank is on its machine; None if not.
+        environ: additional environment variables.
         interface: the network interface through which ranks reach each other.
-        threads: on how many threads it computes: its part of the cores.
+        threads: the number of threads that compute: the rank's part of the cores.
         sources: source code that is in no file, such as that of cells: lines by filename.
     """
 
@@ -91,25 +91,25 @@ class Job:
 
     @property
     def device(self) -> int | None:
-        """The GPU to work on; None for the CPU."""
+        """Return the GPU to use; None for the CPU."""
         return self.place.device
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proceed:
-    """Every member has come to this rank's call: it may enter the backend."""
+    """Every member has made this call: the rank may enter the backend."""
 
     call: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """The run is over, whatever this rank does."""
+    """The run is over; the rank must stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Locate:
-    """Say where you are. A rank answers as soon as a second thread of it gets the GIL."""
+    """A request for the rank's line. The rank answers as soon as a second thread of it gets the GIL."""
 
 
 # -- from a rank -------------------------------------------------------------------------------------------------
@@ -117,19 +117,19 @@ class Locate:
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """The rank has a group and all that the function needs, and calls it now."""
+    """The rank has joined its group and now calls the function."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallArrived:
-    """The rank has come to a call.
+    """The rank has made a call.
 
     Attributes:
-        index: of the call among all of the rank's in this run.
-        call: what it asks.
+        index: of the call among all calls of the rank in this run.
+        call: the call.
         tag: of a message.
-        waits: the rank does nothing until it may go on.
-        gated: it waits for `Go` before the backend sees the call.
+        waits: the rank does nothing until the call may proceed.
+        gated: the rank waits for `Proceed` before the backend sees the call.
     """
 
     index: int
@@ -141,47 +141,47 @@ class CallArrived:
 
 @dataclass(frozen=True, kw_only=True)
 class Blocked:
-    """The rank does nothing from now on but wait for a call that it came to before."""
+    """The rank now only waits for an earlier call."""
 
     index: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """The backend refused a call that the rank had gone on from."""
+    """The backend refused a call after the rank had gone on."""
 
     index: int
-    told: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutsideGroup:
-    """The rank made a call of a group that it does not belong to."""
+    """The rank called a collective on a group that it does not belong to."""
 
     call: Call
 
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """The learner's line that the rank is at; None where it is in none."""
+    """The learner's line that the rank is at; None if it is in library code."""
 
     source_line: SourceLine | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """The rank is done with a run.
+    """The rank has finished a run.
 
     Attributes:
-        stopped: it was told to.
-        raised: what the function raised.
-        exited: that was `SystemExit`.
-        result: what the function returned; None where it did not.
-        calls: what the rank took part in.
-        span: when it entered the function and when it left.
-        memory: what it held, where that was measured.
-        has_group: the default group is still there for the next run.
-        spent: its process can do no more: an error on the GPU, such as an index out of bounds, has broken its context.
+        stopped: the run was stopped.
+        raised: the function's exception.
+        exited: that exception is `SystemExit`.
+        result: the function's return value; None if there is none.
+        calls: the rank's calls.
+        span: when it entered and left the function.
+        memory: what it held, if that was measured.
+        has_group: the default group still exists for the next run.
+        spent: the process is unusable: an error on the GPU, such as an index out of bounds, has broken its context.
     """
 
     stopped: bool

@@ -1,4 +1,4 @@
-"""What ranks print, shown while they run."""
+"""The ranks' output, shown while they run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import time
 from ..rank_threads.rank_state import Printed
 
 SHOW_EVERY = 0.25
-"""Seconds between two looks at what has come. A shorter run shows its output once, in the order of ranks, and so the
-same every time."""
+"""Seconds between two updates. A shorter run shows its output once, in the order of ranks, and so always the same."""
 
 
 class Output:
@@ -23,15 +22,15 @@ class Output:
 
     @property
     def texts(self) -> list[str]:
-        """All that was printed, by rank."""
+        """Return all output, by rank."""
         return [printed.text for printed in self._printed]
 
     def add(self, rank: int, written: bytes) -> None:
-        """`rank` has printed something."""
+        """Add output of `rank`."""
         self._unshown[rank] += self._printed[rank].add(self._decoders[rank].decode(written))
 
     def show_when_due(self) -> None:
-        """Print the lines that are whole, if it is time to."""
+        """Print the complete lines, if an update is due."""
         now = time.monotonic()
         if now < self._due:
             return

@@ -1,4 +1,4 @@
-"""The machines that ranks are on, and which rank is where."""
+"""The machines of a world, and the place of each rank on them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the ranks of a machine need to know of it.
+    """A machine that runs ranks.
 
     Attributes:
-        name: what it goes by in messages: `$COURSE_HOST` there, or else its host name.
+        name: its name in messages: its `$COURSE_HOST`, or its host name.
         hostname: its host name.
-        address: where the others reach it: on this machine alone, the loopback.
+        address: where other machines reach it; the loopback if it is the only machine.
         interface: the network interface with that address.
-        gpus: how many GPUs torch sees.
+        gpus: the number of GPUs that torch sees.
         nccl: its torch has NCCL.
-        threads: how many torch computes with.
-        versions: of Python and torch, which must be the same everywhere: functions travel as bytecode.
+        threads: the number of threads that torch computes with.
+        versions: of Python and torch. They must be the same everywhere, because functions travel as bytecode.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Machine:
 
     @classmethod
     def here(cls, address: str) -> Machine:
-        """The machine that this process runs on.
+        """Return the machine that this process runs on.
 
         Raises:
             ValueError: it has no such address.
@@ -64,21 +64,21 @@ class Machine:
 
 
 def machine_name() -> str:
-    """What this machine goes by."""
+    """Return this machine's name."""
     return os.environ.get("COURSE_HOST") or socket.gethostname()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a rank is, in torchrun's words.
+    """The place of a rank, in torchrun's terms.
 
     Attributes:
-        machine: by its name.
-        node: the number of that machine among those of the world.
-        nodes: how many these are.
-        local_rank: the rank's number among those of its machine.
-        local_world_size: how many these are.
-        device: the GPU to work on; None for the CPU.
+        machine: name of the machine.
+        node: the machine's number in the world.
+        nodes: the number of machines in the world.
+        local_rank: the rank's number on its machine.
+        local_world_size: the number of ranks on its machine.
+        device: the GPU to use; None for the CPU.
     """
 
     machine: str
@@ -90,12 +90,12 @@ class Place:
 
     @property
     def seat(self) -> tuple[str, int]:
-        """What two worlds have in common whose ranks use the same process."""
+        """Return the key of the rank's process: worlds with the same key use the same process."""
         return self.machine, self.local_rank
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that torchrun would set for it."""
+        """Return the environment variables that torchrun would set for the rank."""
         return {
             "LOCAL_RANK": str(self.local_rank),
             "LOCAL_WORLD_SIZE": str(self.local_world_size),
@@ -105,17 +105,17 @@ class Place:
 
 
 def evenly(world_size: int, machines: Sequence[Machine]) -> list[Place]:
-    """Ranks on CPUs: as many on one machine as on the next, in blocks."""
+    """Place ranks on CPUs, in blocks, the same number on each machine."""
     return _in_blocks(machines, _even(world_size, len(machines)), gpus=None)
 
 
 def sharing(world_size: int, machines: Sequence[Machine], *, limit: int | None) -> list[Place]:
-    """The same, for ranks that take turns on the GPUs of their machine, at most `limit` of them."""
+    """Place ranks like `evenly`, where the ranks of a machine share its GPUs, at most `limit` of them."""
     return _in_blocks(machines, _even(world_size, len(machines)), gpus=usable(machines, limit))
 
 
 def a_gpu_each(world_size: int, machines: Sequence[Machine], *, limit: int | None) -> list[Place]:
-    """Ranks that have a GPU of their own: the first machine is filled first.
+    """Place each rank on a GPU of its own; fill the first machine first.
 
     Raises:
         CourseError: there are fewer GPUs than ranks.
@@ -137,7 +137,7 @@ def a_gpu_each(world_size: int, machines: Sequence[Machine], *, limit: int | Non
 
 
 def usable(machines: Sequence[Machine], limit: int | None) -> list[int]:
-    """How many GPUs of each machine ranks may use."""
+    """Return the number of GPUs that ranks may use on each machine."""
     return [machine.gpus if limit is None else min(machine.gpus, limit) for machine in machines]
 
 

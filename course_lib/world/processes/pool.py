@@ -1,7 +1,7 @@
-"""The ranks' processes: started when a world first needs them, and kept for every world that follows.
+"""The pool of the ranks' processes: a world starts a process when it first needs it, and later worlds use it again.
 
-Rank r of any world on one machine is process r, so worlds of 1 to 4 ranks share four processes, and what a function
-leaves in a module is there when the next one looks. A process that has died is replaced.
+On one machine, rank r of any world is process r, so worlds of 1 to 4 ranks share four processes. Modules keep what a
+function leaves in them. A process that has died is replaced.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from .worker_handle import WorkerHandle
 
 
 class Source(Protocol):
-    """What gives birth to processes: see `ThisMachine`, and `cluster.Cluster` for several machines."""
+    """A source of new processes: see `ThisMachine`, and `cluster.backend.Cluster` for several machines."""
 
     @property
     def machines(self) -> Sequence[Machine]:
-        """Those that can be had now."""
+        """Return the machines that are available now."""
 
     @property
     def kernel(self) -> Kernel | None:
-        """What surrounds the kernel, if processes live in that."""
+        """Return the kernel's environment, if the processes share it."""
 
     def start(self) -> None:
-        """Be ready to give birth, soon; this does not wait for it."""
+        """Prepare to start processes, without waiting."""
 
     def spawn(self, machines: Sequence[str]) -> list[WorkerHandle]:
-        """New processes, each on one of the `machines`.
+        """Return new processes, each on one of the `machines`.
 
         Raises:
-            CourseError: one of them cannot give birth any more.
+            CourseError: one of them can no longer start processes.
         """
 
     def group(self, number: int, first: Place) -> Group:
-        """Where the ranks of a new group find each other; the first of them is at `first`."""
+        """Return where the ranks of a new group find each other; the first of them is at `first`."""
 
     def confirm(self) -> None:
-        """Return when it is known of every process whether it lives."""
+        """Wait until the state of every process, alive or dead, is known."""
 
     def forget(self) -> None:
-        """Let go of processes that belong to the parent of this one."""
+        """Forget processes that belong to the parent of this one."""
 
     def close(self) -> None:
         """End every process."""
@@ -58,10 +58,10 @@ class Pool:
     """Processes for ranks; one run at a time uses them.
 
     Attributes:
-        source: what makes them.
-        lock: held by who uses the processes.
-        numbers: those of runs.
-        sent: the sources of cells that every process has.
+        source: starts them.
+        lock: held while a run uses the processes.
+        numbers: the numbers of runs.
+        sent: names of the cells whose sources every process has.
     """
 
     def __init__(self, source: Source) -> None:
@@ -76,15 +76,15 @@ class Pool:
 
     @property
     def processes(self) -> list[WorkerHandle]:
-        """All there are."""
+        """Return all processes."""
         return list(self._processes.values())
 
     def start(self) -> None:
-        """Let the source load torch, if it has not yet; this does not wait for it."""
+        """Let the source load torch, if it has not, without waiting."""
         if not self.lock.acquire(blocking=False):
-            return  # a run uses it, so it runs
+            return  # a run uses it, so it has started
         try:
-            if self._kernel != os.getpid():  # forked by the learner: the processes are the parent's
+            if self._kernel != os.getpid():  # the learner forked the kernel: the processes belong to the parent
                 self._kernel = os.getpid()
                 self._processes.clear()
                 self.source.forget()
@@ -94,7 +94,7 @@ class Pool:
             self.lock.release()
 
     def take(self, places: Sequence[Place]) -> list[WorkerHandle]:
-        """The processes at these places, by rank, for who holds the lock."""
+        """Return the processes at these places, by rank. The caller holds the lock."""
         seats = [place.seat for place in places]
         dead = [rank for rank, seat in enumerate(seats) if seat in self._processes and self._processes[seat].dead()]
         if dead:
@@ -107,12 +107,13 @@ class Pool:
         return [self._processes[seat] for seat in seats]
 
     def drop(self, places: Sequence[Place]) -> None:
-        """Let go of the processes at these places: who takes them next gets new ones."""
+        """Close the processes at these places. The next run starts new ones."""
         for place in places:
             self._processes.pop(place.seat).close()
 
     def group(self, places: Sequence[Place], *, nccl: bool) -> Group:
-        """Where the ranks at these places find each other: that of the last run if they can go on with its group."""
+        """Return where the ranks at these places find each other; the same as last time if they can use that group
+        again."""
         members = (nccl, *(self._processes[place.seat] for place in places))
         group = self._group[0]
         if group is None or self._group[1] != members:
@@ -121,7 +122,7 @@ class Pool:
         return group
 
     def spoil_group(self) -> None:
-        """The next run must not go on with the group of the last."""
+        """Prevent the next run from using the last run's group."""
         self._group = (None, ())
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""A rank in a process of its own, during one run: what it does with its collectives.
+"""`ProcessRank`: the interposer of a rank's process during one run.
 
-Each call is shown to the kernel first (`Came`), which compares it with those of the other ranks, and enters the
-backend when everyone has come (`Go`). So a call that does not fit never reaches gloo, and no rank is ever stuck there:
-see `rendezvous`. NCCL is not kept waiting. Its calls enter at once, for the GPU computes ahead; the kernel looks at
-them all the same, and what never ends is aborted.
+The rank first reports each call to the kernel (`CallArrived`), which compares it with the other ranks' calls. The call
+enters the backend once every member has called (`Proceed`). So a call that does not match never reaches gloo, and no
+rank hangs there: see `collectives.coordinator`. NCCL calls enter at once, because the GPU computes ahead. The kernel
+compares these too, and aborts those that never end.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ STOP_EVERY = 0.02
 
 
 @dataclass(kw_only=True)
-class Open:
-    """A call that the rank has come to, and that may not enter the backend yet.
+class OpenCall:
+    """A call that the rank has made, and that may not enter the backend yet.
 
     Attributes:
         index: of the call, among the rank's.
-        meeting: of this rank with itself, where it went on and someone else makes the call for it.
-        may_go: it may, or the run is over.
+        pending: for an asynchronous call, a pending call with only this rank; the listener lets it proceed.
+        may_go: set when the call may proceed, or the run is over.
     """
 
     index: int
@@ -63,15 +63,15 @@ class Open:
 
 
 class ProcessRank:
-    """The interposer of this process (see `interpose.Interposer`), and what the listener tells it.
+    """The interposer of this process (see `interposer.Interposer`), and the handler of the kernel's messages.
 
     Attributes:
         job: the run.
-        meter: set where memory is measured.
-        stopping: the run is over, whatever this rank does.
-        stoppable: the main thread is in the learner's code, and nowhere that must not be left half done.
-        span: when it entered that code, and when it left.
-        done: it has left that code for good.
+        meter: set if memory is measured.
+        stopping: the run is over; the rank must stop.
+        stoppable: the main thread is in the learner's code, where an exception is safe.
+        span: when it entered and left that code.
+        done: set when it has left that code for good.
     """
 
     generator: torch.Generator | None = None  # the process's own
@@ -84,19 +84,19 @@ class ProcessRank:
         self.span = (inf, inf)
         self.done = threading.Event()
         self._send = send
-        self._recorders = CallRecorder(job.rank)
+        self._recorder = CallRecorder(job.rank)
         self._lock = threading.Lock()
-        self._open: dict[int, Open] = {}
-        self._promises: Promises[tuple[Call, Open]] = Promises()
+        self._open: dict[int, OpenCall] = {}
+        self._promises: Promises[tuple[Call, OpenCall]] = Promises()
 
     @property
     def calls(self) -> list[Call]:
-        """What the rank took part in."""
-        return self._recorders.calls
+        """Return the rank's calls."""
+        return self._recorder.calls
 
-    # -- what the listener tells -----------------------------------------------------------------------------------
+    # -- messages from the kernel ----------------------------------------------------------------------------------
 
-    def told(self, message: ToRank) -> None:
+    def handle(self, message: ToRank) -> None:
         if isinstance(message, Proceed):
             self._go(message.call)
         elif isinstance(message, Locate):
@@ -112,7 +112,7 @@ class ProcessRank:
         if waiting.pending is not None:
             waiting.pending.take_place()
             for error in waiting.pending.errors.values():
-                self._send(Refused(index=index, told=str(error)))
+                self._send(Refused(index=index, reason=str(error)))
         waiting.may_go.set()
 
     def _stop(self) -> None:
@@ -123,11 +123,11 @@ class ProcessRank:
             if one.pending is not None:
                 one.pending.call_off()
             one.may_go.set()
-        threading.Thread(target=self._insist, daemon=True).start()
+        threading.Thread(target=self._keep_stopping, daemon=True).start()
 
-    def _insist(self) -> None:
+    def _keep_stopping(self) -> None:
         if self.job.nccl:
-            with contextlib.suppress(RuntimeError, ValueError):  # the rank has just ended them itself
+            with contextlib.suppress(RuntimeError, ValueError):  # the rank has just ended the groups itself
                 private.abort_groups()
         main = threading.main_thread().ident
         assert main is not None
@@ -138,7 +138,7 @@ class ProcessRank:
 
     @contextlib.contextmanager
     def in_learners_code(self) -> Iterator[None]:
-        """The learner's function runs in here, and may be stopped."""
+        """Run the learner's function inside the block, where it may be stopped."""
         entered = time.perf_counter()
         self.stoppable = True
         try:
@@ -149,7 +149,7 @@ class ProcessRank:
 
     @contextlib.contextmanager
     def _shielded(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():  # autograd's, to which no signal goes
+        if threading.current_thread() is not threading.main_thread():  # autograd's, which gets no signal
             yield
             return
         before, self.stoppable = self.stoppable, False
@@ -158,9 +158,9 @@ class ProcessRank:
         finally:
             self.stoppable = before
 
-    def _ask(self, call: Call, tag: int, *, waits: bool, pending: PendingCall | None = None) -> Open:
-        """Show `call` to the kernel."""
-        one = Open(index=len(self.calls) - 1, pending=pending)
+    def _report(self, call: Call, tag: int, *, waits: bool, pending: PendingCall | None = None) -> OpenCall:
+        """Report `call` to the kernel."""
+        one = OpenCall(index=len(self.calls) - 1, pending=pending)
         with self._lock:
             if self.stopping:
                 raise Stopped
@@ -168,7 +168,7 @@ class ProcessRank:
         self._send(CallArrived(index=one.index, call=call, tag=tag, waits=waits, gated=True))
         return one
 
-    def _wait(self, one: Open) -> None:
+    def _wait(self, one: OpenCall) -> None:
         one.may_go.wait()
         if self.stopping:
             raise Stopped
@@ -186,30 +186,30 @@ class ProcessRank:
 
     def _collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
         on_gpu = next(tensors_in(arguments)).is_cuda
-        call = self._recorders.call(operator, arguments, ("cpu",) if self.job.device is None else ("cpu", "cuda"))
+        call = self._recorder.call(operator, arguments, ("cpu",) if self.job.device is None else ("cpu", "cuda"))
         tag = arguments.get("tag", 0)
         if self.job.nccl and on_gpu:
             return self._at_once(call, tag, execute)
-        later = is_asynchronous(call, arguments)
-        if later and not on_gpu:
+        asynchronous = is_asynchronous(call, arguments)
+        if asynchronous and not on_gpu:
             pending = PendingCall(members=frozenset({self.job.rank}), calls={self.job.rank: call})
             pending.execute[self.job.rank] = execute
             result, promise = pending_work(pending, self.job.rank, call, operator, arguments, contextlib.nullcontext)
-            self._promises.add(promise, (call, self._ask(call, tag, waits=False, pending=pending)))
+            self._promises.add(promise, (call, self._report(call, tag, waits=False, pending=pending)))
             return result
-        # gloo's own Work knows the streams of a GPU, and one of ours would not: there, a rank waits for its peers also
-        # before it goes on.
+        # On a GPU, a rank waits for its peers even in an asynchronous call: gloo's own Work knows the GPU's streams, our
+        # Work would not.
         call.times.waited_from = call.times.issued
-        self._wait(self._ask(call, tag, waits=True))
+        self._wait(self._report(call, tag, waits=True))
         call.times.matched = time.perf_counter()
         result = execute()
-        if result is not None and not later and call.op != "recv":  # the Work of that can be waited for once
-            private.work_of(result).wait()  # the caller would do so next; here the end is seen
+        if result is not None and not asynchronous and call.op != "recv":  # a recv's Work can be waited for once
+            private.work_of(result).wait()  # the caller would wait next; waiting here measures the end
         call.times.done = time.perf_counter()
         return result
 
     def _at_once(self, call: Call, tag: int, execute: Callable[[], Any]) -> Any:
-        """Hand the call to NCCL, whose work ends on the GPU, when that comes to it."""
+        """Hand the call to NCCL at once; its work ends when the GPU reaches it."""
         self._send(CallArrived(index=len(self.calls) - 1, call=call, tag=tag, waits=False, gated=False))
         call.times.matched = time.perf_counter()
         result = execute()
@@ -221,7 +221,7 @@ class ProcessRank:
             call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), source_line=learner_line())
             self.calls.append(call)
             call.times.waited_from = call.times.issued
-            self._wait(self._ask(call, 0, waits=True))
+            self._wait(self._report(call, 0, waits=True))
             call.times.matched = call.times.done = time.perf_counter()
 
     def not_in_group(self, op: str) -> None:

@@ -1,4 +1,4 @@
-"""What gives birth to ranks on the kernel's own machine."""
+"""The source of ranks' processes on the kernel's own machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .worker_handle import ForkServer, WorkerHandle
 
 
 class ThisMachine:
-    """A fork server, started when it is first needed; see `pool.Source`."""
+    """A source with a fork server, started when it is first needed; see `pool.Source`."""
 
     def __init__(self) -> None:
         self._server: ForkServer | None = None
@@ -31,7 +31,7 @@ class ThisMachine:
 
     @property
     def server_pid(self) -> int | None:
-        """The number of the process whose children the ranks are; None where there is none yet."""
+        """Return the number of the fork server's process; None if there is none yet."""
         return None if self._server is None else self._server.pid
 
     def start(self) -> None:
@@ -48,7 +48,7 @@ class ThisMachine:
         return Group(name=str(Path(self._folder) / f"group {number}"))
 
     def confirm(self) -> None:
-        pass  # the fork server tells at once
+        pass  # the fork server reports deaths at once
 
     def forget(self) -> None:
         self._server, self._folder = None, ""

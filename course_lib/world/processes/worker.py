@@ -1,8 +1,8 @@
-"""The process of a rank: takes jobs, runs the learner's function, and tells the kernel what came of it.
+"""The process of a rank: it takes jobs, runs the learner's function, and sends the kernel the result.
 
-One thread, the main one, is the rank. Another, the listener, takes what the kernel sends, also while the rank waits in
-native code. A rank that must stop is sent `STOP`, a signal, which reaches its Python code even out of a sleep; one that
-does not react is ended by the kernel, and another process takes its place.
+The main thread is the rank. A second thread, the listener, reads the kernel's messages even while the rank waits in
+native code. The signal `STOP` stops a rank's Python code, even in a sleep. The kernel kills a rank that does not react,
+and starts another process for it.
 """
 
 from __future__ import annotations
@@ -32,33 +32,32 @@ from .. import copies, measured, results
 from ..collectives.fault import Stopped
 from ..learner_code import ErrorReport, importing
 from ..rank_threads.rank_state import rank_variables, seed_process
-from ..rank_threads.stopping import untold
+from ..rank_threads.stopping import without_stopped
 from ..torch_hooks import interposer, private
 from ..torch_hooks.gloo import loopback
 from .framing import Frames, framed
 from .fresh_imports import FreshImports
-from .messages import STOP, TELL_STACK, Finished, FromRank, Group, Job, Started, ToRank
+from .messages import STOP, WRITE_STACK, Finished, FromRank, Group, Job, Started, ToRank
 from .rank import ProcessRank
 
 
 def main(wire_fd: int, output_fd: int, stack_fd: int) -> None:
-    """Be a rank, until the kernel is gone. The file descriptors are described in `process.Process`."""
-    os.setsid()  # Jupyter interrupts the kernel's process group; ranks are stopped by the kernel, with what it tells
+    """Run jobs until the kernel is gone. `worker_handle.WorkerHandle` describes the file descriptors."""
+    os.setsid()  # Jupyter interrupts the kernel's process group; only the kernel's messages must stop ranks
     faulthandler.enable(stack_fd, all_threads=False)
-    faulthandler.register(TELL_STACK, stack_fd, all_threads=False)
+    faulthandler.register(WRITE_STACK, stack_fd, all_threads=False)
     RankProcess(socket.socket(fileno=wire_fd), output_fd).serve()
 
 
 class RankProcess:
-    """What stays when a run is over: the connection to the kernel, the default group, and all that functions have left
-    in modules."""
+    """The state that outlives a run: the connection to the kernel, and the default group."""
 
     def __init__(self, wire: socket.socket, output_fd: int) -> None:
         wire.setblocking(True)
         self._wire, self._output_fd = wire, output_fd
         self._sending = threading.Lock()
         self._jobs: queue.SimpleQueue[ProcessRank] = queue.SimpleQueue()
-        self._rank: ProcessRank | None = None  # of the run that is under way or was the last
+        self._rank: ProcessRank | None = None  # of the current or the last run
         self._environ = dict(os.environ)
         self._group: Group | None = None
         self._store: dist.Store | None = None
@@ -66,9 +65,9 @@ class RankProcess:
         self._imports = FreshImports()
 
     def serve(self) -> None:
-        """Take one job after another."""
+        """Run one job after another."""
         signal.signal(STOP, self._stop)
-        sys.unraisablehook = untold(sys.unraisablehook)
+        sys.unraisablehook = without_stopped(sys.unraisablehook)
         threading.Thread(target=self._listen, name="listener", daemon=True).start()
         while True:
             rank = self._jobs.get()
@@ -81,22 +80,22 @@ class RankProcess:
         with contextlib.suppress(OSError):
             while data := self._wire.recv(1 << 16):
                 for message in frames.whole(data):
-                    self._hear(message)
+                    self._handle(message)
         os._exit(0)  # the kernel is gone
 
-    def _hear(self, message: ToRank) -> None:
+    def _handle(self, message: ToRank) -> None:
         if isinstance(message, Job):
             self._rank = ProcessRank(message, partial(self._send, message.number))
             self._jobs.put(self._rank)
         elif self._rank is not None:
-            self._rank.told(message)
+            self._rank.handle(message)
 
     def _send(self, number: int, message: FromRank) -> None:
         with self._sending:
             self._wire.sendall(framed((number, message)))
 
     def _stop(self, _: int, frame: FrameType | None) -> None:
-        if self._rank is not None and self._rank.stoppable and not importing(frame):  # why not: see stopping.imports
+        if self._rank is not None and self._rank.stoppable and not importing(frame):  # see stopping.imports
             raise Stopped
 
     # -- a job -----------------------------------------------------------------------------------------------------
@@ -110,7 +109,7 @@ class RankProcess:
             error = caught
         rank.done.set()
         self._imports.note()
-        stopped = error is not None and rank.stopping  # an error now is what being stopped looks like
+        stopped = error is not None and rank.stopping  # then the error is a consequence
         return Finished(
             stopped=stopped,
             raised=None if error is None or stopped else ErrorReport.of(error),
@@ -124,7 +123,7 @@ class RankProcess:
         )
 
     def _call(self, rank: ProcessRank) -> Any:
-        """Run the learner's function: what it returns."""
+        """Run the learner's function, and return its result."""
         job = rank.job
         self._prepare(job)
         self._imports.forget_changed()
@@ -145,7 +144,7 @@ class RankProcess:
         return value
 
     def _join_group(self, job: Job) -> None:
-        """Be in a default group of all ranks: that of the last run, if it can go on."""
+        """Join a default group of all ranks: the last run's, if it can be used again."""
         if job.group != self._group:
             if dist.is_initialized():
                 private.abort_groups() if job.nccl else dist.destroy_process_group()
@@ -155,7 +154,7 @@ class RankProcess:
                 store=dist.PrefixStore("default", self._store),
                 rank=job.rank,
                 world_size=job.world_size,
-                timeout=timedelta(hours=1),  # the kernel sees who is missing, and ends whoever waits
+                timeout=timedelta(hours=1),  # the kernel detects a missing rank, and stops the others
                 device_id=torch.device("cuda", job.device or 0) if job.nccl else None,
             )
             self._group, self._default = job.group, dist.group.WORLD
@@ -163,7 +162,7 @@ class RankProcess:
         private.renew_names(f"run {job.number}", self._store)
 
     def _prepare(self, job: Job) -> None:
-        """Make this process what a new one would be, started now by the kernel, or by hand on its own machine."""
+        """Make this process like a new one, started by the kernel, or by hand if it is on another machine."""
         _print_to(self._output_fd)
         environ = self._environ if job.kernel is None else job.kernel.environ
         os.environ.clear()
@@ -174,43 +173,43 @@ class RankProcess:
             os.chdir(job.kernel.folder)
         for filename, lines in job.sources.items():
             linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
-        if job.group.store is not None:  # there are other machines
+        if job.group.store is not None:  # several machines
             loopback.interface = job.interface
         torch.set_num_threads(job.threads)
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None if job.device is None else f"cuda:{job.device}")
         if job.device is not None:
             torch.cuda.set_device(job.device)
-            gc.collect()  # what the last run has left in cycles
+            gc.collect()  # reference cycles of the last run
             torch.cuda.empty_cache()
         seed_process(job.rank)
 
 
 def _print_to(output_fd: int) -> None:
-    """Let all that is printed go there, also where the last function has closed `sys.stdout` or its file descriptor."""
-    sys.stdout = sys.stderr = None  # what these still hold and could not write is lost now
+    """Redirect all output to `output_fd`, even if the last function closed `sys.stdout` or its file descriptor."""
+    sys.stdout = sys.stderr = None  # output that they could not write is lost
     for fd, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(output_fd, fd)
         setattr(sys, name, os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False))
 
 
 def _nccl(interface: str) -> dict[str, str]:
-    """What NCCL is told, unless the environment says otherwise."""
+    """Return NCCL's settings, unless the environment overrides them."""
     return {
-        "NCCL_SOCKET_IFNAME": interface,  # it would listen on every network
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",  # an error ends the communicator, and not the process with its state
+        "NCCL_SOCKET_IFNAME": interface,  # otherwise NCCL listens on every network
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",  # an error ends the communicator, not the process
     }
 
 
 def _store(group: Group, world_size: int) -> dist.Store:
-    """What the ranks of a group write their addresses in."""
+    """Return the store in which the ranks of a group publish their addresses."""
     if group.store is None:
         return dist.FileStore(group.name, world_size)
     return dist.PrefixStore(group.name, dist.TCPStore(*group.store, is_master=False))
 
 
 def _gpu_works() -> bool:
-    """Whether this process's GPU does what it is told: after an error in a kernel it does not, for good."""
+    """Return whether this process's GPU works: an error in a kernel breaks it for good."""
     try:
         torch.cuda.synchronize()
     except RuntimeError:
@@ -219,8 +218,8 @@ def _gpu_works() -> bool:
 
 
 def _flush() -> None:
-    """Hand all that was printed to the pipe, from Python and from C."""
+    """Flush all output of Python and C to the pipe."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(ValueError, OSError, AttributeError):  # closed, or replaced by who knows what
+        with contextlib.suppress(ValueError, OSError, AttributeError):  # closed, or replaced by any object
             stream.flush()
     ctypes.CDLL(None).fflush(None)

@@ -1,4 +1,4 @@
-"""The kernel's side of a rank's process, and of the server that gives birth to it."""
+"""The kernel's handles of a rank's process and of the fork server."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .messages import FromRank, ToRank
 
 
 class WorkerDied(Exception):
-    """The process is gone, and cannot be told anything."""
+    """The process has died: it receives no messages."""
 
 
 class WorkerHandle:
-    """One rank's process.
+    """The kernel's handle of one rank's process.
 
     Attributes:
         pid: its number.
-        wire: a socket pair, for what the two tell each other (see `wire.py`).
-        output: a pipe: what it prints.
-        stack: a pipe: where its Python code is, when it is asked or crashes; written by `faulthandler`.
-        status: a pipe of the fork server's: how it ended.
+        wire: a socket pair for messages (see `messages`).
+        output: a pipe with its output.
+        stack: a pipe with the stack of its Python code, after a signal or a crash; written by `faulthandler`.
+        status: a pipe from the fork server with its exit code.
     """
 
     def __init__(self, pid: int, wire: socket.socket, output: int, stack: int, status: int) -> None:
@@ -41,18 +41,18 @@ class WorkerHandle:
             os.set_blocking(fd, False)
 
     def send(self, message: ToRank) -> None:
-        """Tell it something.
+        """Send a message.
 
         Raises:
-            RankDied: it is not there any more.
+            WorkerDied: the process has died.
         """
         self.write(framed(message))
 
     def write(self, data: bytes | memoryview) -> None:
-        """Hand it pieces of messages.
+        """Send parts of messages.
 
         Raises:
-            RankDied: it is not there any more.
+            WorkerDied: the process has died.
         """
         try:
             self.wire.sendall(data)
@@ -60,62 +60,64 @@ class WorkerHandle:
             raise WorkerDied from None
 
     def receive(self) -> list[tuple[int, FromRank]] | None:
-        """The messages that are there, without waiting, each with the number of the run that it is about. None where
-        not a byte is there, which on a wire that is ready says that the process is gone."""
+        """Return the messages that have arrived, each with the number of its run, without waiting.
+
+        Return None if nothing has arrived; if the socket was ready, the process has died.
+        """
         data = b""
         with suppress(BlockingIOError, ConnectionResetError):
             data = self.wire.recv(1 << 18, socket.MSG_DONTWAIT)
         return self._frames.whole(data) if data else None
 
     @property
-    def in_midst_of_message(self) -> bool:
-        """Whether a part of one has come."""
-        return self._frames.in_midst
+    def has_partial_message(self) -> bool:
+        """Return whether a message has arrived only in part."""
+        return self._frames.incomplete
 
     def read(self, fd: int) -> bytes:
-        """What has come through a pipe, without waiting; empty when nothing has."""
+        """Return what has arrived through a pipe, without waiting; it may be empty."""
         chunks = []
         with suppress(BlockingIOError):
             while chunk := os.read(fd, 1 << 16):
                 chunks.append(chunk)
-                if len(chunks) == 16:  # others want to be heard too
+                if len(chunks) == 16:  # other pipes are waiting
                     break
         return b"".join(chunks)
 
     def dead(self) -> bool:
-        """Whether it has ended; then `exitcode` is known: minus the signal's number if a signal ended it."""
+        """Return whether the process has ended. Set `exitcode` then: minus a signal's number if a signal ended it."""
         if self.exitcode is None:
             with suppress(BlockingIOError):
-                told = os.read(self.status, PID.size)
-                self.exitcode = PID.unpack(told)[0] if told else -signal.SIGKILL  # the server is gone, and its ranks
+                data = os.read(self.status, PID.size)
+                self.exitcode = PID.unpack(data)[0] if data else -signal.SIGKILL  # the server and its ranks are dead
         return self.exitcode is not None
 
     @property
     def machine_lost(self) -> bool:
-        """Whether the machine that it was on is gone, too: this one is there."""
+        """Return whether its machine is lost too. This machine is not."""
         return False
 
     @property
     def how_it_died(self) -> str:
-        """In words, for one that has."""
+        """Return, in words, how the dead process ended."""
         assert self.exitcode is not None
         return how_it_died(self.exitcode)
 
     def signal(self, number: int) -> None:
-        """Send it a signal, if it is there."""
+        """Send a signal, if the process is alive."""
         if not self.dead():
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it, and the processes that it has started."""
+        """Kill the process and its child processes."""
         if not self.dead():
-            with suppress(ProcessLookupError):  # too young to have a session of its own
+            with suppress(ProcessLookupError):  # it has not made its own session yet
                 os.killpg(self.pid, signal.SIGKILL)
             self.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """End it, and let go of it."""
+        """Kill the process and close its pipes."""
         self.kill()
         self.wire.close()
         for fd in (self.output, self.stack, self.status):
@@ -123,11 +125,11 @@ class WorkerHandle:
 
 
 class ForkServer:
-    """The kernel's side of `fork_server.serve`."""
+    """The kernel's handle of the process that runs `fork_server.serve`."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
-        self._control.setblocking(True)  # whatever a learner has said to `socket.setdefaulttimeout`
+        self._control.setblocking(True)  # even if a learner has called `socket.setdefaulttimeout`
         code = (
             f"import sys; sys.path[:] = {json.dumps(sys.path)}; from course_lib.world.processes import fork_server; "
             f"fork_server.serve({theirs.fileno()})"
@@ -141,10 +143,10 @@ class ForkServer:
             )
 
     def spawn(self) -> WorkerHandle:
-        """A new rank's process.
+        """Return a new rank's process.
 
         Raises:
-            CourseError: the server is not there.
+            CourseError: the server has ended.
         """
         wire, their_wire = socket.socketpair()
         pipes = [os.pipe() for _ in FDS[1:]]
@@ -170,16 +172,16 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it can give birth."""
+        """Return whether the server runs."""
         return self._popen.poll() is None
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
+        """Return the number of its process."""
         return self._popen.pid
 
     def close(self) -> None:
-        """End it, and every rank."""
+        """End the server and every rank."""
         self._control.close()
         try:
             self._popen.wait(5)

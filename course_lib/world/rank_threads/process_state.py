@@ -13,7 +13,7 @@ from .. import measured
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import SharedContext
 from . import rank_state
-from .stopping import untold
+from .stopping import without_stopped
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def _process_settings_kept() -> Iterator[None]:
     stdout, stderr = sys.stdout, sys.stderr
     dtype, excepthook, unraisablehook = torch.get_default_dtype(), sys.excepthook, sys.unraisablehook
     threads = torch.get_num_threads()
-    sys.unraisablehook = untold(unraisablehook)
+    sys.unraisablehook = without_stopped(unraisablehook)
     try:
         yield
     finally:

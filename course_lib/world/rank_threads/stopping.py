@@ -78,12 +78,12 @@ def imports(thread: threading.Thread) -> bool:
     return importing(stack_of(thread))
 
 
-def untold(tell: Callable[[sys.UnraisableHookArgs], object]) -> Callable[[sys.UnraisableHookArgs], object]:
-    """`sys.unraisablehook` that keeps quiet about a `Stopped`, and leaves all else to `tell`.
+def without_stopped(report: Callable[[sys.UnraisableHookArgs], object]) -> Callable[[sys.UnraisableHookArgs], object]:
+    """`sys.unraisablehook` that keeps quiet about a `Stopped`, and leaves all else to `report`.
 
     Python drops what is raised in a `__del__`, and says so; but another `Stopped` follows.
     """
-    return lambda dropped: None if dropped.exc_type is Stopped else tell(dropped)
+    return lambda dropped: None if dropped.exc_type is Stopped else report(dropped)
 
 
 def send_stopped(thread: threading.Thread) -> None:
