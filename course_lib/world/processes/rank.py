@@ -197,8 +197,8 @@ class ProcessRank:
             result, promise = pending_work(pending, self.job.rank, call, operator, arguments, contextlib.nullcontext)
             self._promises.add(promise, (call, self._report(call, tag, waits=False, pending=pending)))
             return result
-        # On a GPU, a rank waits for its peers even in an asynchronous call: gloo's own Work knows the GPU's streams, our
-        # Work would not.
+        # On a GPU, a rank waits for its peers even in an asynchronous call: gloo's own Work knows the GPU's streams,
+        # and ours would not.
         call.times.waited_from = call.times.issued
         self._wait(self._report(call, tag, waits=True))
         call.times.matched = time.perf_counter()
