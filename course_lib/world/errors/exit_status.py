@@ -1,4 +1,4 @@
-"""How a rank's process died, and what to do about it, in words."""
+"""The death of a rank's process, in words, with advice."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SIGNALS = {
 
 
 def machine_lost(name: str, why: str) -> str:
-    """How a rank died whose machine is gone."""
+    """Return how a rank died whose machine is lost."""
     return f"{_MACHINE}{name!r} is lost, and every rank on it: {why}"
 
 
 def how_it_died(exitcode: int) -> str:
-    """What an exit code says: minus the number of a signal that ended the process, or what it passed to `os._exit`."""
+    """Return an exit code in words: minus the number of a signal, or the argument of `os._exit`."""
     if exitcode >= 0:
         return f"its process left through os._exit({exitcode})"
     name = signal.Signals(-exitcode).name
@@ -27,7 +27,7 @@ def how_it_died(exitcode: int) -> str:
 
 
 def after_death(how: str) -> str:
-    """What to do next; `how` is of the functions above."""
+    """Return what to do next; `how` comes from the functions above."""
     if how.startswith(_MACHINE):
         return (
             "go on without that machine: a world of fewer ranks, from the last checkpoint. Or start an engine there "

@@ -12,7 +12,7 @@ from .rank_error import Interrupted, RankError, advice_for, grouped, quoted, who
 
 RUN_AGAIN = "run the cell again; the world is ready for it."
 MORE_TIME = "if the work is only long, give the world more time: World(…, timeout=…)."
-"""What to do next, whatever the ranks are."""
+"""Advice that does not depend on the ranks."""
 
 
 def error_of(
@@ -23,12 +23,12 @@ def error_of(
     output: Sequence[str],
     replaced: Sequence[int] = (),
 ) -> RankError | Interrupted:
-    """What is raised for a failed run.
+    """Return the exception to raise for a failed run.
 
     Args:
-        fault: why it could not go on.
+        fault: why the run could not go on.
         reports: what each rank was doing.
-        diverged: the first meeting of calls from different lines, if there was one.
+        diverged: the first pending call with calls from different lines, if any.
         timeout: the time limit, in seconds.
         output: what each rank had printed.
         replaced: the ranks that have a new process now.
@@ -42,7 +42,7 @@ def error_of(
 def _message(
     fault: Fault, reports: Sequence[RankReport], diverged: PendingCall | None, timeout: float, replaced: Sequence[int]
 ) -> str:
-    headline, advice = _TELLERS[fault.kind](fault, reports, timeout)
+    headline, advice = _WRITERS[fault.kind](fault, reports, timeout)
     lines = [headline, *_where(fault, reports)]
     if fault.kind in ("absent", "mismatch", "deadlock"):
         if diverged is not None:
@@ -68,7 +68,7 @@ def _message(
 
 
 def still_busy(ranks: Sequence[int]) -> str:
-    """A note on `ranks` that did not stop when they were told to."""
+    """Return a note on `ranks` that did not stop."""
     return (
         f"Note: {who(ranks)} could not be interrupted (a long call outside Python) and will stop when that call "
         "returns. What it does until then is ignored."
@@ -89,7 +89,7 @@ def _raised(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tupl
 
 
 def _in_headline(fault: Fault, reports: Sequence[RankReport]) -> RankReport | None:
-    """The rank whose exception the headline tells, where it tells one."""
+    """Return the rank whose exception is in the headline, if any."""
     if fault.kind == "exited":
         return reports[fault.ranks[0]]
     return next(report for report in reports if report.raised) if fault.kind == "raised" else None
@@ -180,7 +180,7 @@ def _interrupted(fault: Fault, reports: Sequence[RankReport], timeout: float) ->
     return "the run was interrupted", RUN_AGAIN
 
 
-_TELLERS: dict[Kind, Callable[[Fault, Sequence[RankReport], float], tuple[str, str]]] = {
+_WRITERS: dict[Kind, Callable[[Fault, Sequence[RankReport], float], tuple[str, str]]] = {
     "raised": _raised,
     "exited": _exited,
     "absent": _absent,
@@ -196,17 +196,17 @@ _TELLERS: dict[Kind, Callable[[Fault, Sequence[RankReport], float], tuple[str, s
 
 def _where(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
     headline = _in_headline(fault, reports)
-    told = _key(headline) if headline is not None else None
-    texts = {report.rank: _activity(report, fault, told) for report in reports}
+    named = _key(headline) if headline is not None else None
+    texts = {report.rank: _activity(report, fault, named) for report in reports}
     shown = grouped(texts)
     first = set(fault.ranks) if headline is None else {headline.rank}
     shown.sort(key=lambda item: not first & set(item[0]))
     return [f"  {who(ranks)} {text}" for ranks, text in shown]
 
 
-def _activity(report: RankReport, fault: Fault, told: tuple[str, str] | None) -> str:
+def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None) -> str:
     if report.raised is not None:
-        raised = "raised" if _key(report) == told else f"raised {str(report.raised).splitlines()[0]}"
+        raised = "raised" if _key(report) == named else f"raised {str(report.raised).splitlines()[0]}"
         return (
             f"{raised} at {quoted(report.raised.source_line)}"
             if report.raised.source_line
@@ -214,8 +214,8 @@ def _activity(report: RankReport, fault: Fault, told: tuple[str, str] | None) ->
         )
     call = report.call or fault.calls.get(report.rank)
     if call is not None:
-        came = (report.rank in fault.calls and fault.kind in ("mismatch", "refused")) or not call.ranks
-        verb = "called" if came or report.call is None else "died in" if report.state == "died" else "waited in"
+        arrived = (report.rank in fault.calls and fault.kind in ("mismatch", "refused")) or not call.ranks
+        verb = "called" if arrived or report.call is None else "died in" if report.state == "died" else "waited in"
         return f"{verb} {call.name} at {quoted(call.source_line)}"
     if report.state in ("returned", "died"):
         return report.state if report.source_line is None else f"{report.state} at {quoted(report.source_line)}"
@@ -223,7 +223,7 @@ def _activity(report: RankReport, fault: Fault, told: tuple[str, str] | None) ->
 
 
 def _unfinished(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
-    """The exceptions that brought ranks to their calls; nothing where all members have come the same way."""
+    """Return the exceptions that the ranks' calls came from; nothing if all members called from the same one."""
     calls = fault.calls | {report.rank: report.call for report in reports if report.call is not None}
     raised = {rank: call.unfinished for rank, call in calls.items() if call.unfinished is not None}
     texts = {rank: f"{one} at {quoted(one.source_line)}" for rank, one in raised.items()}

@@ -1,4 +1,4 @@
-"""What ranks disagree about, when their calls have met: who brought what, and what to do about it."""
+"""Mismatches: which ranks disagree, about what, and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .rank_error import grouped, who
 
 
 def disagreement(fault: Fault) -> tuple[str, str]:
-    """The headline and the advice for calls that met and do not fit together."""
+    """Return the headline and the advice for calls that do not match."""
     shown = grouped({rank: _property(call, fault.detail) for rank, call in fault.calls.items()})
     sides = "; ".join(f"{who(ranks)}: {text}" for ranks, text in shown)
     calls = list(fault.calls.values())
@@ -52,7 +52,7 @@ def _property(call: Call, detail: str) -> str:
 
 
 def _uneven(fault: Fault) -> str:
-    """Who sends to whom what is not expected there, in an all-to-all."""
+    """Return which rank of an all-to-all sends what its peer does not expect."""
     sender, receiver = fault.ranks[0], fault.ranks[-1]
     sends, expects = fault.calls[sender].splits, fault.calls[receiver].splits
     assert sends is not None and expects is not None

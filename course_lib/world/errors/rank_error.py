@@ -1,4 +1,4 @@
-"""How a failed run is told: one message, the learner's own lines first."""
+"""`RankError`: the exception for a failed run, with functions that name ranks and quote the learner's lines."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ _ADVICE = {
         "reads TORCH_DISTRIBUTED_DEBUG only when it is imported."
     ),
 }
-"""What to do next, for errors of torch whose text does not tell; by a part of the text."""
+"""What to do next for errors of torch without advice, by a part of their text."""
 
 
 class RankError(CourseError):
     """A run failed on at least one rank.
 
     Attributes:
-        kind: raised, exited, mismatch, refused, absent, deadlock, not_in_group, died, timeout or
-            interrupted.
+        kind: raised, exited, mismatch, refused, absent, deadlock, not_in_group, died, timeout or interrupted.
         rank: the rank to look at first.
         ranks: a `RankReport` for each rank.
         output: what each rank had printed, by rank.
@@ -46,14 +45,14 @@ class RankError(CourseError):
 
     @property
     def traceback(self) -> str:
-        """Every rank's traceback in full, library frames included."""
+        """Every rank's full traceback, library frames included."""
         return "\n".join(f"rank {r.rank}\n{r.raised.traceback}" for r in self.ranks if r.raised is not None)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (str(self), self.kind, self.rank, self.ranks, self.output)
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of the frames of this library."""
+        """Return what IPython shows instead of this library's frames."""
         lines = [wrapped(f"{type(self).__name__}: {self}")]
         if self.traceback:
             lines.append("\nLibrary frames are left out; they are in the error's .traceback.")
@@ -61,10 +60,10 @@ class RankError(CourseError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was interrupted; the text tells where each rank was."""
+    """A run was interrupted; the text contains where each rank was."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of the frames of this library."""
+        """Return what IPython shows instead of this library's frames."""
         return [wrapped(f"KeyboardInterrupt: {self}")]
 
 
@@ -73,14 +72,14 @@ def _rebuild(message: str, kind: str, rank: int, ranks: Sequence[RankReport], ou
 
 
 def who(ranks: Sequence[int], world_size: int | None = None) -> str:
-    """`rank 2`, `ranks 0, 1, 3`, `both ranks`, `all 4 ranks`."""
+    """Return `rank 2`, `ranks 0, 1, 3`, `both ranks` or `all 4 ranks`."""
     if len(ranks) == world_size and world_size > 1:
         return "both ranks" if world_size == 2 else f"all {world_size} ranks"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def quoted(source_line: SourceLine | None) -> str:
-    """A line of the learner's with where it stands; empty where there is none."""
+    """Return a learner's line with its file, number and function; empty for None."""
     if source_line is None:
         return ""
     return (
@@ -91,7 +90,7 @@ def quoted(source_line: SourceLine | None) -> str:
 
 
 def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:
-    """Ranks that have the same text, together; in the order of their first rank."""
+    """Return the ranks that have the same text together, in the order of their first rank."""
     by_text: dict[str, list[int]] = {}
     for rank, text in sorted(texts.items()):
         by_text.setdefault(text, []).append(rank)
@@ -99,5 +98,5 @@ def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:
 
 
 def advice_for(message: str) -> str:
-    """What to do next about an error whose own text does not tell; empty when nothing is known."""
+    """Return what to do next about an error of torch; empty if nothing is known."""
     return next((advice for part, advice in _ADVICE.items() if part in message), "")
