@@ -1,1 +1,1 @@
-"""What makes a thread look like a process: its own random numbers, output and environment, and a way to stop it."""
+"""Threads that behave like processes: own random numbers, output and environment variables, and a way to stop them."""

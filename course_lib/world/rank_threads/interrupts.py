@@ -1,4 +1,4 @@
-"""Putting off Jupyter's interrupt, to a moment when it does no harm."""
+"""Interrupts: put off Jupyter's interrupt until it does no harm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class _Late(list[Any]):
-    """A handler of the signal, which keeps what it is called with."""
+    """A signal handler that keeps its arguments."""
 
     def __call__(self, *signal_and_frame: Any) -> None:
         self.append(signal_and_frame)
@@ -18,13 +18,15 @@ class _Late(list[Any]):
 
 @contextmanager
 def put_off() -> Iterator[list[Any]]:
-    """Put an interrupt off to the end of the block. It is in the list as soon as it comes; who clears that has dealt
-    with it. A block in another has its list, and leaves what is in it to the outer one.
+    """Put an interrupt off to the end of the block. The list contains it as soon as it arrives; clear the list to
+    discard it.
+
+    A nested block yields the outer block's list, and leaves the interrupt to the outer block.
 
     Python raises `KeyboardInterrupt` wherever the main thread is: between two lines that belong together, in an import,
-    or in a callback that is run when an object is freed, where it is printed and forgotten.
+    or in a callback of a freed object, where Python prints the exception and drops it.
     """
-    if threading.current_thread() is not threading.main_thread():  # where Python delivers no interrupts
+    if threading.current_thread() is not threading.main_thread():  # it gets no interrupts
         yield []
         return
     handler = signal.getsignal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Refusals of what torch can do only once at a time in a process, which simulated ranks share.
+"""Refusals of torch functions that can run only once at a time in a process, which simulated ranks share.
 
 torch's profiler crashes the process when two threads start it. torch.export sets flags and patches modules for the
 whole process while it traces. When two threads trace at once, the flags stay set, and DDP refuses every forward.
@@ -52,7 +52,7 @@ class _OneProfiler:
 
 
 def _not_with_peers(export: Callable[..., Any]) -> Callable[..., Any]:
-    def export_alone(*args: Any, **kwargs: Any) -> Any:
+    def export_once(*args: Any, **kwargs: Any) -> Any:
         if interposer.current() is not None and dist.get_world_size() > 1:
             raise CourseError(
                 "torch.export changes settings of the whole process while it traces, and simulated ranks share one "
@@ -60,15 +60,15 @@ def _not_with_peers(export: Callable[..., Any]) -> Callable[..., Any]:
             )
         return export(*args, **kwargs)
 
-    return export_alone
+    return export_once
 
 
-def _stand_ins() -> Iterator[Replacement]:
+def _replacements() -> Iterator[Replacement]:
     one = _OneProfiler()
     yield profiler, "_prepare_profiler", one.starting(profiler._prepare_profiler)
     yield profiler, "_disable_profiler", one.stopping(profiler._disable_profiler)
     yield torch.export, "export", _not_with_peers(torch.export.export)
 
 
-one_at_a_time = SharedContext(lambda: replaced(_stand_ins()))
-"""While it is in use, simulated ranks get these refusals."""
+one_at_a_time = SharedContext(lambda: replaced(_replacements()))
+"""The context in which simulated ranks get these refusals."""

@@ -1,4 +1,4 @@
-"""What is changed in this process while threads of it are ranks: of a simulated world, or of a dry run."""
+"""The process state while threads of this process are ranks, in a simulated world or a dry run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .stopping import without_stopped
 
 @contextmanager
 def of_threads(*, measured: bool) -> Iterator[None]:
-    """Inside it, threads may be ranks, whose memory is `measured` or not."""
-    contexts = [_process_settings, _collector, rank_state.streams_by_thread, interposer.rank_threads]
+    """Let threads be ranks inside the block; `measured`: their memory is measured."""
+    contexts = [_process_settings, _collector, rank_state.state_by_thread, interposer.rank_threads]
     with ExitStack() as stack:
         for context in [*contexts, _meters_informed] if measured else contexts:
             stack.enter_context(context.in_use())
@@ -28,7 +28,8 @@ def of_threads(*, measured: bool) -> Iterator[None]:
 
 @contextmanager
 def _process_settings_kept() -> Iterator[None]:
-    """Undo what ranks set for the whole process, and what `init_process_group` does to `sys.excepthook`."""
+    """Restore the settings that ranks change for the whole process, and `sys.excepthook`, which `init_process_group`
+    sets."""
     stdout, stderr = sys.stdout, sys.stderr
     dtype, excepthook, unraisablehook = torch.get_default_dtype(), sys.excepthook, sys.unraisablehook
     threads = torch.get_num_threads()
@@ -46,7 +47,7 @@ def _process_settings_kept() -> Iterator[None]:
 def _new_objects_collected() -> Iterator[None]:
     """Let Python's garbage collector look only at what ranks make, and collect that at the end.
 
-    All objects of a kernel with torch take it 0.2 s, and every failed run collects: see `simulated.backend`.
+    A full collection of a kernel with torch takes 0.2 s, and every failed run collects: see `simulated.backend`.
     """
     gc.freeze()
     try:

@@ -1,6 +1,6 @@
-"""What a process has of its own and a thread has not: random numbers, output, an environment, a sleep that can end.
+"""Rank state: random numbers, output, environment variables and a stoppable sleep for each simulated rank.
 
-While ranks run, stand-ins look up the calling thread: a rank gets its own, every other thread what it always had.
+While ranks run, replacements look up the calling thread: a rank's thread gets its own state, others the process's.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import torch
 from ..torch_hooks.patching import Replacement, SharedContext, replaced
 
 TORCH_SEED = 67280421310721
-"""The seed that every fresh process's torch starts from (`c10::detail::default_rng_seed_val`)."""
+"""The seed of torch in a new process (`c10::detail::default_rng_seed_val`)."""
 
 OUTPUT_LIMIT = 1_000_000
-"""Characters kept of what one rank prints; what comes after is counted and dropped."""
+"""The most characters kept of a rank's output; the rest is counted and dropped."""
 
 
 class _Local(threading.local):
@@ -38,7 +38,7 @@ _sleep = time.sleep
 
 
 class Printed:
-    """What one rank printed, up to `OUTPUT_LIMIT` characters."""
+    """The output of one rank, up to `OUTPUT_LIMIT` characters."""
 
     def __init__(self) -> None:
         self._written: list[str] = []
@@ -46,7 +46,7 @@ class Printed:
         self._dropped = 0
 
     def add(self, text: str) -> str:
-        """Keep `text`, or what of it there is room for: which is returned."""
+        """Keep as much of `text` as there is room for, and return that part."""
         kept = text[: max(0, OUTPUT_LIMIT - self._size)]
         self._written.append(kept)
         self._size += len(kept)
@@ -55,16 +55,16 @@ class Printed:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """Return the kept output."""
         note = f"\n[{self._dropped} more characters were not kept]\n" if self._dropped else ""
         return "".join(self._written) + note
 
 
 class RankState:
-    """The random streams, the output and the environment variables of one rank.
+    """The random generators, the output and the environment variables of one rank.
 
-    As in fresh processes, torch starts from the same seed on every rank. Python's and NumPy's streams, which real
-    processes seed from the operating system, start from the rank: they differ, and every run gives the same numbers.
+    As in new processes, torch starts from the same seed on every rank. In real processes, the operating system seeds
+    Python and NumPy. Here the rank number does: ranks differ, and every run gives the same numbers.
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -73,27 +73,28 @@ class RankState:
         self.torch.manual_seed(TORCH_SEED)
         self.python = random.Random(rank)
         self.stopping = False
-        self.text: dict[str, Any] = {"stdout": self, "stderr": self}  # where the rank's `sys.stdout` leads, and stderr
+        self.text: dict[str, Any] = {"stdout": self, "stderr": self}  # the rank's `sys.stdout` and `sys.stderr`
         self._rank = rank
         self._printed = Printed()
 
     @cached_property
     def numpy(self) -> np.random.RandomState:
-        """NumPy's stream: made when it is first asked for, which takes as long as all else here together."""
+        """Return NumPy's generator; made when first used, because that takes as long as all the rest."""
         return np.random.RandomState(self._rank)
 
     def write(self, text: str) -> int:
-        """Keep what the rank prints."""
+        """Keep the rank's output."""
         self._printed.add(text)
         return len(text)
 
     @property
     def output(self) -> str:
-        """All that the rank printed."""
+        """Return the rank's output."""
         return self._printed.text
 
     def sleep(self, seconds: float) -> None:
-        """`time.sleep` in short naps: a thread can be stopped only between them. None once the rank is to stop."""
+        """Sleep in short naps, because a thread can be stopped only between them. Return at once if the rank must
+        stop."""
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
         end = time.monotonic() + seconds
@@ -102,7 +103,7 @@ class RankState:
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Make these the streams of the calling thread."""
+        """Give this state to the calling thread."""
         before = _thread.rank_state
         _thread.rank_state = self
         try:
@@ -112,20 +113,20 @@ class RankState:
 
 
 def rank_variables(rank: int, world_size: int) -> dict[str, str]:
-    """The environment variables that torchrun would set, where all ranks are on one machine."""
+    """Return the environment variables that torchrun would set if all ranks are on one machine."""
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
     return {name: str(number) for name, number in ranks.items()}
 
 
 def seed_process(rank: int) -> None:
-    """Let this process's own streams start as those of `Streams` do."""
+    """Seed this process's generators like those of a `RankState`."""
     torch.manual_seed(TORCH_SEED)
     random.seed(rank)
     np.random.seed(rank)
 
 
 class _EnvironOfThread(MutableMapping[str, str]):
-    """Stands in for `os.environ`: each rank has a copy, with the variables that torchrun would set."""
+    """A replacement for `os.environ`: each rank has a copy, with the variables that torchrun would set."""
 
     def __init__(self, process_environ: MutableMapping[str, str]) -> None:
         self._process_environ = process_environ
@@ -153,11 +154,11 @@ class _EnvironOfThread(MutableMapping[str, str]):
         return dict(self._mine())
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._process_environ, name)  # encodekey and its kin, which subprocess asks for
+        return getattr(self._process_environ, name)  # encodekey and others, which subprocess uses
 
 
 class _TextOf:
-    """Stands in for `sys.stdout` and `sys.stderr`."""
+    """A replacement for `sys.stdout` and `sys.stderr`."""
 
     def __init__(self, name: str, process_stream: Any) -> None:
         self._name, self._process_stream = name, process_stream
@@ -183,7 +184,7 @@ class _TextOf:
 
 
 def _function_of(process_function: Callable[..., Any], stream: str, name: str) -> Callable[..., Any]:
-    """Stands in for a function of `random`, `numpy.random` or `time`: the same method of the rank's own stream."""
+    """Return a replacement for a function of `random`, `numpy.random` or `time` that calls the rank's own method."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         rank_state = _thread.rank_state
@@ -195,7 +196,8 @@ def _function_of(process_function: Callable[..., Any], stream: str, name: str) -
 
 
 def _redirected(process_enter: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Stands in for `__enter__` of `redirect_stdout` and `redirect_stderr`, which would redirect all ranks."""
+    """Return a replacement for `__enter__` of `redirect_stdout` and `redirect_stderr`, which would redirect all
+    ranks."""
 
     def enter(redirect: Any) -> Any:
         rank_state = _thread.rank_state
@@ -209,7 +211,7 @@ def _redirected(process_enter: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _redirected_back(process_exit: Callable[..., Any]) -> Callable[..., Any]:
-    """Stands in for their `__exit__`."""
+    """Return a replacement for their `__exit__`."""
 
     def leave(redirect: Any, *error: Any) -> None:
         rank_state = _thread.rank_state
@@ -221,7 +223,7 @@ def _redirected_back(process_exit: Callable[..., Any]) -> Callable[..., Any]:
     return leave
 
 
-def _stand_ins() -> Iterator[Replacement]:
+def _replacements() -> Iterator[Replacement]:
     yield sys, "stdout", _TextOf("stdout", sys.stdout)
     yield sys, "stderr", _TextOf("stderr", sys.stderr)
     redirect = contextlib._RedirectStream  # of stdout and of stderr
@@ -238,5 +240,5 @@ def _stand_ins() -> Iterator[Replacement]:
         yield np.random, name, _function_of(getattr(np.random, name), "numpy", method)  # plain functions in NumPy 2
 
 
-streams_by_thread = SharedContext(lambda: replaced(_stand_ins()))
-"""While it is in use, threads may have streams of their own."""
+state_by_thread = SharedContext(lambda: replaced(_replacements()))
+"""The context in which threads may have a rank state."""

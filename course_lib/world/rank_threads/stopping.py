@@ -1,4 +1,4 @@
-"""Raising `Stopped` in another thread: between two steps of its Python code, wherever that is."""
+"""Stopping a rank's thread: raise `Stopped` in it, between two steps of its Python code."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .rank_state import RankState
 Result = TypeVar("Result")
 
 IMPORTING = 10.0
-"""Seconds that a thread has to end an import before it is stopped there."""
+"""Seconds that a thread may take to finish an import before it is stopped there."""
 
 
 class Stoppable(threading.Thread):
-    """A rank's thread, which can be stopped in the learner's code and nowhere else.
+    """A rank's thread. It can be stopped only in the learner's code.
 
     Attributes:
-        streams: the rank's.
+        rank_state: the rank's.
     """
 
     rank_state: RankState
@@ -32,7 +32,7 @@ class Stoppable(threading.Thread):
     def __init__(self, *, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._guard = threading.Lock()
-        self._stoppable = False  # whether the thread is in the learner's code, and nowhere that holds a lock of ours
+        self._stoppable = False  # the thread is in the learner's code, and holds none of our locks
         self._stop_sent = False
 
     def stop(self) -> None:
@@ -44,7 +44,7 @@ class Stoppable(threading.Thread):
                 send_stopped(self)
 
     def stoppably(self, learners: Callable[[], Result]) -> Result:
-        """Call what may be stopped, on this thread."""
+        """Call `learners` on this thread, where it may be stopped."""
         try:
             self._stoppable = True
             return learners()
@@ -53,15 +53,15 @@ class Stoppable(threading.Thread):
             self._outlive_stop()
 
     def _outlive_stop(self) -> None:
-        """Let a `Stopped` that was sent and has not arrived come now, and none after it."""
+        """Wait for a `Stopped` that was sent and has not arrived, or discard it; none arrives afterwards."""
         with contextlib.suppress(Stopped), self._guard:
             if self._stop_sent:
                 take_back(self)
 
     @contextlib.contextmanager
     def shielded(self) -> Iterator[None]:
-        """No `Stopped` is sent while the thread is in here: it could leave a lock held that all ranks need."""
-        if threading.get_ident() != self.ident:  # a thread that delivers a result, to which none is sent
+        """Prevent `Stopped` inside the block: it could leave a lock held that all ranks need."""
+        if threading.get_ident() != self.ident:  # a thread that delivers a result gets no `Stopped`
             yield
             return
         with self._guard:
@@ -73,37 +73,40 @@ class Stoppable(threading.Thread):
 
 
 def imports(thread: threading.Thread) -> bool:
-    """Whether it is importing a module, and must not be stopped: Python could never import the rest of a package of
-    which it has a part, and torch imports some of its own when they are first used, for seconds."""
+    """Return whether the thread is importing a module, and so must not be stopped.
+
+    Python could never finish the import of a package that is imported in part. torch imports some of its own packages
+    on first use, for seconds.
+    """
     return importing(stack_of(thread))
 
 
 def without_stopped(report: Callable[[sys.UnraisableHookArgs], object]) -> Callable[[sys.UnraisableHookArgs], object]:
-    """`sys.unraisablehook` that keeps quiet about a `Stopped`, and leaves all else to `report`.
+    """Return a `sys.unraisablehook` that ignores `Stopped`, and passes everything else to `report`.
 
-    Python drops what is raised in a `__del__`, and says so; but another `Stopped` follows.
+    Python drops an exception raised in a `__del__` with a warning; another `Stopped` follows.
     """
     return lambda dropped: None if dropped.exc_type is Stopped else report(dropped)
 
 
 def send_stopped(thread: threading.Thread) -> None:
-    """Let `Stopped` come to a thread, in place of one that has not arrived."""
+    """Raise `Stopped` in a thread; it replaces one that has not arrived."""
     _send(thread, ctypes.py_object(Stopped))
 
 
 def take_back(thread: threading.Thread) -> None:
-    """Let none come that has not arrived. To be called where one was sent, and followed by `stop_looking`."""
+    """Discard a `Stopped` that was sent and has not arrived. Call `stop_looking` afterwards."""
     _send(thread, None)
 
 
 def stop_looking() -> None:
-    """Let no thread look for what was sent. To be called once, when all of that has arrived or is of no use any more.
+    """Stop all threads from looking for sent exceptions. Call it once, when all have arrived or are no longer needed.
 
-    Up to Python 3.12, when an exception has been sent to some thread, every thread of the process looks for one at each
-    call and each turn of a loop, until one arrives: all code runs slower, and with a profiler never gets on. What was
-    taken back, or came too late, does not arrive. So the calling thread sends itself one.
+    Up to Python 3.12, after an exception is sent to a thread, every thread of the process looks for one at each call
+    and each turn of a loop, until one arrives: all code runs slower, and code with a profiler makes no progress. A
+    discarded exception, or one that is too late, never arrives. So the calling thread sends itself one.
     """
-    with interrupts.put_off():  # one that came first would leave the other to come in the learner's own code
+    with interrupts.put_off():  # if an interrupt arrived first, `Stopped` would arrive in the learner's code
         try:
             send_stopped(threading.current_thread())
             while True:
