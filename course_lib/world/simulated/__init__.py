@@ -1,1 +1,1 @@
-"""Ranks as threads of this process, with real gloo between them."""
+"""The backend `simulated`: each rank is a thread of this process, with real gloo between them."""

@@ -1,8 +1,8 @@
-"""Ranks as threads of this process, with real gloo between them.
+"""The simulated backend: ranks are threads of this process, with real gloo between them.
 
-One thread a rank runs the learner's function; the thread that called `World.run` supervises: it waits for all to
-leave, and ends the run at the first fault, at the time limit or when it is interrupted. Nothing is kept from one run
-to the next: groups, threads and sockets are made in a few milliseconds, and closed before the run returns.
+One thread for each rank runs the learner's function. The thread that called `World.run` supervises: it waits for all
+ranks, and ends the run at the first fault, the time limit or an interrupt. Nothing is kept between runs: groups,
+threads and sockets are made in a few milliseconds, and closed before the run returns.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .open_files import make_room
 from .rank import Rank
 
 MAX_RANKS = 64
-"""The most ranks that a simulated world has."""
+"""The most ranks of a simulated world."""
 
 GRACE = 0.4
-"""Seconds in which ranks must stop after that, before they are left behind."""
+"""Seconds in which ranks must stop, before they are abandoned."""
 
 
 class Simulated:
     """A world of threads: see `backends.Backend`.
 
     Raises:
-        CourseError: it would have no rank, or more than `MAX_RANKS`.
+        CourseError: the world would have no rank, or more than `MAX_RANKS`.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -90,7 +90,7 @@ def _ranks(coordinator: ThreadCoordinator, copies: Copies, size_of: Callable[[in
     store = dist.HashStore()
     ranks = [Rank(rank, coordinator, copies, store) for rank in range(coordinator.world_size)]
     if size_of is not None:
-        meters: WeakSet[MemoryMeter] = WeakSet()  # weak, for each of them knows all
+        meters: WeakSet[MemoryMeter] = WeakSet()  # weak, because each meter holds this set
         for rank in ranks:
             rank.meter = measured.memory_meter(rank.rank, coordinator.started, size_of, meters)
     return ranks
@@ -99,7 +99,7 @@ def _ranks(coordinator: ThreadCoordinator, copies: Copies, size_of: Callable[[in
 def _run_loop(
     coordinator: ThreadCoordinator, ranks: list[Rank], timeout: float, late: list[Any], *, measured: bool
 ) -> list[RankReport]:
-    """Let the ranks run until they have left, or are stopped: what each was doing at a fault."""
+    """Run the ranks until they have left or are stopped. Return what each rank was doing at a fault."""
     reports: list[RankReport] = []
     with process_state.of_threads(measured=measured), one_process.one_at_a_time.in_use():
         for rank in ranks:
@@ -114,7 +114,7 @@ def _run_loop(
 
 
 def _supervise(coordinator: Coordinator, timeout: float, late: list[Any]) -> None:
-    """Wait until the run is over; after `timeout` seconds, or when an interrupt is in `late`, it is in any case."""
+    """Wait until the run is over. Fail it after `timeout` seconds, or when `late` holds an interrupt."""
     deadline = time.monotonic() + timeout
     with coordinator.changed:
         while not coordinator.over:
@@ -124,11 +124,11 @@ def _supervise(coordinator: Coordinator, timeout: float, late: list[Any]) -> Non
             elif left <= 0:
                 coordinator.fail("timeout")
             else:
-                coordinator.changed.wait(min(left, 0.1))  # short, for the sake of `late`
+                coordinator.changed.wait(min(left, 0.1))  # short, to notice `late`
 
 
 def _settle(coordinator: Coordinator) -> None:
-    """Give ranks a moment to come to where they would wait for the one that failed, or to fail likewise."""
+    """Wait a moment, in which ranks reach their next wait or fail too."""
     assert coordinator.fault is not None
     deadline = time.monotonic() + (0 if coordinator.fault.from_outside else SETTLE)
     with coordinator.changed:
@@ -137,11 +137,11 @@ def _settle(coordinator: Coordinator) -> None:
 
 
 def _stop(coordinator: ThreadCoordinator, ranks: list[Rank]) -> None:
-    """End the ranks that have not left by themselves."""
+    """Stop the ranks that have not left by themselves."""
     coordinator.stop()
     _send_stopped(coordinator, ranks, every=0.02, seconds=GRACE / 2, importing=stopping.IMPORTING)
-    # Who is still there catches everything. A second exception that comes while the first is handled gets through
-    # a loop of `try: ... except: pass`; for that, threads must take turns faster than every 5 ms.
+    # A rank that is still running catches everything. A second exception during the handling of the first leaves a loop
+    # of `try: ... except: pass`. For that, threads must switch more often than every 5 ms.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     _send_stopped(coordinator, ranks, every=1e-4, seconds=GRACE / 2)
@@ -152,8 +152,8 @@ def _stop(coordinator: ThreadCoordinator, ranks: list[Rank]) -> None:
 def _send_stopped(
     coordinator: ThreadCoordinator, ranks: list[Rank], *, every: float, seconds: float, importing: float = 0
 ) -> None:
-    """Try for so many `seconds`; those in which a rank imports something do not count, and it is left alone for them,
-    up to `importing`."""
+    """Send `Stopped` for `seconds`. Do not send it to a rank that imports a module, and do not count that time, up to
+    `importing` seconds."""
     began = time.monotonic()
     deadline = began + seconds
     while coordinator.busy(State.RUNNING, State.WAITING) and (now := time.monotonic()) < deadline:
@@ -168,9 +168,9 @@ def _send_stopped(
 
 
 def _close(coordinator: ThreadCoordinator, ranks: list[Rank]) -> None:
-    """Let all ranks that have left close their groups, together."""
-    # A callback of the learner's that holds a group must not be the last to do so: gloo's thread, which it runs on,
-    # is joined when the group ends, and a thread that joins itself ends the process.
+    """Let all ranks that have left close their groups, at the same time."""
+    # A learner's callback must not hold the last reference to a group. It runs on gloo's thread, which is joined when
+    # the group ends, and a thread that joins itself ends the process.
     deadline = time.monotonic() + GRACE
     while coordinator.delivering and time.monotonic() < deadline:
         time.sleep(1e-4)
@@ -178,7 +178,7 @@ def _close(coordinator: ThreadCoordinator, ranks: list[Rank]) -> None:
         for rank in ranks:
             rank.finish.set()
         for rank, state in zip(ranks, coordinator.states, strict=True):
-            # One that has not left may still: inside gloo, it is freed when a peer closes its end.
+            # A rank inside gloo may still leave: it is freed when a peer closes its end.
             rank.join(timeout=5 if state in (State.RETURNED, State.RAISED) else 0.2)
         if any(group() is not None for rank in ranks for group in rank.left_groups):
-            gc.collect()  # models and frames that hold groups refer to themselves in cycles
+            gc.collect()  # models and frames that hold groups are in reference cycles

@@ -1,4 +1,5 @@
-"""The meetings of ranks that are threads: they wait here, and the last who comes hands all calls to the backend."""
+"""The coordinator of ranks that are threads: ranks wait in it, and the last member's thread hands all calls to the
+backend."""
 
 from __future__ import annotations
 
@@ -20,27 +21,27 @@ from ..torch_hooks import private
 
 
 class ThreadCoordinator(Coordinator):
-    """The meetings of one run. Every rank's thread uses it."""
+    """The coordinator of one run, which every rank's thread uses."""
 
     def __init__(self, world_size: int) -> None:
         super().__init__(world_size)
-        self.spans = [(inf, inf)] * world_size  # when each rank entered the learner's function, and when it left
+        self.spans = [(inf, inf)] * world_size  # when each rank entered and left the function
         self._recorders = [CallRecorder(rank) for rank in range(world_size)]
         self._threads: dict[int, int] = {}
-        self._gates: dict[PendingCall, threading.Condition] = {}  # where ranks wait for others, each meeting's its own
+        self._gates: dict[PendingCall, threading.Condition] = {}  # where ranks wait
         self._promises: dict[int, Promises[PendingCall]] = defaultdict(Promises)  # by rank
 
     @property
     def log(self) -> list[list[Call]]:
-        """What each rank took part in, by rank."""
+        """Return each rank's calls, by rank."""
         return [recorder.calls for recorder in self._recorders]
 
-    # -- what ranks call -----------------------------------------------------------------------------------------
+    # -- for ranks -----------------------------------------------------------------------------------------------
 
     def collective(
         self, rank: int, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any], identity: Identity
     ) -> Any:
-        """Take `rank`'s part in a `c10d` operator; see `interpose.Interposer`."""
+        """Run `rank`'s part in a `c10d` operator; see `interposer.Interposer`."""
         call = self._recorders[rank].call(operator, arguments)
         with self.changed:
             pending = self._matching.pending(rank, call, arguments.get("tag", 0))
@@ -49,27 +50,27 @@ class ThreadCoordinator(Coordinator):
                 self._promises[rank].add(promise, pending)
                 self._join(rank, pending, call, execute)
                 return result
-            result = self._take_part_now(rank, pending, call, execute)
-        if result is not None and call.op != "recv":  # the Work of a recv can be waited for once, by the caller
-            private.work_of(result).wait()  # the caller would do so next; here the end is seen
+            result = self._call_and_wait(rank, pending, call, execute)
+        if result is not None and call.op != "recv":  # the caller waits for a recv's Work, which is possible once
+            private.work_of(result).wait()  # the caller would wait next; waiting here measures the end
         call.times.done = time.perf_counter()
         return result
 
     def new_group(self, rank: int, group_name: str, ranks: list[int]) -> None:
-        """Wait until every member creates the group: gloo's own wait for a missing one could not be stopped."""
+        """Wait until every member creates the group: gloo's own wait for a missing member could not be stopped."""
         call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), source_line=learner_line())
         with self.changed:
             self.log[rank].append(call)
-            self._take_part_now(rank, self._matching.pending(rank, call, tag=0), call, lambda: None)
+            self._call_and_wait(rank, self._matching.pending(rank, call, tag=0), call, lambda: None)
         call.times.done = time.perf_counter()
 
     def entered(self, rank: int) -> None:
-        """`rank` is about to run the learner's function, on this thread."""
+        """Record that `rank` is about to run the learner's function, on this thread."""
         self._threads[rank] = threading.get_ident()
         self.spans[rank] = (time.perf_counter(), inf)
 
     def waiting(self, rank: int, waited: Any) -> None:
-        """Wait until the result behind `waited` is there; see `interpose.Interposer`."""
+        """Wait until the result behind `waited` has arrived; see `interposer.Interposer`."""
         for promise, pending in self._promises[rank].of(waited):
             with self.changed:
                 pending.calls[rank].times.wait_begins()
@@ -87,7 +88,7 @@ class ThreadCoordinator(Coordinator):
         super().left(rank, state, fault)
 
     def stop(self) -> None:
-        """From now on, a rank that waits, or comes to a call, is stopped."""
+        """Stop every rank that waits or makes a call from now on."""
         with self.changed:
             super().stop()
             for gate in self._gates.values():
@@ -95,13 +96,13 @@ class ThreadCoordinator(Coordinator):
 
     @property
     def delivering(self) -> bool:
-        """Whether a result is on its way to a rank, maybe to one that has left without waiting for it."""
+        """Return whether a result is being delivered to a rank, which may have left without waiting for it."""
         return any(call.times.delivering for calls in self.log for call in calls)
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
-    def _take_part_now(self, rank: int, pending: PendingCall, call: Call, execute: Callable[[], Any]) -> Any:
-        """Join the meeting and wait for it: what the operator returns."""
+    def _call_and_wait(self, rank: int, pending: PendingCall, call: Call, execute: Callable[[], Any]) -> Any:
+        """Add the call, wait until it proceeds, and return the operator's result."""
         call.times.waited_from = call.times.issued
         self._join(rank, pending, call, execute)
         self.wait(rank, pending)
@@ -117,12 +118,12 @@ class ThreadCoordinator(Coordinator):
             self.wait(rank, pending)
 
     def wait(self, rank: int, pending: PendingCall) -> None:
-        """Wait until `meeting` has everyone.
+        """Wait until every member of `pending` has called.
 
         Raises:
             Stopped: the run is over.
         """
-        if self._threads[rank] == threading.get_ident():  # a callback's wait does not keep its rank from going on
+        if self._threads[rank] == threading.get_ident():  # a callback's wait does not block its rank
             super().wait(rank, pending)
         while pending.open and not self.stopping:
             self._gates.setdefault(pending, threading.Condition(self._lock)).wait()

@@ -13,7 +13,7 @@ from ...errors import CourseError
 
 try:
     import resource
-except ImportError:  # Windows, which has no such limit
+except ImportError:  # Windows has no such limit
     resource = None  # type: ignore[assignment]
 
 PLENTY = 65_536
@@ -33,16 +33,21 @@ def make_room(ranks: int) -> None:
         return
     ends = ranks * (ranks - 1)
     needed = psutil.Process().num_fds() + ends + SPARE
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        most = PLENTY if hard == resource.RLIM_INFINITY else min(max(needed, PLENTY), hard)
+    for wanted in (max(needed, PLENTY), needed):  # macOS refuses some values below its limit
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft == resource.RLIM_INFINITY or soft >= needed:
+            return
         with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if soft < needed:
-            raise CourseError(
-                f"A group of {ranks} simulated ranks has connections with {ends:,} ends in this process, each an open "
-                f"file. With the files that are open now, that is more than it may have open: {soft:,}, of which "
-                f"{SPARE} are kept for other uses. Make groups once and keep them, or take fewer ranks; or raise the "
-                "limit where JupyterLab is started (`ulimit -Hn`, as root, or the settings of the container)."
-            )
+            resource.setrlimit(resource.RLIMIT_NOFILE, (_at_most(hard, wanted), hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < needed:
+        raise CourseError(
+            f"A group of {ranks} simulated ranks has connections with {ends:,} ends in this process, each an open "
+            f"file. With the files that are open now, that is more than it may have open: {soft:,}, of which "
+            f"{SPARE} are kept for other uses. Make groups once and keep them, or take fewer ranks; or raise the "
+            "limit where JupyterLab is started (`ulimit -Hn`, as root, or the settings of the container)."
+        )
+
+
+def _at_most(hard: int, wanted: int) -> int:
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

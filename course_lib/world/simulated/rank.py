@@ -1,4 +1,4 @@
-"""One simulated rank: a thread that behaves like a process, and that can be stopped."""
+"""A simulated rank: a thread that behaves like a process and can be stopped."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from .open_files import make_room
 
 
 class Rank(Stoppable):
-    """One rank: its thread, its streams and, afterwards, what it returned or raised."""
+    """One rank: its thread, its rank state and, afterwards, its result or exception."""
 
     def __init__(self, rank: int, coordinator: ThreadCoordinator, copies: Copies, store: dist.Store) -> None:
         super().__init__(name=f"rank {rank}")
         self.rank = rank
         self.coordinator = coordinator
         self.rank_state = RankState(rank, coordinator.world_size)
-        self.meter: MemoryMeter | None = None  # set where memory is measured
+        self.meter: MemoryMeter | None = None  # set if memory is measured
         self.result: Any = None
         self.raised: ErrorReport | None = None
         self.finish = threading.Event()
@@ -80,7 +80,7 @@ class Rank(Stoppable):
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        torch.set_num_threads(self._threads)  # each rank its part of the cores, as torchrun does; see surroundings.py
+        torch.set_num_threads(self._threads)  # its part of the cores, like torchrun; see process_state.py
         with self.identity():
             try:
                 self._work()
@@ -97,7 +97,7 @@ class Rank(Stoppable):
         error = self._call()
         if error is None:
             self.coordinator.left(self.rank, State.RETURNED)
-        elif isinstance(error, Stopped) or self.coordinator.stopping:  # an error now is what being stopped looks like
+        elif isinstance(error, Stopped) or self.coordinator.stopping:  # then the error is a consequence
             self.coordinator.left(self.rank, State.RAISED)
         else:
             self.raised = ErrorReport.of(error)
@@ -105,14 +105,14 @@ class Rank(Stoppable):
             self.coordinator.left(self.rank, State.RAISED, fault)
 
     def _call(self) -> BaseException | None:
-        """Run the learner's function; what it raised."""
+        """Run the learner's function, and return its exception."""
         try:
             dist.init_process_group(
                 "gloo",
                 store=self._store,
                 rank=self.rank,
                 world_size=self.coordinator.world_size,
-                timeout=timedelta(hours=1),  # nothing waits inside gloo for a peer: see rendezvous.py
+                timeout=timedelta(hours=1),  # ranks wait in the coordinator, not in gloo
             )
             with contextlib.nullcontext() if self.meter is None else self.meter.watching():
                 self._call_copy()
