@@ -1,1 +1,1 @@
-"""Ranks as processes of several machines, driven through ipyparallel."""
+"""Ranks that are processes on several machines, driven through ipyparallel."""

@@ -1,6 +1,6 @@
-"""Several machines: an ipyparallel engine on each, and in it a `host.Host`, whose ranks this kernel drives.
+"""A cluster: an ipyparallel engine on each machine, with a `host.Host` in it. This kernel drives the hosts' ranks.
 
-All that kernel and machines tell each other takes ipyparallel's channels, which are signed, and encrypted where the
+All data between the kernel and the machines goes through ipyparallel's channels. They are signed, and encrypted if the
 controller was started with Curve. Ranks reach each other directly, and find each other in a store on the machine of
 rank 0.
 """
@@ -31,21 +31,21 @@ except ImportError:
     ) from None
 
 OPENING = 120.0
-"""Seconds that a machine has to load torch."""
+"""Seconds in which a machine must load torch."""
 
 SILENCE = 30.0
-"""Seconds after which a machine that hears nothing from this kernel ends its ranks."""
+"""Seconds without a message from this kernel after which a machine ends its ranks."""
 
 
 class Engine:
-    """One engine, and what is called there."""
+    """One engine, with functions to call in it."""
 
     def __init__(self, client: ipyparallel.Client, number: int) -> None:
         self._client, self._number = client, number
         self._view = client[number]
 
     def execute(self, code: str) -> None:
-        """Run `code` there.
+        """Run `code` in the engine.
 
         Raises:
             CourseError: it failed.
@@ -53,14 +53,14 @@ class Engine:
         self._wait(self._view.execute(code), OPENING)
 
     def call(self, name: str, *arguments: Any, timeout: float = OPENING) -> Any:
-        """What the function of that name gives there.
+        """Call the function `name` in the engine, and return its result.
 
         Raises:
-            CourseError: it failed, there is no such engine, or `timeout` seconds passed.
+            CourseError: it failed, the engine does not exist, or `timeout` seconds passed.
         """
         try:
             asked = self._view.apply_async(ipyparallel.Reference(name), *arguments)
-        except (IndexError, OSError, RuntimeError) as error:  # it has left; the client is closed
+        except (IndexError, OSError, RuntimeError) as error:  # the engine has left, or the client is closed
             raise CourseError(f"its engine {self._number} has ended ({error})") from None
         return self._wait(asked, timeout)
 
@@ -74,7 +74,7 @@ class Engine:
                 raise CourseError(f"its engine {self._number} has ended") from None
             raise CourseError(f"its engine {self._number} tells {error.ename}: {error.evalue}") from None
         finally:
-            for history in (self._client.history, self._view.history):  # where ipyparallel keeps every number for ever
+            for history in (self._client.history, self._view.history):  # ipyparallel would keep every id forever
                 with suppress(ValueError):
                     history.remove(asked.msg_ids[0])
 
@@ -86,20 +86,20 @@ class Cluster:
 
     def __init__(self, client: ipyparallel.Client) -> None:
         self._client = client
-        self._host = f"course_host_{uuid4().hex}"  # its name in the engines; another kernel's has another
+        self._host = f"course_host_{uuid4().hex}"  # its name in the engines; each kernel's differs
         self._known: set[int] = set()  # engines
         self._machines: dict[str, Machine] = {}
         self._relays: dict[str, Relay] = {}
 
     @property
     def machines(self) -> list[Machine]:
-        there = [machine for name, machine in sorted(self._machines.items()) if not self._relays[name].lost]
-        if not there:
+        present = [machine for name, machine in sorted(self._machines.items()) if not self._relays[name].lost]
+        if not present:
             raise CourseError(
                 "World(cluster=...): the cluster has no engine. Start one on each machine, and wait for them: "
                 "client.wait_for_engines(n)."
             )
-        return there
+        return present
 
     def start(self) -> None:
         for name, relay in list(self._relays.items()):
@@ -129,7 +129,7 @@ class Cluster:
 
     def spawn(self, machines: Sequence[str]) -> list[WorkerHandle]:
         numbers = Counter(machines)
-        with ThreadPoolExecutor(len(numbers)) as threads:  # a machine's first may take seconds, while it loads torch
+        with ThreadPoolExecutor(len(numbers)) as threads:  # torch may still load, for seconds
             born = dict(zip(numbers, threads.map(lambda name: self._spawn(name, numbers[name]), numbers), strict=True))
         return [born[name].pop(0) for name in machines]
 
@@ -182,7 +182,11 @@ def _machine_of(engine: Engine) -> str:
 
 
 def check(machines: Sequence[Machine]) -> None:
-    """Raises a CourseError if these could not work together."""
+    """Refuse machines that cannot work together.
+
+    Raises:
+        CourseError: their versions differ, or one is unreachable for the others.
+    """
     here = Machine.here(LOOPBACK)
     for machine in machines:
         if machine.versions != here.versions:
@@ -206,10 +210,10 @@ class Clusters:
         self._pools: dict[int, tuple[ipyparallel.Client, Pool]] = {}
 
     def pool(self, client: Any) -> Pool:
-        """That of `client`.
+        """Return the pool of `client`.
 
         Raises:
-            CourseError: it is none.
+            CourseError: `client` is no ipyparallel.Client.
         """
         if not isinstance(client, ipyparallel.Client):
             raise CourseError(

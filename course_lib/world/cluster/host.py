@@ -1,9 +1,8 @@
-"""The ranks of one machine of a cluster. This module runs there, in an ipyparallel engine.
+"""The ranks of one machine of a cluster. This module runs on that machine, in an ipyparallel engine.
 
-A host does for its ranks what the kernel does for those of its own machine: a fork server gives birth to them, and they
-end when it does. What ranks and kernel tell each other goes through `exchange`, which the kernel calls again and again.
-So every byte takes ipyparallel's channels, and the only address that is listened on is that of the store in which the
-ranks find each other.
+A host does for its ranks what the kernel does for local ones: a fork server starts them, and they end with the host.
+The kernel calls `exchange` again and again, which carries all data between ranks and kernel. So every byte goes through
+ipyparallel's channels, and only the store, in which the ranks find each other, listens on an address.
 """
 
 from __future__ import annotations
@@ -27,28 +26,28 @@ from ..rank_threads import interrupts
 from .remote_worker import CHUNK, STREAMS
 
 Request = tuple[str, int, Any]
-"""What is to be done with a process: "write" with bytes for its wire, "signal" with a number, "kill", "close"."""
+"""An action on a process: "write" with bytes for its `wire`, "signal" with a number, "kill" or "close"."""
 
 News = tuple[int, str, bytes]
-"""Whose process, which of its streams (an attribute of `Process`), and what came; nothing, where it has ended."""
+"""A process, one of its streams (an attribute of `WorkerHandle`), and the data read; empty if the stream has ended."""
 
 Answer = tuple[list[News], float, float]
 """The news, and when `exchange` was entered and left, in seconds of this machine's `time.perf_counter`."""
 
 
 class Host:
-    """What a kernel has on this machine.
+    """The processes of one kernel on this machine.
 
     Args:
-        silence: seconds without an exchange after which the kernel is taken for dead, and ranks are ended.
+        silence: seconds without an exchange after which the host ends its ranks, because the kernel may be dead.
 
     Attributes:
-        silent: that has happened.
+        silent: this has happened.
     """
 
     def __init__(self, silence: float) -> None:
         self.silent = False
-        self._silence, self._heard = silence, time.monotonic()
+        self._silence, self._last_exchange = silence, time.monotonic()
         self._server = ForkServer()
         self._processes: dict[int, WorkerHandle] = {}
         self._selector = selectors.DefaultSelector()
@@ -58,40 +57,40 @@ class Host:
         threading.Thread(target=self._watch, name="course-watch", daemon=True).start()
 
     def machine(self) -> Machine:
-        """What there is to know of this machine."""
+        """Return the description of this machine."""
         return Machine.here(_address())
 
     def listen(self) -> int:
-        """The port of the store, which listens on this machine's `Machine.address` alone."""
+        """Return the port of the store, which listens only on this machine's `Machine.address`."""
         if self._store is None:
             address = _address()
             with socket.socket() as listening:
                 listening.bind((address, 0))
                 listening.listen()
                 port = listening.getsockname()[1]
-                self._store = dist.TCPStore(  # left alone, torch listens on every address
+                self._store = dist.TCPStore(  # by default, torch listens on every address
                     address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
                 )
         return self._store.port
 
     def spawn(self, number: int) -> list[int]:
-        """Give birth to so many: their pids."""
+        """Start `number` processes, and return their pids."""
         with self._lock:
-            born = [self._server.spawn() for _ in range(number)]
-            for process in born:
+            spawned = [self._server.spawn() for _ in range(number)]
+            for process in spawned:
                 self._processes[process.pid] = process
                 for stream, fd in _streams(process).items():
                     self._selector.register(fd, selectors.EVENT_READ, (process.pid, stream))
-            self._heard = time.monotonic()  # the first waits until the server has loaded torch
-        return [process.pid for process in born]
+            self._last_exchange = time.monotonic()  # the first waits until the server has loaded torch
+        return [process.pid for process in spawned]
 
     def exchange(self, requests: Sequence[Request], full: Collection[int], wait: float) -> Answer:
-        """Do what is asked for, and tell what is new.
+        """Carry out the requests, and return the news.
 
         Args:
-            requests: in their order.
-            full: processes of which the kernel has no room for more now.
-            wait: seconds that this takes at most where nothing is new.
+            requests: in order.
+            full: processes for which the kernel has no more room now.
+            wait: the most seconds to wait for news.
         """
         arrived = time.perf_counter()
         with self._lock, interrupts.put_off() as late:
@@ -100,9 +99,9 @@ class Host:
             for request, pid, value in requests:
                 if pid in self._processes:
                     self._do(request, self._processes[pid], value)
-            news = self._hear(full, wait)
-            self._heard = time.monotonic()
-            late.clear()  # an interrupt is for the kernel, which passes it on
+            news = self._read_ready(full, wait)
+            self._last_exchange = time.monotonic()
+            late.clear()  # the kernel passes an interrupt on
         return news, arrived, time.perf_counter()
 
     def close(self) -> None:
@@ -123,7 +122,7 @@ class Host:
 
     def _do(self, request: str, process: WorkerHandle, value: Any) -> None:
         if request == "write":
-            with suppress(WorkerDied):  # its status says so
+            with suppress(WorkerDied):  # its status will report it
                 process.write(value)
         elif request == "signal":
             process.signal(value)
@@ -131,12 +130,12 @@ class Host:
             process.kill()
         elif request == "close":
             for fd in _streams(process).values():
-                self._deaf_to(fd)
+                self._unregister(fd)
             self._processes.pop(process.pid).close()
 
     # -- news ------------------------------------------------------------------------------------------------------
 
-    def _hear(self, full: Collection[int], wait: float) -> list[News]:
+    def _read_ready(self, full: Collection[int], wait: float) -> list[News]:
         ready = {key.data: key.fd for key, _ in self._selector.select(wait)}
         return [
             (pid, stream, self._read(ready[pid, stream]))
@@ -150,10 +149,10 @@ class Host:
         except ConnectionResetError:
             data = b""
         if not data:
-            self._deaf_to(fd)
+            self._unregister(fd)
         return data
 
-    def _deaf_to(self, fd: int) -> None:
+    def _unregister(self, fd: int) -> None:
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
 
@@ -162,7 +161,7 @@ class Host:
     def _watch(self) -> None:
         while not self._closed.wait(min(1.0, self._silence / 4)):
             with self._lock:
-                if time.monotonic() - self._heard > self._silence:
+                if time.monotonic() - self._last_exchange > self._silence:
                     self.silent = True
                     self._end()
 
@@ -177,8 +176,10 @@ def _streams(process: WorkerHandle) -> dict[str, int]:
 
 
 def _address() -> str:
-    """Where the other machines reach this one: the address of the interface that `$GLOO_SOCKET_IFNAME` names, if it
-    is set; or else the one from which this engine reaches the controller."""
+    """Return the address where other machines reach this one.
+
+    It is the address of the interface `$GLOO_SOCKET_IFNAME`, or that of this engine's connection to the controller.
+    """
     name = os.environ.get("GLOO_SOCKET_IFNAME")
     if name is not None:
         addresses = [one.address for one in psutil.net_if_addrs()[name] if one.family == socket.AF_INET]

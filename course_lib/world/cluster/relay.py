@@ -1,9 +1,9 @@
-"""Carries what the kernel and the ranks of one other machine tell each other.
+"""The relay between the kernel and the ranks of one other machine.
 
-    Conduct <-- pipes --> this relay's thread <-- ipyparallel --> host.Host, in an engine <-- pipes --> ranks
+    RunLoop <-- pipes --> this relay's thread <-- ipyparallel --> host.Host, in an engine <-- pipes --> ranks
 
-The thread calls `Host.exchange` again and again: that moves the bytes of all pipes, both ways, shows that the kernel
-lives and that the host does, and compares their clocks.
+The thread calls `Host.exchange` again and again. Each exchange moves the bytes of all pipes in both directions, proves
+that the kernel and the host are alive, and compares their clocks.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from ...errors import CourseError
 from .remote_worker import FarEnds, RemoteWorker
 
 ANSWER = 10.0
-"""Seconds after which a host that has not answered is given up."""
+"""Seconds after which a host that has not answered is lost."""
 
 WAIT = 0.003
-"""Seconds that a host waits for news before it answers that there is none: so long may go by until it hears ours."""
+"""Seconds that a host waits for news before it answers without; it may receive the kernel's messages that much
+later."""
 
 SHORTEST, LONGEST = 0.001, 0.5
-"""Seconds between two exchanges. In between, it is a tenth of the time in which nothing has moved: so no news is late
-by more than that."""
+"""Limits of the seconds between two exchanges: a tenth of the time since the last data, so news is late by at most
+that."""
 
 SAMPLES = 64
-"""By how many exchanges two clocks are compared: the quickest of them counts, for it is the most exact."""
+"""The number of exchanges that compare two clocks. The quickest counts, because it is the most exact."""
 
 Ask = Callable[..., Any]
 """Calls a method of the host: its name, its arguments, and `timeout` in seconds."""
 
 
 class Relay:
-    """The kernel's side of one `host.Host`.
+    """The kernel's connection to one `host.Host`.
 
     Attributes:
         name: of the machine.
         ask: calls a method of the host.
-        asking: held by who does.
-        lost: why the host is given up; empty while it is not.
-        clock_ahead: by how many seconds its `time.perf_counter` is ahead of the kernel's.
+        request_lock: held during such a call.
+        lost: why the host is lost; empty if it is not.
+        clock_ahead: seconds by which its `time.perf_counter` is ahead of the kernel's.
     """
 
     def __init__(self, name: str, ask: Ask) -> None:
@@ -57,15 +58,15 @@ class Relay:
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
         self._woken.setblocking(False)
-        self._ends: dict[int, FarEnds] = {}  # by pid; of the thread's own
+        self._ends: dict[int, FarEnds] = {}  # by pid; only the thread uses it
         self._begun = self._ended = 0  # exchanges
         self._progress = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"relay to {name}", daemon=True)
         self._thread.start()
-        self.confirm()  # now the clocks have been compared
+        self.confirm()  # an exchange compares the clocks
 
     def adopt(self, pid: int) -> RemoteWorker:
-        """A process that the host has given birth to."""
+        """Return the handle of a process that the host has started."""
         process = RemoteWorker(pid, self)
         with self._progress:
             if self.lost:
@@ -75,19 +76,19 @@ class Relay:
         return process
 
     def request(self, what: str, pid: int, value: Any = None) -> None:
-        """See `host.Request`."""
+        """Queue a request; see `host.Request`."""
         self._requests.append((what, pid, value))
         self._hurry()
 
     def confirm(self) -> None:
-        """Return when the host has answered to what it is asked from now on, or is lost."""
+        """Wait until the host has answered an exchange that starts from now on, or is lost."""
         with self._progress:
             wanted = self._begun + 1
             self._hurry()
             self._progress.wait_for(lambda: self.lost or self._ended >= wanted)
 
     def lose(self, why: str) -> None:
-        """Give the host up: as far as this kernel is concerned, its ranks are dead."""
+        """Give up the host: for this kernel, its ranks are dead."""
         with self._progress:
             self.lost = self.lost or why
             self._progress.notify_all()
@@ -96,7 +97,7 @@ class Relay:
     def close(self) -> None:
         """End the host's ranks."""
         if not self.lost:
-            with suppress(CourseError), self.request_lock:  # it is gone, and so are they
+            with suppress(CourseError), self.request_lock:  # the host and its ranks are gone
                 self.ask("close", timeout=ANSWER)
         self.lose("it was closed")
         self._thread.join()
@@ -104,7 +105,7 @@ class Relay:
         self._woken.close()
 
     def _hurry(self) -> None:
-        with suppress(OSError):  # it hurries already; it is closed
+        with suppress(OSError):  # a byte is already waiting, or the relay is closed
             self._wake.send(b"!")
 
     # -- the thread ------------------------------------------------------------------------------------------------
@@ -115,7 +116,7 @@ class Relay:
             requests = self._gather(min(LONGEST, max(SHORTEST, 0.1 * (time.monotonic() - moved))))
             try:
                 news = self._exchange(requests)
-            except Exception as error:  # of whatever kind: without this thread, there is no host
+            except Exception as error:  # of any kind: the host needs this thread
                 self.lose(str(error))
                 break
             for pid, stream, data in news:
@@ -127,7 +128,7 @@ class Relay:
             ends.close()
 
     def _gather(self, pause: float) -> list[tuple[str, int, Any]]:
-        """What the host is to do, after a `pause` or as soon as there is something."""
+        """Return the requests for the host, after `pause` seconds or as soon as there is one."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             for ends in self._ends.values():
@@ -141,8 +142,8 @@ class Relay:
         requests = []
         for pid, ends in self._ends.items():
             ends.flush()
-            if said := ends.said():
-                requests.append(("write", pid, said))
+            if data := ends.read_messages():
+                requests.append(("write", pid, data))
         while self._requests:
             what, pid, value = self._requests.popleft()
             if what == "adopt":

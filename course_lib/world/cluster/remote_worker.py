@@ -1,6 +1,6 @@
-"""A rank's process on another machine, and the far ends of its pipes, which a relay keeps filled.
+"""A rank's process on another machine, and the far ends of its pipes, which a relay serves.
 
-For whoever is on the kernel's side it is a `Process` like any other.
+On the kernel's side, it is used like any other `WorkerHandle`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ..processes.messages import Finished, FromRank, Job, ToRank
 from ..processes.worker_handle import WorkerHandle
 
 CHUNK = 1 << 20
-"""The most bytes that are taken from a stream at a time."""
+"""The most bytes to read from a stream at a time."""
 
 STREAMS = ("output", "stack", "wire", "status")
-"""What a process tells, in the order in which it goes on: what it has printed is here when it says that it is done, and
-how it ended when all that it has said is."""
+"""A process's streams, in the order of forwarding: its output arrives before its final message, and its exit code
+last."""
 
 
-class Machinery(Protocol):
-    """What carries requests to the machine that a process is on: see `relay.Relay`.
+class Carrier(Protocol):
+    """A carrier of requests to the process's machine: see `relay.Relay`.
 
     Attributes:
         name: of the machine.
-        lost: why it is given up; empty while it is not.
-        clock_ahead: by how many seconds its `time.perf_counter` is ahead of the kernel's.
+        lost: why it is lost; empty if it is not.
+        clock_ahead: seconds by which its `time.perf_counter` is ahead of the kernel's.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Machinery(Protocol):
 
 
 class FarEnds:
-    """The other ends of a process's pipes, by stream."""
+    """The far ends of a process's pipes, by stream."""
 
     def __init__(self, fds: dict[str, int]) -> None:
         self.fds = fds
@@ -52,18 +52,19 @@ class FarEnds:
 
     @property
     def full(self) -> str | None:
-        """The stream that has no room for what came, so that what comes after it in `STREAMS` waits, too."""
+        """Return the stream that has no room for its data, so that the streams after it in `STREAMS` wait; None if all
+        have."""
         return next((stream for stream in STREAMS if self._unread.get(stream)), None)
 
     def deliver(self, stream: str, data: bytes) -> None:
-        """That has come; or nothing, where the stream has ended."""
+        """Add data of a stream; empty data means that the stream has ended."""
         self._unread[stream] += data
         if not data:
             self._ended.add(stream)
         self.flush()
 
     def flush(self) -> None:
-        """Hand over what there is room for."""
+        """Write as much as there is room for."""
         for stream in [stream for stream in STREAMS if stream in self.fds]:
             fd = self.fds[stream]
             try:
@@ -71,29 +72,29 @@ class FarEnds:
                     self._unread[stream] = self._unread[stream][os.write(fd, self._unread[stream]) :]
             except BlockingIOError:
                 return
-            except OSError:  # nobody reads any more
+            except OSError:  # nobody reads it
                 self._unread[stream] = b""
             if stream in self._ended:
                 os.close(self.fds.pop(stream))
 
-    def said(self) -> bytes:
-        """What the kernel tells the process."""
+    def read_messages(self) -> bytes:
+        """Return the bytes of messages from the kernel to the process."""
         try:
             return os.read(self.fds["wire"], CHUNK) if "wire" in self.fds else b""
-        except OSError:  # nothing, or nobody
+        except OSError:  # nothing to read, or closed
             return b""
 
     def close(self) -> None:
-        """Be a process that is gone."""
+        """Close all pipes, as if the process were dead."""
         while self.fds:
             os.close(self.fds.popitem()[1])
         self._unread.clear()
 
 
 class RemoteWorker(WorkerHandle):
-    """A process that a relay speaks for."""
+    """The handle of a process that is reached through a relay."""
 
-    def __init__(self, pid: int, relay: Machinery) -> None:
+    def __init__(self, pid: int, relay: Carrier) -> None:
         mine, theirs = socket.socketpair()
         pipes = {stream: os.pipe() for stream in ("output", "stack", "status")}
         super().__init__(pid, mine, *(read for read, _ in pipes.values()))
@@ -109,7 +110,7 @@ class RemoteWorker(WorkerHandle):
         ahead, numbered = self._relay.clock_ahead, super().receive()
         if numbered is None:
             return None
-        return [(number, _earlier(told, ahead) if isinstance(told, Finished) else told) for number, told in numbered]
+        return [(number, _in_kernel_time(m, ahead) if isinstance(m, Finished) else m) for number, m in numbered]
 
     def dead(self) -> bool:
         if self.exitcode is None and self._relay.lost:
@@ -138,8 +139,8 @@ class RemoteWorker(WorkerHandle):
             os.close(fd)
 
 
-def _earlier(left: Finished, seconds: float) -> Finished:
-    """In the time of the kernel's clock."""
+def _in_kernel_time(left: Finished, seconds: float) -> Finished:
+    """Convert the times of `left` to the kernel's clock."""
     for call in left.calls:
         for name in ("issued", "matched", "done", "waited_from"):
             setattr(call.times, name, getattr(call.times, name) - seconds)
