@@ -1,1 +1,1 @@
-"""One rank out of any number, with tensors that have a size and no content."""
+"""The backend `dryrun`: one rank out of any number, with tensors that have a size and no content."""

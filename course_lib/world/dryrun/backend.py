@@ -1,9 +1,9 @@
-"""One rank out of any number, with tensors that have a size and no memory: what it would hold and send.
+"""The dry run: one rank out of any number, with tensors that have a size and no memory. It shows what a rank holds and
+sends.
 
-A thread runs the learner's function as that rank. Its tensors are fake (`dryrun_tensors`), its peers are not there
-(`dryrun_rank`), and the meter counts as it always does: so 7.5 B parameters on 16,384 ranks fit in a laptop. Not
-counted is what a CPU's kernels take for themselves while they compute, an LSTM's, say: there, a peak is lower than it
-would be on ranks that compute.
+A thread runs the learner's function as that rank. Its tensors are fake (`fake_tensors`), its peers do not exist
+(`rank`), and the meter counts as usual: so 7.5 B parameters on 16,384 ranks fit in a laptop. The memory that a CPU's
+kernels use while they compute, such as an LSTM's, is not counted: there, the peak is lower than on real ranks.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ..learner_code import source_line_of
 from ..rank_threads import interrupts, process_state, stopping
 from ..torch_hooks import interposer, private
 from ..torch_hooks.patching import Replacement, SharedContext, replaced
-from .fake_patches import stand_ins
+from .fake_patches import replacements
 from .fake_tensors import FakeCopies, NoNumbers
 from .rank import DryRank, NotInGroup
 from .run import DryOutcome
 
 GRACE = 1.0
-"""Seconds in which a rank must stop when it is told to, before it is left behind."""
+"""Seconds in which a rank must stop, before it is abandoned."""
 
 
 class DryRun:
-    """A world of which one rank runs: see `backends.Backend`.
+    """A world in which one rank runs: see `backends.Backend`.
 
     Args:
-        world_size: how many ranks there are.
-        rank: the one that runs.
+        world_size: number of ranks.
+        rank: the rank that runs.
 
     Raises:
-        CourseError: there is no such rank.
+        CourseError: the rank does not exist.
     """
 
     def __init__(self, world_size: int, rank: int = 0) -> None:
@@ -63,7 +63,7 @@ class DryRun:
         timeout: float,
         size_of: Callable[[int], int] | None,
     ) -> DryOutcome:
-        """Call `fn(*args, **kwargs)` as the one rank."""
+        """Call `fn(*args, **kwargs)` as that rank."""
         with interrupts.put_off() as late:
             return self._run(FakeCopies(fn, args, kwargs), timeout, size_of, late)
 
@@ -92,12 +92,12 @@ class DryRun:
 
 
 def _supervised(rank: DryRank, timeout: float, late: list[Any]) -> RankError | Interrupted | None:
-    """Let `rank` run until it has left, its time is over or an interrupt is in `late`: what went wrong."""
+    """Run `rank` until it has left, its time is over, or `late` holds an interrupt. Return what went wrong."""
     deadline = time.monotonic() + timeout
     source_line = None
     rank.start()
     while rank.is_alive() and not late and time.monotonic() < deadline:
-        rank.join(0.1)  # short, for the sake of `late`
+        rank.join(0.1)  # short, to notice `late`
     if rank.is_alive():
         kind = "interrupted" if late else "timeout"
         source_line = source_line_of(rank)
@@ -113,7 +113,7 @@ def _supervised(rank: DryRank, timeout: float, late: list[Any]) -> RankError | I
         raised=None if kind in ("timeout", "interrupted") else rank.raised,
         stopped=not rank.is_alive(),
     )
-    message = _told(kind, report, rank.world_size, timeout)
+    message = _message(kind, report, rank.world_size, timeout)
     if kind == "interrupted":
         late.clear()
         return Interrupted(message)
@@ -132,8 +132,8 @@ def _stop(rank: DryRank) -> None:
     stopping.stop_looking()
 
 
-def _told(kind: str, report: RankReport, world_size: int, timeout: float) -> str:
-    """The whole message of a `RankError`."""
+def _message(kind: str, report: RankReport, world_size: int, timeout: float) -> str:
+    """Return the message of the `RankError`."""
     who = f"the dry run of rank {report.rank} of {world_size}"
     source_line, advice = report.source_line, RUN_AGAIN
     if report.raised is not None:
@@ -160,23 +160,24 @@ def _told(kind: str, report: RankReport, world_size: int, timeout: float) -> str
 
 
 def _without_peers(helper: Callable[..., Any]) -> Callable[..., Any]:
-    """Stands in for what makes a process group: those of a dry run send nothing, whatever backend is asked for."""
+    """Return a replacement for the function that makes process groups: a dry run's groups send nothing, with any
+    backend."""
 
     def new_group(size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(interposer.current(), DryRank):
             return helper(size, rank, ranks, backend, *args, **kwargs)
         group, store = helper(size, rank, ranks, private.without_peers, *args, **kwargs)
         if store is not None:  # this rank is a member
-            c10d._world.pg_map[group] = (backend, store)  # which it is asked for: get_backend tells it
+            c10d._world.pg_map[group] = (backend, store)  # get_backend returns the requested one
         return group, store
 
     return new_group
 
 
-def _stand_ins() -> Iterator[Replacement]:
+def _replacements() -> Iterator[Replacement]:
     yield c10d, "_new_process_group_helper", _without_peers(c10d._new_process_group_helper)
-    yield from stand_ins()
+    yield from replacements()
 
 
-_dry_threads = SharedContext(lambda: replaced(_stand_ins()))
-"""While it is in use, threads may be dry runs."""
+_dry_threads = SharedContext(lambda: replaced(_replacements()))
+"""The context in which threads may be dry runs."""

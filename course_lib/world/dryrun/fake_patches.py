@@ -1,5 +1,8 @@
-"""What torch's fake tensors lack: methods that would crash (`deepcopy`), mislead (`data_ptr`) or fail with an obscure
-error, and the few places where torch needs memory behind them or would take too long on thousands of ranks."""
+"""Patches for torch's fake tensors.
+
+They replace methods that would crash (`deepcopy`), mislead (`data_ptr`) or fail with an obscure error. They also
+replace the few functions of torch that need memory, or would take too long on thousands of ranks.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from ..torch_hooks.private import FakeTensor
 from .fake_tensors import WithoutNumbers, no_numbers
 
 SPACING = 2**40
-"""Bytes between the addresses of storages: more than any has."""
+"""Bytes between the addresses of storages: more than any storage has."""
 
 
-def stand_ins() -> Iterator[Replacement]:
-    """What stands in for parts of torch while there are dry runs: on other threads, all does what it always did."""
+def replacements() -> Iterator[Replacement]:
+    """Yield the replacements for dry runs; they change nothing on other threads."""
     yield dist, "_verify_params_across_processes", _with_numbers(dist._verify_params_across_processes)
     yield dist.Reducer, "_rebuild_buckets", _with_numbers(dist.Reducer._rebuild_buckets)
     fsdp_param = private.fsdp_param()
@@ -50,7 +53,7 @@ def _with_numbers(of_ddp: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Chunks(Sequence[Tensor]):
-    """The parts of a tensor for `num_chunks` ranks, each made when it is asked for: FSDP2 takes but its own of them."""
+    """The parts of a tensor for `num_chunks` ranks, each made on access: FSDP2 uses only its own."""
 
     def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
         self._tensor, self._num_chunks, self._dim = tensor, num_chunks, dim
@@ -74,8 +77,11 @@ def _chunked_for_one(chunk: Callable[[Tensor, int, int], Any]) -> Callable[[Tens
 
 
 def _data_given(swap_tensors: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor, Tensor], None]:
-    """`Module.to` swaps whole tensors where they are fake, which it cannot where the meter looks at them: it need but
-    give one the data of the other, as it does where they are not fake."""
+    """Return a `swap_tensors` that gives a fake tensor the other's data.
+
+    `Module.to` swaps fake tensors, which fails while the meter watches them. For real tensors, it also only gives the
+    data.
+    """
 
     def swap(one: Tensor, other: Tensor) -> None:
         if isinstance(one, FakeTensor):
@@ -101,7 +107,7 @@ def _deepcopy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
 
 
 def _addressed(data_ptr: Callable[[Any], int]) -> Callable[[Any], int]:
-    """Give storages that have no memory addresses all the same: code compares these to tell storages apart."""
+    """Return a `data_ptr` that gives storages without memory distinct addresses, because code compares these."""
     numbers = count(1)
 
     def address(storage: Any) -> int:
@@ -120,7 +126,7 @@ def _data_ptr(tensor: Tensor) -> int:
 
 
 def _known_list(tolist: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """At once, and not element by element: the ranks of a mesh are many."""
+    """Return a `tolist` that converts known values at once, not element by element: a mesh may have many ranks."""
 
     def known(tensor: Any) -> Any:
         return tolist(tensor) if tensor.constant is None else tensor.constant.tolist()
@@ -133,9 +139,9 @@ def _format(tensor: Tensor, spec: str) -> str:
 
 
 def _refusing(name: str) -> Callable[..., Any]:
-    asked = {"__reduce_ex__": "saving or sending a tensor"}.get(name, "NumPy reads the tensor's content")
+    operation = {"__reduce_ex__": "saving or sending a tensor"}.get(name, "NumPy reads the tensor's content")
 
     def refuse(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        raise no_numbers(asked)
+        raise no_numbers(operation)
 
     return refuse

@@ -1,8 +1,8 @@
-"""Tensors of a dry run: they have a shape, a dtype and a number of bytes, and no memory behind these.
+"""The tensors of a dry run: they have a shape, a dtype and a number of bytes, and no memory.
 
-torch's own `FakeTensorMode` makes them, in which an operator is asked for the shape of its result only. What is
-known without computing stays known: `torch.tensor(3.0).item()` is 3.0. Whoever asks for a number that is not, or for
-a shape that depends on one, gets `NoNumbers`.
+torch's `FakeTensorMode` makes them: it computes only the shape of each result. Values that are known without computing
+stay known: `torch.tensor(3.0).item()` is 3.0. Code that needs an unknown value, or a shape that depends on one, raises
+`NoNumbers`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_k
 
 
 class NoNumbers(CourseError):
-    """Code asked for a number that a dry run has not computed."""
+    """Code needs a number that a dry run has not computed."""
 
 
 def no_numbers(asked: str) -> NoNumbers:
-    """What is raised where a line asks for a number; `asked` tells how."""
+    """Return the error for a line that needs a number; `asked` describes the operation."""
     return NoNumbers(f"a dry run has no numbers, and this line asks for one ({asked})")
 
 
@@ -40,18 +40,18 @@ _ASKED = {
     "equal": "whether two tensors are equal",
     "allclose": "whether two tensors are close",
 }
-"""What code does to come to these operators; all others give a result whose shape depends on numbers."""
+"""Code that leads to these operators. The other operators that raise have a result whose shape depends on numbers."""
 
 
 KNOWN_NUMEL = 2**16
-"""Tensors of integers up to this size keep what is known of them: a mesh of ranks, say, is made with such."""
+"""Integer tensors up to this size keep their known values; a mesh of ranks needs this."""
 
 _COUNTING = {"arange", "zeros", "ones", "full"}
-"""Operators that make integers out of none."""
+"""Operators that make integers without any input tensor."""
 
 
 class WithoutNumbers(FakeTensorMode):
-    """Inside it, whatever the thread makes has no memory."""
+    """The mode in which tensors that the thread makes have no memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,10 +59,10 @@ class WithoutNumbers(FakeTensorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace == "_c10d_functional":  # as for any group: by way of the c10d operators, which are counted
-            with self:  # the memory of its result is made within, where autograd's kernels leave the meter's key out
+        if func.namespace == "_c10d_functional":  # runs c10d operators, which are counted
+            with self:  # its result is made inside, where autograd's kernels exclude the meter's key
                 return watched_again(lambda: func.redispatch(cpu_kernels, *args, **kwargs))()
-        if func.namespace == "c10d":  # from there, where autograd's own kernels leave the rank's key out
+        if func.namespace == "c10d":  # reached where autograd's kernels exclude the rank's key
             return _collective(func, args)
         if self._within_ddp and _counts(args, kwargs):
             return func(*args, **kwargs)
@@ -72,7 +72,7 @@ class WithoutNumbers(FakeTensorMode):
         except VALUE_ASKED as error:
             asked = _ASKED.get(name, f"{name}: the shape of its result depends on numbers")
             raise no_numbers(_object_collective() or asked) from error
-        if name == "lift_fresh" and (watcher := current()) is not None:  # the end of torch.tensor(...)
+        if name == "lift_fresh" and (watcher := current()) is not None:  # the last operator of torch.tensor(...)
             watcher.made(result, name)
         if name in _COUNTING and result.constant is None and _is_small_integer(result):
             result.constant = func(*args, **kwargs)
@@ -80,12 +80,12 @@ class WithoutNumbers(FakeTensorMode):
         return result
 
     def may_turn_const(self, t: Tensor) -> bool:
-        """Whether what is known of `t` is kept."""
+        """Return whether the known values of `t` are kept."""
         return super().may_turn_const(t) or (type(t) is Tensor and t.device.type == "cpu" and _is_small_integer(t))
 
     @contextmanager
     def numbers_for_ddp(self) -> Iterator[None]:
-        """Inside it, integers have memory: DDP's C++ part reads the sizes that it has exchanged from there."""
+        """Give integers memory inside the block: DDP's C++ part reads exchanged sizes from it."""
         self._within_ddp = True
         try:
             yield
@@ -93,7 +93,7 @@ class WithoutNumbers(FakeTensorMode):
             self._within_ddp = False
 
     def forget(self, tensors: Iterable[Tensor]) -> None:
-        """What was known of these tensors is so no more: others have written to them."""
+        """Forget the known values of these tensors, because a collective has written to them."""
         for tensor in tensors:
             if isinstance(tensor, FakeTensor) and tensor.constant is not None:
                 self.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
@@ -108,7 +108,7 @@ def _collective(operator: Any, args: Any) -> Any:
 
 
 def _object_collective() -> str:
-    """What is asked for where a collective of Python objects is on the stack; empty where there is none."""
+    """Return a description of the collective of Python objects that is on the stack; empty if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_name
@@ -119,7 +119,7 @@ def _object_collective() -> str:
 
 
 def _counts(args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether an operator makes integers of none, or of integers that have memory."""
+    """Return whether an operator makes integers from no tensor, or from tensors that have memory."""
     tensors = list(tensors_in([args, *kwargs.values()]))
     if not tensors:
         return kwargs.get("dtype") in (torch.int32, torch.int64)
@@ -131,10 +131,13 @@ def _is_small_integer(tensor: Tensor) -> bool:
 
 
 class FakeCopies(Copies):
-    """As `Copies`, with the tensors among what is copied made fake by `mode`; `made` is told of each."""
+    """`Copies` whose tensors are fake."""
 
     def unpack_for(self, mode: WithoutNumbers, made: Callable[[Tensor], None]) -> Any:
-        """A new copy of function, arguments and keyword arguments."""
+        """Return a new copy of the function, its arguments and its keyword arguments.
+
+        Make each tensor fake with `mode`, and call `made` with it.
+        """
 
         def rebuild(*args: Any) -> Tensor:
             fake = mode.from_tensor(torch._utils._rebuild_tensor_v2(*args))

@@ -1,7 +1,7 @@
-"""The one rank of a dry run: a thread whose peers are not there.
+"""The one rank of a dry run: a thread without peers.
 
-Its collectives are described and counted as in a simulated world, and done at once: their results have a shape, which
-is known, and numbers, which nobody has.
+Its collectives are described and counted as in a simulated world, and finish at once: the shape of their results is
+known, the numbers are not.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .fake_tensors import FakeCopies, NoNumbers, WithoutNumbers
 
 
 class NotInGroup(BaseException):
-    """A collective was asked of a group that the rank does not belong to. Not an Exception: torch's log of those would
-    stumble over the group."""
+    """A collective was called on a group that the rank does not belong to. No Exception: torch's log of Exceptions
+    would fail on the group."""
 
 
 class DryRank(Stoppable):
-    """Rank `rank` of `world_size`: its thread and, afterwards, what it returned or raised."""
+    """Rank `rank` of `world_size`: its thread and, afterwards, its result or exception."""
 
     def __init__(self, rank: int, world_size: int, copies: FakeCopies, meter: MemoryMeter | None) -> None:
         super().__init__(name=f"rank {rank}")
@@ -42,7 +42,7 @@ class DryRank(Stoppable):
         self.rank_state = RankState(rank, world_size)
         self.meter = meter
         self.recorder = CallRecorder(rank)
-        self.span = (inf, inf)  # when it entered the function, and when it left
+        self.span = (inf, inf)  # when it entered and left the function
         self.result: Any = None
         self.raised: ErrorReport | None = None
         self.error: type[BaseException] | None = None
@@ -60,10 +60,10 @@ class DryRank(Stoppable):
         call = self.recorder.call(operator, arguments)
         call.times.matched = call.times.done = call.times.issued
         if self.meter is not None:
-            self.meter.lend(arguments.values())  # which says what these are for; nobody borrows them
+            self.meter.lend(arguments.values())  # sets their category; no transport borrows them
         tensors = list(tensors_in(arguments))
         if not any(isinstance(tensor, private.FakeTensor) for tensor in tensors):
-            return execute(*arguments.values())  # integers of DDP's C++ part: as if its peers had the same
+            return execute(*arguments.values())  # integers of DDP's C++ part: as if its peers had the same ones
         self._mode.forget(tensors)
         return private.completed(operator, arguments)
 
@@ -110,11 +110,11 @@ class DryRank(Stoppable):
 
     def _made(self, tensor: torch.Tensor) -> None:
         if self.meter is not None:
-            self.meter.resized(tensor, "set_")  # as what unpickles a tensor is called
+            self.meter.resized(tensor, "set_")  # the name of the operator that unpickles tensors
 
 
 def _raised(error: BaseException) -> ErrorReport:
-    """The record of `error`; if a library made it of one that says that there are no numbers, in the words of that."""
+    """Return the report of `error`; if `NoNumbers` caused it, with that error's type and message."""
     behind: BaseException | None = error
     while behind is not None and not isinstance(behind, NoNumbers):
         behind = behind.__cause__

@@ -1,4 +1,4 @@
-"""What comes of a dry run: of one rank alone, told by its number."""
+"""`DryRunResult`: the result of a dry run, with one rank, indexed by its rank number."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, kw_only=True)
 class DryOutcome(Outcome):
-    """As an `Outcome`, whose lists hold one rank alone.
+    """An `Outcome` whose lists hold only one rank.
 
     Attributes:
-        rank: which one.
-        world_size: of how many.
+        rank: its number.
+        world_size: the number of ranks.
     """
 
     rank: int
@@ -29,10 +29,10 @@ class DryOutcome(Outcome):
 
 
 class OnlyRank(tuple[_Value, ...]):
-    """An entry for each rank, of which one is there: `it[63]`. Its length is 1, and so it iterates.
+    """A tuple with the entry of only one rank, indexed by that rank: `it[63]`. Its length is 1, so it can be iterated.
 
     Raises:
-        CourseError: another rank's is asked for.
+        CourseError: the index is a different rank.
     """
 
     _name: str
@@ -45,7 +45,7 @@ class OnlyRank(tuple[_Value, ...]):
         return self
 
     def __getitem__(self, rank: Any) -> Any:
-        if rank not in (self._rank, self._rank - self._world_size):  # as in a tuple of all, counted from the end, too
+        if rank not in (self._rank, self._rank - self._world_size):  # a negative index counts from the end
             raise CourseError(
                 f"{self._name}[{rank!r}]: a dry run runs one rank, here rank {self._rank} of {self._world_size}, and "
                 f"tells of no other. Ask for {self._name}[{self._rank}], or make another world: "
@@ -58,7 +58,7 @@ class OnlyRank(tuple[_Value, ...]):
 
 
 class DryRunResult(Run):
-    """What one rank out of many gave: `run[63]`, `run.memory[63]`, `run.comm[63]`. Of the others there is nothing."""
+    """The result of one rank out of many: `run[63]`, `run.memory[63]`, `run.comm[63]`. Other ranks have no result."""
 
     def __init__(self, outcome: DryOutcome) -> None:
         super().__init__(outcome)
@@ -83,7 +83,7 @@ class DryRunResult(Run):
 
     @property
     def comm_matrix(self) -> NoReturn:
-        """Not there: it takes all ranks."""
+        """Unavailable, because it needs all ranks."""
         raise CourseError(
             "run.comm_matrix: who sends to whom takes all ranks, and a dry run runs one. See run.comm, or run the same "
             "function in a small world: World(4)."
@@ -91,7 +91,7 @@ class DryRunResult(Run):
 
     @property
     def timeline(self) -> NoReturn:
-        """Not there: nothing is computed."""
+        """Unavailable, because a dry run computes nothing."""
         raise CourseError(
             "run.timeline: a dry run computes nothing, so its times tell nothing. Ask the planner how long a step "
             "takes, with plan(...).step_seconds(hardware), or run the function in a small world: World(4)."
