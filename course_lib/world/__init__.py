@@ -1,7 +1,4 @@
-"""Worlds: run one function on several ranks of `torch.distributed`, and report why a run failed.
-
-`World.run` calls the function on every rank. It returns a `Run`, or raises a `RankError`.
-"""
+"""Worlds: run a function on several ranks of `torch.distributed`, and report why a run failed."""
 
 from .collectives.call import Call
 from .collectives.fault import RankReport

@@ -67,9 +67,9 @@ class Entry:
     """A row of the table.
 
     Attributes:
-        make: returns a backend. Raises a CourseError if this choice is impossible.
-        streams: the backend shows the ranks' output while they run. Otherwise the world shows it after the run.
-        run_class: makes the `Run` from the backend's outcome.
+        make: returns a backend; raises a CourseError if the choice is impossible.
+        streams: the backend shows output while ranks run. If not, the world shows it after the run.
+        run_class: makes the `Run` from the outcome.
     """
 
     make: Callable[[Choice], Backend]
@@ -133,7 +133,7 @@ BACKENDS = {
 def chosen(
     world_size: int, *, backend: str | None, rank: int | None, share_gpu: bool, cluster: Any
 ) -> tuple[str, Entry, Backend]:
-    """Return the backend that the arguments of `World` and `$COURSE_WORLD` choose: its name, its entry and the backend.
+    """Return the chosen backend's name, its entry and the backend.
 
     Raises:
         CourseError: the backend does not exist, or cannot run with these arguments.

@@ -1,4 +1,4 @@
-"""Copies of a function and of everything it uses, one for each rank: processes share no memory either."""
+"""Copies of a function and of all it uses, one for each rank: processes share no memory either."""
 
 from __future__ import annotations
 
@@ -123,8 +123,7 @@ def _dump(value: Any, share: _Share) -> bytes:
 def _submodules(code: CodeType, used: Iterable[Any]) -> list[Any]:
     """Return the imported submodules that `code` reaches through the packages among `used`.
 
-    cloudpickle's own function reads all of `sys.modules` for each package, which takes a millisecond once torch is
-    loaded.
+    cloudpickle's own function reads all of `sys.modules` for each package: a millisecond once torch is loaded.
     """
     found = []
     packages = [value.__name__ for value in used if isinstance(value, ModuleType) and value.__package__]

@@ -84,8 +84,8 @@ def learner_line() -> SourceLine:
 def source_line_on(frame: FrameType) -> SourceLine | None:
     """Return the innermost line of the learner's code on the stack of `frame`.
 
-    Library code that runs without the learner's (a reference solution) has no such line: return its outermost line.
-    Return None if the stack holds only the code that runs ranks.
+    Library code may run without the learner's (a reference solution): then return its outermost line. Return None if
+    only code that runs ranks is on the stack.
     """
     outermost: FrameType | None = None
     walker: FrameType | None = frame
@@ -116,10 +116,8 @@ _FRAME = re.compile(
 
 
 def source_line_in_dump(dump: str) -> SourceLine | None:
-    """Return the learner's innermost line in a stack that native code printed, innermost frame first.
-
-    `faulthandler` prints the stack of a thread, and pybind11 that of an exception that passed through C++.
-    """
+    """Return the learner's innermost line in a stack that native code printed, innermost frame first: `faulthandler`
+    for a thread, or pybind11 for an exception that passed through C++."""
     for frame in _FRAME.finditer(dump):
         if _is_learners(frame["filename"], frame["function"]):
             return SourceLine(filename=frame["filename"], line=int(frame["line"]), function=frame["function"])
@@ -208,8 +206,7 @@ class Unfinished:
 
     @staticmethod
     def here() -> Unfinished | None:
-        """Return the exception that the learner's code has raised on this thread and that is still being handled, if
-        any."""
+        """Return the exception of the learner's code that this thread is handling, if any."""
         error = sys.exception()
         if not isinstance(error, Exception | SystemExit):  # such as GeneratorExit, which ends a generator
             return None

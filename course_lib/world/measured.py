@@ -1,4 +1,4 @@
-"""The connection between a run and the meter: what each rank sent, computed and held."""
+"""What each rank sent, computed and held, for the meter."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from ..errors import CourseError
 class StayedBehind:
     """A placeholder for a return value that cannot leave its process, such as a model with its process groups.
 
-    A function may return an object only to keep it until the memory is measured. So the error is raised on use.
+    A function may return an object only to keep it alive for measuring. So only its use is an error.
     """
 
     def __init__(self, rank: int, type_name: str, why: str) -> None:

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The raw result of a run. Each list has one entry for each rank.
+    """The raw result of a run; each list is by rank.
 
     Attributes:
         results: return values.
         output: printed text.
-        calls: calls of collectives, messages and new groups, in order.
+        calls: calls, in order.
         started: when the run began, in seconds of `time.perf_counter`.
         spans: when the rank entered and left the function, on the same clock.
-        memory: what the rank held; the list is empty if memory was not measured.
+        memory: what the rank held; empty if not measured.
     """
 
     results: list[Any]

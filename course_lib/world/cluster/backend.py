@@ -1,8 +1,7 @@
 """A cluster: an ipyparallel engine on each machine, with a `host.Host` in it. This kernel drives the hosts' ranks.
 
-All data between the kernel and the machines goes through ipyparallel's channels. They are signed, and encrypted if the
-controller was started with Curve. Ranks reach each other directly, and find each other in a store on the machine of
-rank 0.
+All data between kernel and machines goes through ipyparallel's channels, which are signed, and encrypted if the
+controller was started with Curve. Ranks reach each other directly, and meet in a store on rank 0's machine.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ class Engine:
         self._view = client[number]
 
     def execute(self, code: str) -> None:
-        """Run `code` in the engine.
-
-        Raises:
-            CourseError: it failed.
-        """
+        """Run `code` in the engine; raise a CourseError if it fails."""
         self._wait(self._view.execute(code), OPENING)
 
     def call(self, name: str, *arguments: Any, timeout: float = OPENING) -> Any:
@@ -182,11 +177,7 @@ def _machine_of(engine: Engine) -> str:
 
 
 def check(machines: Sequence[Machine]) -> None:
-    """Refuse machines that cannot work together.
-
-    Raises:
-        CourseError: their versions differ, or one is unreachable for the others.
-    """
+    """Raise a CourseError if the machines cannot work together."""
     here = Machine.here(LOOPBACK)
     for machine in machines:
         if machine.versions != here.versions:

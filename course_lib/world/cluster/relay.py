@@ -24,12 +24,10 @@ ANSWER = 10.0
 """Seconds after which a host that has not answered is lost."""
 
 WAIT = 0.003
-"""Seconds that a host waits for news before it answers without; it may receive the kernel's messages that much
-later."""
+"""Seconds that a host waits for news before it answers; the kernel's messages may be late by as much."""
 
 SHORTEST, LONGEST = 0.001, 0.5
-"""Limits of the seconds between two exchanges: a tenth of the time since the last data, so news is late by at most
-that."""
+"""Limits of the seconds between two exchanges: a tenth of the time since the last data."""
 
 SAMPLES = 64
 """The number of exchanges that compare two clocks. The quickest counts, because it is the most exact."""

@@ -20,8 +20,7 @@ CHUNK = 1 << 20
 """The most bytes to read from a stream at a time."""
 
 STREAMS = ("output", "stack", "wire", "status")
-"""A process's streams, in the order of forwarding: its output arrives before its final message, and its exit code
-last."""
+"""A process's streams, in the order of forwarding: output before the final message, and the exit code last."""
 
 
 class Carrier(Protocol):
@@ -52,8 +51,7 @@ class FarEnds:
 
     @property
     def full(self) -> str | None:
-        """Return the stream that has no room for its data, so that the streams after it in `STREAMS` wait; None if all
-        have."""
+        """Return the stream that has no room for its data, if any; the streams after it in `STREAMS` wait."""
         return next((stream for stream in STREAMS if self._unread.get(stream)), None)
 
     def deliver(self, stream: str, data: bytes) -> None:

@@ -1,2 +1,1 @@
-"""The collectives of a world: each rank's call, the calls that belong together, and the coordinator that lets them
-proceed."""
+"""The collectives of a world: calls, which of them belong together, and the coordinator that lets them proceed."""

@@ -50,8 +50,7 @@ class Coordinator:
     # -- events of ranks -----------------------------------------------------------------------------------------
 
     def arrive(self, rank: int, call: Call, tag: int, execute: Callable[[], Any]) -> PendingCall:
-        """Add the call of `rank`, and return its pending call. `execute` hands the call to the backend once all have
-        called."""
+        """Add a call of `rank`, and return its pending call. `execute` hands it to the backend once all have called."""
         with self.changed:
             pending = self._matching.pending(rank, call, tag)
             self._join(rank, pending, call, execute)

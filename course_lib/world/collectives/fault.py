@@ -11,8 +11,7 @@ from .call import Call
 
 
 class Stopped(BaseException):
-    """The exception that ends a rank of a failed run. It is no Exception, so a learner's `except Exception` does not
-    catch it."""
+    """Ends a rank of a failed run. It is no Exception, so a learner's `except Exception` does not catch it."""
 
 
 class State(Enum):

@@ -1,5 +1,4 @@
-"""`PendingCall`: the calls of one collective or message, from the first member's call until the backend has them
-all."""
+"""`PendingCall`: the calls of one collective or message, until the backend has all of them."""
 
 from __future__ import annotations
 
@@ -94,10 +93,10 @@ class PendingCall:
                 _chain(work, future, call.times, self.identities[rank])
 
     def call_off(self) -> None:
-        """Complete all futures with an error, and release what the calls hold.
+        """Complete all futures with an error, and release the calls' groups, which must end on their ranks' own
+        threads.
 
-        A process group must end on its rank's thread: gloo joins its own threads, so ending a group on one ends the
-        process.
+        gloo joins its threads when a group ends. On one of these threads, that would end the process.
         """
         self.execute.clear()
         for future in self.futures.values():
@@ -105,11 +104,8 @@ class PendingCall:
 
 
 def delivered(done: Future) -> Any:
-    """Return the result of a rank's future, or raise its error.
-
-    Raising matters to torch's C++: DDP's reducer would take an exception kept as a value (as `Future.set_exception`
-    does) for its tensors, and end the process.
-    """
+    """Return the result of a rank's future, or raise its error: DDP's C++ reducer would take an exception that is a
+    value (as `Future.set_exception` makes it) for its tensors, and end the process."""
     value = done.value().pop()  # so that only the rank holds it
     if isinstance(value, BaseException):
         raise value
@@ -117,15 +113,13 @@ def delivered(done: Future) -> Any:
 
 
 def _complete(future: Future, result: Any) -> None:
-    """Complete `future` with a list that holds `result`, unless it is complete; another thread may do it at this
-    moment."""
+    """Complete `future` with `[result]`, unless another thread has completed it."""
     with suppress(RuntimeError):
         future.set_result([result])
 
 
 def _end_of(work: Any) -> Any:
-    """Wait for a `work` without a future, and return its result. Every member's call is running, so the wait is
-    short."""
+    """Return the result of a `work` without a future. Every member's call is running, so the wait is short."""
     try:
         work.wait()
     except RuntimeError as error:  # a member's process died

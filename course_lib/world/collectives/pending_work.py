@@ -68,10 +68,8 @@ class Promises(Generic[_Pending]):
 def pending_work(
     pending: PendingCall, rank: int, call: Call, operator: Any, arguments: dict[str, Any], identity: Identity
 ) -> tuple[Any, Promise]:
-    """Return the result of `operator` for `rank` before `pending` proceeds, and its promise.
-
-    The thread that delivers the result acts as the rank through `identity`.
-    """
+    """Return the result of `operator` for `rank` before `pending` proceeds, and its promise. The thread that delivers
+    the result acts as the rank through `identity`."""
     in_backward = private.at_end_of_backward(call.times.wait_begins, call.times.wait_ends)
     if not in_backward and not called_from_python():
         call.times.waited_from = call.times.issued

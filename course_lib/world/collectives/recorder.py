@@ -42,10 +42,8 @@ class CallRecorder:
 
 
 def is_asynchronous(call: Call, arguments: dict[str, Any]) -> bool:
-    """Return whether the rank goes on and waits for the result later.
-
-    A recv from any rank is never asynchronous here: its peer is unknown until it sends.
-    """
+    """Return whether the rank goes on and waits later. A recv from any rank does not: its peer is unknown until it
+    sends."""
     if call.op in ("send", "recv"):
         return call.root is not None
     return call.op != "monitored_barrier" and bool(arguments.get("async_op", True))

@@ -160,8 +160,7 @@ def _message(kind: str, report: RankReport, world_size: int, timeout: float) -> 
 
 
 def _without_peers(helper: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for the function that makes process groups: a dry run's groups send nothing, with any
-    backend."""
+    """Return a replacement for the function that makes process groups: a dry run's groups send nothing."""
 
     def new_group(size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(interposer.current(), DryRank):

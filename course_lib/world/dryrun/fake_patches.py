@@ -1,8 +1,5 @@
-"""Patches for torch's fake tensors.
-
-They replace methods that would crash (`deepcopy`), mislead (`data_ptr`) or fail with an obscure error. They also
-replace the few functions of torch that need memory, or would take too long on thousands of ranks.
-"""
+"""Patches for torch's fake tensors: for methods that would crash (`deepcopy`), mislead (`data_ptr`) or fail with an
+obscure error, and for functions that need memory or would take too long on thousands of ranks."""
 
 from __future__ import annotations
 
@@ -77,10 +74,9 @@ def _chunked_for_one(chunk: Callable[[Tensor, int, int], Any]) -> Callable[[Tens
 
 
 def _data_given(swap_tensors: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor, Tensor], None]:
-    """Return a `swap_tensors` that gives a fake tensor the other's data.
+    """Return a `swap_tensors` that only gives a fake tensor the other's data, as `Module.to` does with real tensors.
 
-    `Module.to` swaps fake tensors, which fails while the meter watches them. For real tensors, it also only gives the
-    data.
+    Swapping whole tensors fails while the meter watches them.
     """
 
     def swap(one: Tensor, other: Tensor) -> None:

@@ -29,8 +29,8 @@ from .fake_tensors import FakeCopies, NoNumbers, WithoutNumbers
 
 
 class NotInGroup(BaseException):
-    """A collective was called on a group that the rank does not belong to. No Exception: torch's log of Exceptions
-    would fail on the group."""
+    """A collective was called on a foreign group. It is no Exception: torch's log of Exceptions would fail on the
+    group."""
 
 
 class DryRank(Stoppable):

@@ -29,7 +29,7 @@ class DryOutcome(Outcome):
 
 
 class OnlyRank(tuple[_Value, ...]):
-    """A tuple with the entry of only one rank, indexed by that rank: `it[63]`. Its length is 1, so it can be iterated.
+    """A tuple with one rank's entry, indexed by that rank: `it[63]`. Its length is 1, so it can be iterated.
 
     Raises:
         CourseError: the index is a different rank.
@@ -58,7 +58,7 @@ class OnlyRank(tuple[_Value, ...]):
 
 
 class DryRunResult(Run):
-    """The result of one rank out of many: `run[63]`, `run.memory[63]`, `run.comm[63]`. Other ranks have no result."""
+    """The result of one rank out of many: `run[63]`, `run.memory[63]`, `run.comm[63]`."""
 
     def __init__(self, outcome: DryOutcome) -> None:
         super().__init__(outcome)

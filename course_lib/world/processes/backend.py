@@ -25,13 +25,13 @@ LARGE_BYTES = 10**7
 """Warn when the pickled function is larger than this."""
 
 TAKEN_ALONG = ("NCCL_", "TORCH_", "GLOO_", "OMP_", "COURSE_")
-"""Prefixes of the kernel's environment variables that ranks on other machines also get."""
+"""Prefixes of the kernel's environment variables that ranks on other machines get."""
 
 OF_A_MACHINE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "COURSE_HOST", "COURSE_HOME")
-"""Exceptions to these prefixes: each machine has its own value."""
+"""Exceptions: each machine has its own value."""
 
 Placing = Callable[[int, Sequence[Machine]], list[Place]]
-"""Returns the place of each rank, from the number of ranks and the machines."""
+"""Returns the place of each of so many ranks on these machines."""
 
 
 class Processes:
@@ -102,7 +102,7 @@ class Processes:
     def _completed_run(
         self, packed: bytes, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
     ) -> RunLoop:
-        """Run the function to its end, and make the pool ready for the next run."""
+        """Run to the end, and make the pool ready for the next run."""
         pool = self._pool
         pool.start()
         places = self.places

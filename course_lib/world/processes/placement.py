@@ -22,14 +22,14 @@ class Machine:
     """A machine that runs ranks.
 
     Attributes:
-        name: its name in messages: its `$COURSE_HOST`, or its host name.
+        name: its `$COURSE_HOST`, or its host name.
         hostname: its host name.
-        address: where other machines reach it; the loopback if it is the only machine.
+        address: where other machines reach it; the loopback if there are none.
         interface: the network interface with that address.
         gpus: the number of GPUs that torch sees.
         nccl: its torch has NCCL.
         threads: the number of threads that torch computes with.
-        versions: of Python and torch. They must be the same everywhere, because functions travel as bytecode.
+        versions: of Python and torch; equal everywhere, because functions travel as bytecode.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Place:
 
     @property
     def seat(self) -> tuple[str, int]:
-        """Return the key of the rank's process: worlds with the same key use the same process."""
+        """Return the key of the rank's process."""
         return self.machine, self.local_rank
 
     @property

@@ -1,4 +1,4 @@
-"""The pool of the ranks' processes: a world starts a process when it first needs it, and later worlds use it again.
+"""The pool of the ranks' processes: started when a world first needs them, and used again by later worlds.
 
 On one machine, rank r of any world is process r, so worlds of 1 to 4 ranks share four processes. Modules keep what a
 function leaves in them. A process that has died is replaced.
@@ -112,7 +112,7 @@ class Pool:
             self._processes.pop(place.seat).close()
 
     def group(self, places: Sequence[Place], *, nccl: bool) -> Group:
-        """Return where the ranks at these places find each other; the same as last time if they can use that group
+        """Return where the ranks at these places find each other: as in the last run, if they can use that group
         again."""
         members = (nccl, *(self._processes[place.seat] for place in places))
         group = self._group[0]

@@ -53,7 +53,7 @@ class OpenCall:
 
     Attributes:
         index: of the call, among the rank's.
-        pending: for an asynchronous call, a pending call with only this rank; the listener lets it proceed.
+        pending: of this rank only, for an asynchronous call, which the listener lets proceed.
         may_go: set when the call may proceed, or the run is over.
     """
 

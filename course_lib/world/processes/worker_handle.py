@@ -60,10 +60,8 @@ class WorkerHandle:
             raise WorkerDied from None
 
     def receive(self) -> list[tuple[int, FromRank]] | None:
-        """Return the messages that have arrived, each with the number of its run, without waiting.
-
-        Return None if nothing has arrived; if the socket was ready, the process has died.
-        """
+        """Return the messages that have arrived, each with its run's number. None: no byte; if the socket was ready,
+        the process is dead."""
         data = b""
         with suppress(BlockingIOError, ConnectionResetError):
             data = self.wire.recv(1 << 18, socket.MSG_DONTWAIT)
@@ -85,7 +83,7 @@ class WorkerHandle:
         return b"".join(chunks)
 
     def dead(self) -> bool:
-        """Return whether the process has ended. Set `exitcode` then: minus a signal's number if a signal ended it."""
+        """Return whether the process has ended, and set `exitcode`: minus a signal's number if one ended it."""
         if self.exitcode is None:
             with suppress(BlockingIOError):
                 data = os.read(self.status, PID.size)

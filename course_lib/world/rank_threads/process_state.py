@@ -28,8 +28,7 @@ def of_threads(*, measured: bool) -> Iterator[None]:
 
 @contextmanager
 def _process_settings_kept() -> Iterator[None]:
-    """Restore the settings that ranks change for the whole process, and `sys.excepthook`, which `init_process_group`
-    sets."""
+    """Restore what ranks set for the whole process, and `sys.excepthook`, which `init_process_group` sets."""
     stdout, stderr = sys.stdout, sys.stderr
     dtype, excepthook, unraisablehook = torch.get_default_dtype(), sys.excepthook, sys.unraisablehook
     threads = torch.get_num_threads()

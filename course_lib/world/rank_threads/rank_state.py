@@ -93,8 +93,7 @@ class RankState:
         return self._printed.text
 
     def sleep(self, seconds: float) -> None:
-        """Sleep in short naps, because a thread can be stopped only between them. Return at once if the rank must
-        stop."""
+        """Sleep in short naps, between which the thread can be stopped. Return at once if the rank must stop."""
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
         end = time.monotonic() + seconds
@@ -196,8 +195,7 @@ def _function_of(process_function: Callable[..., Any], stream: str, name: str) -
 
 
 def _redirected(process_enter: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a replacement for `__enter__` of `redirect_stdout` and `redirect_stderr`, which would redirect all
-    ranks."""
+    """Return a replacement for `redirect_stdout.__enter__` (and stderr's), which would redirect all ranks."""
 
     def enter(redirect: Any) -> Any:
         rank_state = _thread.rank_state

@@ -73,11 +73,8 @@ class Stoppable(threading.Thread):
 
 
 def imports(thread: threading.Thread) -> bool:
-    """Return whether the thread is importing a module, and so must not be stopped.
-
-    Python could never finish the import of a package that is imported in part. torch imports some of its own packages
-    on first use, for seconds.
-    """
+    """Return whether the thread is importing a module, and so must not be stopped: Python could not import the rest of
+    the package later, and torch imports some of its own packages on first use, for seconds."""
     return importing(stack_of(thread))
 
 

@@ -1,1 +1,1 @@
-"""The backend `simulated`: each rank is a thread of this process, with real gloo between them."""
+"""Ranks as threads of this process, with real gloo between them."""

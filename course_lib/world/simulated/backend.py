@@ -152,8 +152,8 @@ def _stop(coordinator: ThreadCoordinator, ranks: list[Rank]) -> None:
 def _send_stopped(
     coordinator: ThreadCoordinator, ranks: list[Rank], *, every: float, seconds: float, importing: float = 0
 ) -> None:
-    """Send `Stopped` for `seconds`. Do not send it to a rank that imports a module, and do not count that time, up to
-    `importing` seconds."""
+    """Send `Stopped` for `seconds`, except to ranks that import a module: their imports extend the time, up to
+    `importing`."""
     began = time.monotonic()
     deadline = began + seconds
     while coordinator.busy(State.RUNNING, State.WAITING) and (now := time.monotonic()) < deadline:

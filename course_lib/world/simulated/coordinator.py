@@ -1,5 +1,4 @@
-"""The coordinator of ranks that are threads: ranks wait in it, and the last member's thread hands all calls to the
-backend."""
+"""The coordinator of ranks that are threads: they wait in it, and the last member hands all calls to the backend."""
 
 from __future__ import annotations
 

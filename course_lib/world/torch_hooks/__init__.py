@@ -1,1 +1,1 @@
-"""All uses of torch's private names, except those of dry runs and of `rank_threads/one_process.py`."""
+"""Private torch names, and the patches and kernels that use them."""

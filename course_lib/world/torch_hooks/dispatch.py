@@ -49,11 +49,8 @@ def _collective_kernel(operator: Any, current: Current) -> Callable[..., Any]:
 
 
 def _waiting_library(current: Current) -> torch.library.Library:
-    """Return the library whose `wait_tensor` calls `interposer.waiting` first.
-
-    Its kernel is a CPU kernel: inside a `__torch_dispatch__`, where tensors of functional collectives wait for
-    themselves, torch excludes `KEY`.
-    """
+    """Return the library whose `wait_tensor` calls `interposer.waiting` first. Its kernel is for the CPU: inside a
+    `__torch_dispatch__`, where tensors of functional collectives wait for themselves, torch excludes `KEY`."""
     operator = torch.ops._c10d_functional.wait_tensor.default
 
     def kernel(tensor: torch.Tensor) -> Any:

@@ -1,6 +1,5 @@
-"""The redirection that makes a thread a rank: its collectives, groups and random numbers go through an `Interposer`.
-
-A process that is a rank has one interposer for all its threads, and uses the process's groups and random numbers.
+"""The redirection that makes a thread a rank: its collectives, groups and random numbers go through an `Interposer`. A
+process that is a rank has one interposer for all its threads.
 
 torch's own test suite uses some form of both mechanisms:
 
@@ -40,11 +39,8 @@ class Interposer(Protocol):
         """The thread's own random number generator; None for the process's."""
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
-        """Run a `c10d` operator and return its result.
-
-        `execute(*arguments.values())` hands it to the real backend and returns the operator's result. It accepts these
-        tensors or tensors that share their memory.
-        """
+        """Run a `c10d` operator. `execute(*arguments.values())`, with these tensors or others that share their memory,
+        hands it to the backend and returns its result."""
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
         """Prepare the creation of a group by this rank, a member; it may wait for the other members."""
@@ -54,9 +50,7 @@ class Interposer(Protocol):
 
     def waiting(self, waited: Any) -> None:
         """Wait for the result, before `waited.wait()` of a Work or `wait_tensor(waited)` of a functional collective.
-
-        Raises the error that ended the call or the run.
-        """
+        Raise the error that ended the call or the run."""
 
 
 class ThreadInterposer(Interposer, Protocol):
@@ -97,10 +91,8 @@ def interposed(interposer: ThreadInterposer) -> Iterator[None]:
 
 @contextmanager
 def interposed_process(interposer: Interposer) -> Iterator[None]:
-    """Route the collectives of this process through `interposer`.
-
-    It affects the calling thread, and autograd's threads, which inherit its dispatch key.
-    """
+    """Route this process's collectives through `interposer`: of this thread, and of autograd's, which inherit its
+    key."""
     with replaced(_replacements_of_ranks()):
         _process.interposer, _process.hooks = interposer, []
         torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, True)
@@ -116,11 +108,8 @@ def interposed_process(interposer: Interposer) -> Iterator[None]:
 
 
 def _removed_with_rank(register: Callable[..., RemovableHandle]) -> Callable[..., RemovableHandle]:
-    """Return a `register` whose hooks end with the rank that registered them.
-
-    Python's garbage collector cannot see these hooks. Such a hook often holds the model, and so the parameter that
-    holds the hook: both would stay forever.
-    """
+    """Return a `register` whose hooks end with the rank. Python's garbage collector cannot see these hooks: they often
+    hold the model, and so the parameter that holds them, and would stay forever."""
 
     def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
         handle = register(tensor, hook)
@@ -159,8 +148,7 @@ def no_groups() -> SimpleNamespace:
 
 
 class _WorldOfThread:
-    """A replacement for `distributed_c10d._world`: the rank's own on a rank's thread, the process's on other
-    threads."""
+    """A replacement for `distributed_c10d._world`: each rank's own, and the process's on other threads."""
 
     def __init__(self, process_world: Any) -> None:
         object.__setattr__(self, "process_world", process_world)
@@ -173,8 +161,7 @@ class _WorldOfThread:
 
 
 class _GeneratorOfThread:
-    """A replacement for `torch.default_generator`, which `torch.manual_seed` and similar functions look up on every
-    call."""
+    """A replacement for `torch.default_generator`, which `torch.manual_seed` and others look up on every call."""
 
     def __getattr__(self, name: str) -> Any:
         interposer = current()

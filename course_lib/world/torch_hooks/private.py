@@ -74,10 +74,8 @@ def groups() -> list[dist.ProcessGroup]:
 
 
 def renew_names(prefix: str, store: dist.Store) -> None:
-    """End every group except the default one, and restart the names of new groups.
-
-    New groups exchange their addresses through `store` under `prefix`.
-    """
+    """End every group except the default one, and restart the names of new groups, which exchange their addresses
+    through `store` under `prefix`."""
     default = c10d._get_default_group()
     for group in groups():
         if group is not default:
@@ -99,8 +97,8 @@ def fake_mode() -> Any:
 
 
 def fsdp_param() -> Any:
-    """Return the module in which FSDP2 shards parameters; it takes most of a second to load, so it is not imported
-    above."""
+    """Return the module in which FSDP2 shards parameters. It is imported here because it takes most of a second to
+    load."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
     return _fsdp_param
