@@ -108,7 +108,10 @@ class RemoteWorker(WorkerHandle):
         ahead, numbered = self._relay.clock_ahead, super().receive()
         if numbered is None:
             return None
-        return [(number, _in_kernel_time(m, ahead) if isinstance(m, Finished) else m) for number, m in numbered]
+        return [
+            (number, _in_kernel_time(message, ahead) if isinstance(message, Finished) else message)
+            for number, message in numbered
+        ]
 
     def dead(self) -> bool:
         if self.exitcode is None and self._relay.lost:

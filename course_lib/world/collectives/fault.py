@@ -11,7 +11,7 @@ from .call import Call
 
 
 class Stopped(BaseException):
-    """Ends a rank of a failed run. It is no Exception, so a learner's `except Exception` does not catch it."""
+    """The exception that ends a rank; no Exception, so that a learner's `except Exception` does not catch it."""
 
 
 class State(Enum):

@@ -19,7 +19,7 @@ class Matching:
 
     @property
     def open(self) -> list[PendingCall]:
-        """Return the pending calls, including those that can mark_broken proceed."""
+        """Return the pending calls, including those that can never proceed."""
         return [*self._open.values(), *self._broken]
 
     def mark_broken(self, pending: PendingCall) -> None:

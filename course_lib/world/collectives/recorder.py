@@ -42,8 +42,7 @@ class CallRecorder:
 
 
 def is_asynchronous(call: Call, arguments: dict[str, Any]) -> bool:
-    """Return whether the rank goes on and waits later. A recv from any rank does not: its peer is unknown until it
-    sends."""
+    """Return whether the rank goes on and waits later. A recv from any rank does not: its peer is unknown at first."""
     if call.op in ("send", "recv"):
         return call.root is not None
     return call.op != "monitored_barrier" and bool(arguments.get("async_op", True))
