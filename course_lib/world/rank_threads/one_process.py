@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,59 +17,88 @@ from torch.autograd import profiler
 
 from ...errors import CourseError
 from ..torch_hooks import interposer
-from ..torch_hooks.patching import Replacement, SharedContext, replaced
+from ..torch_hooks.patching import SharedContext, replaced
 
 
 class _OneProfiler:
-    """The thread that torch's profiler runs on."""
+    """The thread that torch's profiler runs on, or None."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._thread = threading.current_thread() if torch.autograd._profiler_enabled() else None
+        self._thread: threading.Thread | None = None
+        self._disable: Callable[[], Any] = profiler._disable_profiler
 
-    def starting(self, prepare: Callable[..., None]) -> Callable[..., None]:
+    @contextmanager
+    def in_runs(self) -> Iterator[None]:
+        """Refuse a second profiler while ranks run."""
+        self._thread = threading.current_thread() if torch.autograd._profiler_enabled() else None
+        prepare = profiler._prepare_profiler
+        with replaced(
+            [(profiler, "_prepare_profiler", self._starting(prepare)), (profiler, "_disable_profiler", self._stop)]
+        ):
+            yield
+
+    def end_rank(self) -> None:
+        """Stop the profiler that the calling rank has left running: the next run would start another on top of it."""
+        if self._thread is threading.current_thread():
+            self._stop()
+
+    def _starting(self, prepare: Callable[..., None]) -> Callable[..., None]:
         def start(*args: Any, **kwargs: Any) -> None:
-            me = threading.current_thread()
-            with self._lock:
-                if self._thread not in (None, me):
-                    raise CourseError(
-                        f"torch's profiler is running on {self._thread.name}, and simulated ranks share one process, "
-                        "which can run only one. Profile one rank at a time, or give each rank a process: "
-                        'World(..., backend="processes").'
-                    )
-                self._thread = me
+            self._take()
             prepare(*args, **kwargs)
 
         return start
 
-    def stopping(self, disable: Callable[[], Any]) -> Callable[[], Any]:
-        def stop() -> Any:
-            try:
-                return disable()
-            finally:
-                self._thread = None
+    def _stop(self) -> Any:
+        self._take()
+        try:
+            return self._disable()
+        finally:
+            self._thread = None
 
-        return stop
+    def _take(self) -> None:
+        """Make the calling thread the one that is profiled."""
+        me = threading.current_thread()
+        with self._lock:
+            if self._thread is not None and self._thread is not me:
+                raise CourseError(
+                    f"torch's profiler is running on {self._thread.name}, and simulated ranks share one process, "
+                    "which can run only one. Profile one rank at a time, or give each rank a process: "
+                    'World(..., backend="processes").'
+                )
+            self._thread = me
 
 
-def _not_with_peers(export: Callable[..., Any]) -> Callable[..., Any]:
-    def export_once(*args: Any, **kwargs: Any) -> Any:
+def _not_with_peers(name: str, trace: Callable[..., Any]) -> Callable[..., Any]:
+    def trace_without_peers(*args: Any, **kwargs: Any) -> Any:
         if interposer.current() is not None and dist.get_world_size() > 1:
             raise CourseError(
-                "torch.export changes settings of the whole process while it traces, and simulated ranks share one "
+                f"{name} changes settings of the whole process while it traces, and simulated ranks share one "
                 'process. Give each rank a process: World(..., backend="processes").'
             )
-        return export(*args, **kwargs)
+        return trace(*args, **kwargs)
 
-    return export_once
-
-
-def _replacements() -> Iterator[Replacement]:
-    one = _OneProfiler()
-    yield profiler, "_prepare_profiler", one.starting(profiler._prepare_profiler)
-    yield profiler, "_disable_profiler", one.stopping(profiler._disable_profiler)
-    yield torch.export, "export", _not_with_peers(torch.export.export)
+    return trace_without_peers
 
 
-one_at_a_time = SharedContext(lambda: replaced(_replacements()))
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    with (
+        one_profiler.in_runs(),
+        replaced(
+            [
+                (torch.export, "export", _not_with_peers("torch.export", torch.export.export)),
+                (torch.export, "draft_export", _not_with_peers("torch.export", torch.export.draft_export)),
+                (torch.jit, "trace", _not_with_peers("torch.jit.trace", torch.jit.trace)),
+            ]
+        ),
+    ):
+        yield
+
+
+one_profiler = _OneProfiler()
+"""The profiler of this process, of which torch has one."""
+
+one_at_a_time = SharedContext(_one_at_a_time)
 """The context in which simulated ranks get these refusals."""

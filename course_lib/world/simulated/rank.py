@@ -17,6 +17,7 @@ from ...meter import MemoryMeter, unwatched
 from ..collectives.fault import Fault, State, Stopped
 from ..copies import Copies
 from ..learner_code import ErrorReport
+from ..rank_threads.one_process import one_profiler
 from ..rank_threads.rank_state import RankState
 from ..rank_threads.stopping import Stoppable
 from ..torch_hooks import interposer, private
@@ -85,6 +86,7 @@ class Rank(Stoppable):
             try:
                 self._work()
             finally:
+                one_profiler.end_rank()
                 self.finish.wait()
                 self._leave_groups()
 
