@@ -153,7 +153,8 @@ def make_log(rng: random.Random, nodes: int, devices: int, channels: int, inside
     """NCCL's log of ranks on a ring; hops inside a node, and between nodes, take one of these paths in each channel."""
     ranks = nodes * devices
     starts = [f"node{r // devices}:{4000 + r}:{4100 + r} [{r % devices}] NCCL INFO" for r in range(ranks)]
-    lines = ["rank 0: starting, data via NET/nfs/4", "rank 0: Channel of data via NET/nfs/5"]
+    lines = ["rank 0: starting, data via NET/nfs/4", "rank 0: Channel of data via NET/nfs/5", "rank 0: data via P2P/x"]
+    lines += [f"{starts[0]} NET/Socket : Using [0]eth0:10.0.0.1<0>", f"{starts[0]} P2P Chunksize set to 131072"]
     lines += ["NCCL version 2.27.5+cuda12.9"]
     lines += [f"{start} Bootstrap: Using eth0:10.0.0.{r // devices + 1}<0>" for r, start in enumerate(starts)]
     for rank, channel in product(range(ranks), range(channels)):

@@ -222,9 +222,10 @@ SHARD_PARAMS = Exercise(
         Mistake(
             id="emptied-by-a-view",
             solution=emptied_by_a_view,
-            told="The parameters have no elements any more, but they are empty views of their old memory, and that "
-            "keeps it.",
-            action="Assign a new tensor of 0 elements to `param.data`, not a slice of the old one.",
+            told="The parameters have no elements any more, but something still refers to their old memory, and that "
+            "keeps it: an empty slice of it, an attribute, or a variable outside the function.",
+            action="Assign a new tensor of 0 elements to `param.data`, not a slice of the old one, and keep the flat "
+            "tensor nowhere.",
         ),
         Mistake(
             id="new-parameters",
