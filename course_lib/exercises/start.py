@@ -124,8 +124,8 @@ EXERCISES = (
             Mistake(
                 id="prints-it",
                 solution=prints_it,
-                told="Your function prints the square and returns nothing. What a rank prints is only shown.",
-                action="Write `return` in place of `print`.",
+                told="Your function returns nothing. A rank's result is what it returns; what it prints is only shown.",
+                action="Write `return` before the square.",
             ),
         ],
         hints=[

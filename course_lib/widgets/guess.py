@@ -81,7 +81,7 @@ class Guess:
     def standing(self) -> str:
         """A sentence with the prediction, if there is one."""
         if self.given is None:
-            return "No prediction yet."
+            return ""
         return f"You predicted {self._reading}. Run the next cell to see."
 
     @property
@@ -108,7 +108,7 @@ class Guess:
             return self.given or ""
 
     def _outcome(self, measured: Fraction) -> Outcome:
-        found = f"Measured: {write(measured, self.unit)}."
+        found = f"Result: {write(measured, self.unit)}."
         if self.given is None:
             return Outcome(text=found)
         problem = Numeric(

@@ -50,7 +50,7 @@ class PredictionWidget(VBox):
 
     def reveal(self, outcome: Outcome) -> None:
         """Show what was measured."""
-        self.message.value = alert("Measured.", outcome.text.removeprefix("Measured: "), tone=_tone(outcome))
+        self.message.value = alert("Result.", outcome.text.removeprefix("Result: "), tone=_tone(outcome))
         self._lock()
 
     def _lock(self) -> None:

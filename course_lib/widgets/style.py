@@ -105,7 +105,8 @@ SHEET = """
 /* When its kernel has ended, a card keeps what it says. ipywidgets would put a red icon before each of its parts. */
 .course-widget .jupyter-widgets-disconnected::before { content: none; }
 .course-widget.jupyter-widgets-disconnected::before {
-  content: "The kernel that ran this cell has ended. Run this cell to go on.";
+  content: "The kernel that ran this cell has ended. "
+    "To go on, run the cells above it (menu Run, Run All Above Selected Cell), then this one.";
   color: inherit;
   font: inherit;
   padding: 0.25em 0;
@@ -201,6 +202,9 @@ def display_with_text(widget: Widget, *, text: str, summary: str) -> None:
 
 def display_text(text: str) -> None:
     """Display the plain-text form of a widget, which is hidden while the widget is alive."""
-    state = "This is how the card was when the cell ran. Run this cell to go on."
+    state = (
+        "This card is saved, and so are your answers. To go on, run the cells above it (menu Run, Run All Above "
+        "Selected Cell), then this one."
+    )
     html = f'<pre class="course-text" style="{_CARD}">{escape(text)}\n\n{state}</pre>{_NO_ERROR}'
     display({"text/html": html, "text/plain": text}, raw=True)

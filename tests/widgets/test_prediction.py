@@ -36,7 +36,7 @@ def test_a_prediction_is_scored_against_what_was_measured(progress: Progress) ->
     assert guess.standing == "You predicted 0.98 GB, which is 980 MB. Run the next cell to see."
     right = guess.reveal(992_000_000)
     assert (repr(right), right.correct) == (
-        "Measured: 992 MB. You predicted 0.98 GB, which is 980 MB. Right.",
+        "Result: 992 MB. You predicted 0.98 GB, which is 980 MB. Right.",
         True,
     )
     assert guess.reveal(656_000_000).correct is False
@@ -87,7 +87,7 @@ def test_what_is_no_number_locks_nothing(progress: Progress) -> None:
 def test_without_a_prediction_the_measurement_is_shown_and_nothing_is_scored(progress: Progress) -> None:
     outcome = peak(progress).reveal(992e6)
     assert outcome.correct is None
-    assert repr(outcome) == "Measured: 992 MB."
+    assert repr(outcome) == "Result: 992 MB."
     assert progress.prediction("zero1.peak") is None
 
 
@@ -138,7 +138,7 @@ def test_a_prediction_is_typed_and_committed(progress: Progress) -> None:
     assert widget.button.layout.display == "none"
 
     cell.reveal(992e6)
-    assert "<strong>Measured.</strong> 992 MB. You predicted 980 MB. Right." in widget.message.value
+    assert "<strong>Result.</strong> 992 MB. You predicted 980 MB. Right." in widget.message.value
     assert 'role="alert"' in widget.message.value
     assert "course-right" in widget.message.value
 
@@ -181,8 +181,8 @@ def test_a_notebook_runs_with_no_prediction_made() -> None:
     (still, alive), (measured,) = (cell.outputs for cell in notebook.cells[1:])
 
     assert still.data["text/plain"] == (
-        "Predict: What is `6 * 7`?\nAnswer with a number; 10 % off is close enough.\nNo prediction yet.\n\n"
+        "Predict: What is `6 * 7`?\nAnswer with a number; 10 % off is close enough.\n\n"
         "Prediction test.run-all: run this cell to make it."
     )
     assert alive.data["text/plain"] == "" and "application/vnd.jupyter.widget-view+json" in alive.data
-    assert measured.data["text/plain"] == "Measured: 42."
+    assert measured.data["text/plain"] == "Result: 42."

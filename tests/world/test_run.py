@@ -17,6 +17,11 @@ def rank() -> int:
     return dist.get_rank()
 
 
+def test_a_rank_that_a_run_does_not_have_is_refused() -> None:
+    with pytest.raises(CourseError, match=r"run\[4\]: this run has ranks 0 to 3\. Choose one of them\."):
+        World(4).run(int)[4]
+
+
 def test_results_come_in_the_order_of_ranks():
     run = World(4).run(lambda: (rank(), dist.get_world_size()))
     assert list(run) == [(0, 4), (1, 4), (2, 4), (3, 4)]

@@ -206,7 +206,7 @@ def _where(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
 
 def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None) -> str:
     if report.raised is not None:
-        raised = "raised" if _key(report) == named else f"raised {str(report.raised).splitlines()[0]}"
+        raised = "raised" if _key(report) == named else f"raised {str(report.raised).splitlines()[0].rstrip('.')}"
         return (
             f"{raised} at {quoted(report.raised.source_line)}"
             if report.raised.source_line

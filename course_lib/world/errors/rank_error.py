@@ -55,7 +55,7 @@ class RankError(CourseError):
         """Return what IPython shows instead of this library's frames."""
         lines = [wrapped(f"{type(self).__name__}: {self}")]
         if self.traceback:
-            lines.append("\nLibrary frames are left out; they are in the error's .traceback.")
+            lines.append("\nLibrary frames are left out. To read them: import sys; print(sys.last_value.traceback)")
         return lines
 
 
