@@ -223,7 +223,7 @@ def test_a_lost_machine_is_named_and_others_go_on_until_it_is_back(world, engine
 KERNEL = """
 import os, sys, time, ipyparallel
 from course_lib import World
-from course_lib.world import cluster
+from course_lib.world.cluster import backend as cluster
 cluster.SILENCE = 1.5
 world = World(2, backend="processes", cluster=ipyparallel.Client(sys.argv[1]))
 print(*world.run(os.getpid), flush=True)
