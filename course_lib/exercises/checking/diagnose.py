@@ -101,8 +101,8 @@ def _number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-_ADDRESS = re.compile(r"\[[\da-f.:]+\]:[\d$]+")
-"""An address in a message of gloo's, which differs from run to run."""
+_INSIDE_GLOO = re.compile(r"\[enforce fail at .*", re.DOTALL)
+"""The part of a message that names gloo's own lines and addresses, which differ from run to run."""
 
 
 def _end(report: RankReport) -> Any:
@@ -111,7 +111,7 @@ def _end(report: RankReport) -> Any:
     None if it was stopped before that. How far it got then depends on the load of the machine.
     """
     if report.raised is not None:
-        return report.raised.type, _ADDRESS.sub("", report.raised.message)
+        return report.raised.type, _INSIDE_GLOO.sub("", report.raised.message)
     if report.call is not None:
         return report.call.op, report.call.root, report.call.shapes
     return report.state if report.state == "returned" else None
