@@ -20,7 +20,7 @@ def saved_for_backward(tensors: Iterable[Tensor]) -> Iterator[tuple[Tensor, str]
     A tensor that was saved through hooks is yielded as they packed it. Unpacking could recompute it, as checkpointing
     does.
     """
-    waiting: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    waiting = [node for tensor in tensors if (node := tensor.grad_fn) is not None]
     seen = set(waiting)
     while waiting:
         node = waiting.pop()

@@ -47,7 +47,8 @@ def holders(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], boo
 
 def _found(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], bool]) -> tuple[str, ...]:
     objects = gc.get_objects()
-    tensors, modules = _instances(objects, Tensor), _instances(objects, nn.Module)
+    tensors = [one for one in _instances(objects, Tensor) if _is_whole(one)]
+    modules = _instances(objects, nn.Module)
     keeping = {id(one): one for one in tensors if any(storage_of(part) is storage for part in plain(one))}
     nodes = [node for part, node in saved_for_backward(tensors) if storage_of(part) is storage]
     found = [*_variables(keeping, is_learners), *_in_modules(keeping, modules)]
@@ -60,6 +61,15 @@ def _found(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], bool
 def _instances(objects: list[Any], of: type) -> list[Any]:
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, of)}
     return [one for one in objects if type(one) in kinds]
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    """Return whether `tensor` can be read. While another thread frees it, it cannot."""
+    try:
+        tensor.grad_fn  # noqa: B018
+    except RuntimeError:
+        return False
+    return True
 
 
 def _variables(keeping: Mapping[int, Any], is_learners: Callable[[CodeType], bool]) -> Iterator[str]:
@@ -94,7 +104,8 @@ def _items(value: Any) -> list[Any]:
 
 def _in_modules(keeping: Mapping[int, Any], modules: list[nn.Module]) -> Iterator[str]:
     for module in modules:
-        for name, value in [*module._parameters.items(), *module._buffers.items()]:
+        own = vars(module)  # without attributes while another thread frees the module
+        for name, value in [*own.get("_parameters", {}).items(), *own.get("_buffers", {}).items()]:
             if id(value) in keeping:
                 yield f"attribute `{name}` of a {type(module).__name__}"
 

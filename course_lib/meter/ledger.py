@@ -72,6 +72,9 @@ class Block(weakref.ref[torch.UntypedStorage]):
         "told",
     )
 
+    __eq__ = object.__eq__  # a weak reference compares and hashes its storage, which may be gone
+    __hash__ = object.__hash__
+
     address: int
     nbytes: int
     size: int

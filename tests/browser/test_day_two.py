@@ -22,7 +22,7 @@ CELLS = [
 ]
 WIDGETS = range(1, 6)
 LOST = "Error displaying widget: model not found"
-GO_ON = "To go on, run the cells above it"
+GO_ON = "To go on, run the cells above it (menu Run, Run All Above Selected Cell), then this one."
 TEXTS_BEFORE = """widget => [widget, ...widget.querySelectorAll('*')]
     .map(part => getComputedStyle(part, '::before').content).filter(text => text !== 'none' && text !== 'normal')"""
 
