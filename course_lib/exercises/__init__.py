@@ -3,17 +3,21 @@
 exercises.names()                           # of the whole course
 exercises.get("ranks.hello").check(hello)   # -> Verdict
 
-registry    -> declare -> check             declare: the shape of an exercise, which a lesson's file fills
+registry    -> lessons -> exercise          a lesson's file declares an exercise
+exercise    -> check                        a declaration that can be checked
 check       -> diagnose, compare, unready, guard
 compare     -> forms, patterns -> gap       recognise causes: a missing return, a sum for a mean, ...
-diagnose, compare, rules -> observe         runs a solution on a case
+check, diagnose -> recall -> observe        runs a solution on a case; recall keeps the results of the course's own
+compare, rules  -> observe
+observe, unready -> declaration             what a lesson's file says: edits of the reference, and prose
 observe, gap, texts -> plain                results as plain data
 """
 
 from .checking.findings import Finding, Row, Verdict
 from .checking.observe import Observation, Trial
 from .checking.rules import at_most, holds_no_more, only_calls, same_calls
-from .declare import Case, Exercise, Mistake
+from .declaration import Case, Mistake
+from .exercise import Exercise
 from .registry import Registry, get, names
 
 __all__ = [

@@ -1,42 +1,20 @@
 """Two small exercises to test with: one on ranks, one without a world."""
 
+import copy
 import random
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from course_lib.exercises import Case, Exercise, Mistake, only_calls
+from course_lib.exercises import Case, Exercise, only_calls
 
 
-def mean(x: torch.Tensor) -> torch.Tensor:
-    """Return the mean of `x` over all ranks, on every rank; `x` keeps its values."""
-    total = x.clone()
-    dist.all_reduce(total)
-    return total / dist.get_world_size()
-
-
-def mean_stub(x: torch.Tensor) -> torch.Tensor:
-    """Return the mean of `x` over all ranks, on every rank; `x` keeps its values."""
-    raise NotImplementedError
-
-
-def sum_for_mean(x: torch.Tensor) -> torch.Tensor:
-    total = x.clone()
-    dist.all_reduce(total)
-    return total
-
-
-def halved(x: torch.Tensor) -> torch.Tensor:
-    """Right on two ranks, and only there."""
-    total = x.clone()
-    dist.all_reduce(total)
-    return total / 2
-
-
-def waits_on_odd_ranks(x: torch.Tensor) -> torch.Tensor:
-    if dist.get_rank() % 2:
-        dist.all_reduce(x)
-    return x
+def changed(exercise: Exercise, **fields: Any) -> Exercise:
+    """Return a copy of `exercise` with other values in `fields`."""
+    other = copy.copy(exercise)
+    vars(other).update(fields)
+    return other
 
 
 def draw_mean(rng: random.Random, number: int) -> Case:
@@ -49,35 +27,50 @@ def draw_mean(rng: random.Random, number: int) -> Case:
 
 
 MEAN = Exercise(
-    name="sample.mean",
+    "sample.mean",
     title="Mean",
     task="Return the mean of `x` over all ranks.",
-    stub=mean_stub,
-    reference=mean,
     draw=draw_mean,
-    mistakes=[
-        Mistake(id="sum-for-mean", solution=sum_for_mean, told="That is the sum.", action="Divide."),
-        Mistake(id="halved", solution=halved, told="You divide by 2.", action="Divide by the world size."),
-        Mistake(id="odd", solution=waits_on_odd_ranks, told="Half of the ranks call.", action="Call on all."),
-    ],
-    hints=["What is a mean?", "A sum, divided.", "`dist.all_reduce`.", "total = x.clone()\n..."],
-    explanation="A sum over `world_size` ranks, divided by their number.",
     rules=[only_calls("all_reduce")],
+    hints="""
+        What is a mean?
+
+        A sum, divided.
+
+        `dist.all_reduce`.
+
+        total = x.clone()
+        """,
+    explanation="A sum over `world_size` ranks, divided by their number.",
 )
 
 
-def doubled(numbers: list[int]) -> list[int]:
-    """Return every number twice as large."""
-    return [2 * number for number in numbers]
+@MEAN
+def mean(x: torch.Tensor) -> torch.Tensor:
+    """Return the mean of `x` over all ranks, on every rank; `x` keeps its values."""
+    total = x.clone()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
 
 
-def doubled_stub(numbers: list[int]) -> list[int]:
-    """Return every number twice as large."""
-    raise NotImplementedError
+@MEAN.mistake
+def sum_for_mean(x: torch.Tensor) -> torch.Tensor:
+    """That is the sum. Next: Divide."""
+    total = x.clone()
+    dist.all_reduce(total)
+    return total
 
 
-def repeated(numbers: list[int]) -> list[int]:
-    return 2 * numbers
+MEAN.edit("halved", {"dist.get_world_size()": "2"}, "You divide by 2. Next: Divide by the world size.")
+"""Right on two ranks only."""
+
+
+@MEAN.mistake
+def odd(x: torch.Tensor) -> torch.Tensor:
+    """Half of the ranks call. Next: Call on all."""
+    if dist.get_rank() % 2:
+        dist.all_reduce(x)
+    return x
 
 
 def draw_doubled(rng: random.Random, number: int) -> Case:
@@ -86,13 +79,21 @@ def draw_doubled(rng: random.Random, number: int) -> Case:
 
 
 DOUBLED = Exercise(
-    name="sample.doubled",
+    "sample.doubled",
     title="Doubled",
     task="Return every number twice as large.",
-    stub=doubled_stub,
-    reference=doubled,
     draw=draw_doubled,
-    mistakes=[Mistake(id="repeated", solution=repeated, told="That is the list twice.", action="Use each number.")],
-    hints=["What is `2 * [1]`?"],
+    hints="What is `2 * [1]`?",
     explanation="Each number by itself.",
+)
+
+
+@DOUBLED
+def doubled(numbers: list[int]) -> list[int]:
+    """Return every number twice as large."""
+    return [2 * number for number in numbers]
+
+
+DOUBLED.edit(
+    "repeated", {"[2 * number for number in numbers]": "2 * numbers"}, "That is the list twice. Next: Use each number."
 )

@@ -9,7 +9,6 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import torch.distributed as dist
 from course_lib import CourseError, World
 from course_lib.exercises import Case, Mistake, Registry, Verdict, get
 from course_lib.exercises.checking import check, observe
-from tests.exercises.sample import DOUBLED, MEAN, draw_mean, mean, sum_for_mean
+from tests.exercises.sample import DOUBLED, MEAN, changed, draw_mean, mean, sum_for_mean
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +50,7 @@ def test_another_order_of_summation_is_not_wrong() -> None:
         dist.all_gather(parts, x)
         return sum((part / len(parts) for part in reversed(parts)), torch.zeros_like(x))
 
-    assert replace(MEAN, rules=()).check(sum_by_hand).status == "passed"
+    assert changed(MEAN, rules=()).check(sum_by_hand).status == "passed"
 
 
 # What is wrong
@@ -122,8 +121,8 @@ def test_what_is_sent_may_be_a_few_bytes_longer_than_the_known_mistake_sends() -
 
         return solution
 
-    mistake = Mistake(id="sends", solution=sends(1000), told="You send.", action="Do not.")
-    exercise = replace(MEAN, mistakes=[mistake])
+    mistake = Mistake(id="sends", text="You send. Next: Do not.", make=lambda: sends(1000))
+    exercise = changed(MEAN, mistakes=[mistake])
     assert exercise.check(sends(1050)).mistake == "sends"
     assert exercise.check(sends(1070)).mistake is None
     assert exercise.check(sends(10)).mistake is None
@@ -135,9 +134,9 @@ def test_where_values_are_wrong_the_rules_decide_between_mistakes_that_give_the_
         dist.all_gather(parts, x)
         return torch.stack(parts).sum(0)
 
-    gathers = Mistake(id="gathers", solution=by_gathering, told="You gather.", action="Reduce.")
-    wrong_everywhere = replace(MEAN, draw=lambda rng, number: draw_mean(rng, 2))  # on one rank a sum is the mean
-    both = replace(wrong_everywhere, mistakes=[*MEAN.mistakes, gathers])
+    gathers = Mistake(id="gathers", text="You gather. Next: Reduce.", make=lambda: by_gathering)
+    wrong_everywhere = changed(MEAN, draw=lambda rng, number: draw_mean(rng, 2))  # on one rank a sum is the mean
+    both = changed(wrong_everywhere, mistakes=[*MEAN.mistakes, gathers])
 
     assert both.check(lambda x: by_gathering(x)).mistake == "gathers"
     assert both.check(lambda x: sum_for_mean(x)).mistake == "sum-for-mean"
@@ -164,14 +163,14 @@ def test_arguments_must_end_up_as_the_reference_leaves_them() -> None:
     verdict = MEAN.check(in_place)
 
     assert only(verdict).observed == "the argument x was changed in place on both ranks."
-    assert replace(MEAN, inputs_matter=False).check(in_place).status == "passed"
+    assert changed(MEAN, inputs_matter=False).check(in_place).status == "passed"
 
 
 def test_a_trial_decides_what_is_compared() -> None:
     def sizes(solution: Callable[..., Any], x: torch.Tensor) -> int:
         return int(solution(x).numel())
 
-    exercise = replace(MEAN, trial=sizes, mistakes=())
+    exercise = changed(MEAN, trial=sizes, mistakes=())
 
     assert exercise.check(sum_for_mean).status == "passed"
     assert only(exercise.check(lambda x: mean(x)[1:])).observed == "rank 0 came to 3, expected 4."
@@ -300,8 +299,8 @@ async def coroutine(x: torch.Tensor) -> torch.Tensor:
     [
         (None, "this is None, and the exercise asks for a function."),
         (torch.ones(2), "this is an object of type Tensor, and the exercise asks for a function."),
-        (lambda: 1, "your function cannot be called as the exercise calls it, `mean_stub(x)`: too many positional"),
-        (lambda x, y: x, "your function cannot be called as the exercise calls it, `mean_stub(x)`: missing a required"),
+        (lambda: 1, "your function cannot be called as the exercise calls it, `mean(x)`: too many positional"),
+        (lambda x, y: x, "your function cannot be called as the exercise calls it, `mean(x)`: missing a required"),
         (generator, "this function has a `yield` or an `async`"),
         (coroutine, "this function has a `yield` or an `async`"),
     ],
@@ -505,7 +504,7 @@ def test_the_same_seed_draws_the_same_cases_and_another_seed_others() -> None:
 
 @pytest.mark.slow
 def test_rerun_checks_the_latest_solution_on_the_cases_of_a_seed() -> None:
-    exercise = replace(MEAN)
+    exercise = changed(MEAN, _latest=None)
     with pytest.raises(CourseError, match=r"sample\.mean: nothing to run again.* Run the cell"):
         exercise.rerun(0)
 
@@ -533,7 +532,7 @@ def test_a_world_that_no_case_fits_is_refused() -> None:
 
 
 def test_a_reference_that_fails_is_not_blamed_on_the_learner() -> None:
-    verdict = replace(MEAN, reference=waits_for_ever).check(mean)
+    verdict = changed(MEAN, reference=waits_for_ever).check(mean)
 
     assert (verdict.status, verdict.mistake) == ("error", None)
     assert only(verdict).observed.startswith("the course's own solution did not end well here")
@@ -541,7 +540,7 @@ def test_a_reference_that_fails_is_not_blamed_on_the_learner() -> None:
 
 def test_a_reference_that_cannot_be_compared_is_a_fault_of_the_course() -> None:
     with pytest.raises(AssertionError, match="the reference gives a generator"):
-        replace(MEAN, reference=generator).check(mean)
+        changed(MEAN, reference=generator).check(mean)
 
 
 # Names
@@ -567,8 +566,8 @@ def test_the_course_knows_its_exercises() -> None:
 
 
 def test_the_solution_is_shown_under_the_learners_name() -> None:
-    assert MEAN.cell.startswith('@exercise("sample.mean")\ndef mean_stub(x: torch.Tensor)')
-    assert MEAN.solution.startswith("def mean_stub(x: torch.Tensor)")
+    assert MEAN.cell.startswith('@exercise("sample.mean")\ndef mean(x: torch.Tensor)')
+    assert MEAN.solution.startswith("def mean(x: torch.Tensor)")
     assert "dist.all_reduce(total)" in MEAN.solution
 
 

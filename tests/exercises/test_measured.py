@@ -4,21 +4,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import mark
-from course_lib.exercises import Case, Exercise, Mistake, holds_no_more
-
-
-def shard(x: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of `x`, and keep nothing of the rest."""
-    return x.chunk(dist.get_world_size())[dist.get_rank()].clone()
-
-
-def shard_stub(x: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of `x`, and keep nothing of the rest."""
-    raise NotImplementedError
-
-
-def view(x: torch.Tensor) -> torch.Tensor:
-    return x.chunk(dist.get_world_size())[dist.get_rank()]
+from course_lib.exercises import Case, Exercise, holds_no_more
 
 
 def written_otherwise(x: torch.Tensor) -> torch.Tensor:
@@ -32,19 +18,25 @@ def kept(solution, numel: int) -> torch.Tensor:
 
 
 SHARD = Exercise(
-    name="sample.shard",
+    "sample.shard",
     title="Shard",
     task="Return this rank's part.",
-    stub=shard_stub,
-    reference=shard,
     draw=lambda rng, number: Case(world_size=(4, 2)[number % 2], args=lambda rank: (80,), about="80 elements"),
     trial=kept,
     measured=True,
     rules=[holds_no_more("other", "with its part")],
-    mistakes=[Mistake(id="view", solution=view, told="A view keeps the whole.", action="Copy your part.")],
-    hints=["?", "!", "`clone`", "x.chunk(...)"],
+    hints="`clone`",
     explanation="A copy has memory of its own.",
 )
+
+
+@SHARD
+def shard(x: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of `x`, and keep nothing of the rest."""
+    return x.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
+SHARD.edit("view", {".clone()": ""}, "A view keeps the whole. Next: Copy your part.")
 
 
 def test_who_lets_go_of_the_rest_passes() -> None:

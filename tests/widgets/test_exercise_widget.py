@@ -65,12 +65,12 @@ def test_a_right_solution_is_told_in_word_and_shape_and_explained(tried: Tried) 
 
 
 def test_a_right_solution_under_another_name_is_told_what_later_cells_call(tried: Tried) -> None:
-    def mean_stub(x: torch.Tensor) -> torch.Tensor:
-        return mean(x)
+    def mean(x: torch.Tensor) -> torch.Tensor:
+        return right(x)
 
-    assert tried(mean_stub).attempt.consequence == "Later cells use your `mean_stub`."
+    assert tried(mean).attempt.consequence == "Later cells use your `mean`."
     assert tried(right).attempt.consequence == (
-        "Yours is called `right`. Later cells use `mean_stub`: call it that, and run the cell again."
+        "Yours is called `right`. Later cells use `mean`: call it that, and run the cell again."
     )
 
 
@@ -86,7 +86,7 @@ def test_a_wrong_solution_is_told_with_its_table_and_what_to_do(tried: Tried) ->
     widget = tried(sum_for_mean)
 
     assert "<strong>✗ Not right yet.</strong> Case 1 of 6: 2 ranks" in widget.status.value
-    assert "later cells use the course&#x27;s own <code>mean_stub</code>." in widget.status.value
+    assert "later cells use the course&#x27;s own <code>mean</code>." in widget.status.value
     assert "<strong>Likely:</strong> That is the sum." in widget.findings.value
     assert "<strong>Next:</strong> Divide." in widget.findings.value
     assert widget.findings.value.count('<tr class="course-differs">') == 2
@@ -153,7 +153,7 @@ def test_hints_are_taken_one_by_one_up_to_the_solution(tried: Tried, progress: P
     assert seen == [[]]
     assert labels == [f"Show hint {number} of 4" for number in (1, 2, 3, 4)] + ["Show the solution"]
     assert "<h4>The solution</h4>" in widget.hints.value
-    assert "def mean_stub(x: torch.Tensor)" in widget.hints.value
+    assert "def mean(x: torch.Tensor)" in widget.hints.value
     assert "Earlier hints (4)" in widget.hints.value
     assert progress.hints("sample.mean") == [1, 2, 3, 4, 5]
     assert widget.attempt.hint() == widget.attempt.ladder[-1]
@@ -234,7 +234,7 @@ def test_the_cell_as_it_came_tells_of_the_last_attempt(tried: Tried, progress: P
 
 
 def test_an_attempt_that_took_the_kernel_with_it_is_told(tried: Tried, progress: Progress) -> None:
-    progress.begin_attempt("sample.mean", "def mean_stub(x): os.abort()")
+    progress.begin_attempt("sample.mean", "def mean(x): os.abort()")
     assert "did not end" in tried(MEAN.stub).earlier.value
 
 

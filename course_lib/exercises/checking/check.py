@@ -11,20 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import CourseError
 from ...world import RankError, World, put_off
+from ..declaration import Case, Declaration, Solution
 from .compare import findings
 from .diagnose import known_mistake
 from .findings import Finding, Verdict
 from .guard import Guard
-from .observe import Observation, Trial, observe, recall
+from .observe import Observation, Trial, observe
 from .plain import Opaque, leaves
+from .recall import recall
 from .unready import misfit, unattempted
-
-if TYPE_CHECKING:
-    from ..declare import Case, Exercise, Solution
 
 OnCase = Callable[[int, int], object]
 """Called with the number of cases done and the number to do."""
@@ -35,7 +34,7 @@ def nobody_watches(done: int, to_do: int) -> None:
 
 
 def check(
-    exercise: Exercise, solution: Any, world: World | None = None, *, seed: int = 0, on_case: OnCase = nobody_watches
+    exercise: Declaration, solution: Any, world: World | None = None, *, seed: int = 0, on_case: OnCase = nobody_watches
 ) -> Verdict:
     """Check a solution; see `Exercise.check`."""
     verdict = Verdict(exercise=exercise.name, status="error", seed=seed)
@@ -63,7 +62,7 @@ def check(
             late.clear()  # handled: the check has ended, and reports how far it got
 
 
-def draw(exercise: Exercise, seed: int, world: World | None = None) -> list[Case]:
+def draw(exercise: Declaration, seed: int, world: World | None = None) -> list[Case]:
     """Return the cases of a check; with a world, those that fit its size.
 
     Raises:
@@ -86,7 +85,7 @@ def draw(exercise: Exercise, seed: int, world: World | None = None) -> list[Case
 
 
 def _trials(
-    exercise: Exercise, solution: Solution, cases: list[Case], expected: list[Observation], world: World | None
+    exercise: Declaration, solution: Solution, cases: list[Case], expected: list[Observation], world: World | None
 ) -> Iterator[Trial]:
     for case, what in zip(cases, expected, strict=True):
         yield Trial(exercise=exercise, case=case, expected=what, yours=observe(exercise, solution, case, world))
@@ -132,7 +131,7 @@ def _rejected(
     return _diagnosed(verdict, failed.exercise, chain([failed], tried[:-1], untried), world)
 
 
-def _diagnosed(verdict: Verdict, exercise: Exercise, trials: Iterator[Trial], world: World | None) -> Verdict:
+def _diagnosed(verdict: Verdict, exercise: Declaration, trials: Iterator[Trial], world: World | None) -> Verdict:
     """Return the verdict with the known mistake's cause, instead of the cause that its first finding guesses."""
     mistake = None
     with suppress(KeyboardInterrupt):  # report what is known so far
@@ -140,11 +139,11 @@ def _diagnosed(verdict: Verdict, exercise: Exercise, trials: Iterator[Trial], wo
     if mistake is None:
         return verdict
     first, *others = verdict.findings
-    diagnosed = replace(first, likely=mistake.told, action=mistake.action)
+    diagnosed = replace(first, likely=mistake.sentence, action=mistake.action)
     return replace(verdict, mistake=mistake.id, findings=(diagnosed, *others))
 
 
-def _unfit(exercise: Exercise, case: Case, expected: Observation) -> Finding | None:
+def _unfit(exercise: Declaration, case: Case, expected: Observation) -> Finding | None:
     """Return a finding if the reference itself failed, so that there is nothing to compare with."""
     if expected.error is not None:
         return Finding(

@@ -12,18 +12,17 @@ import re
 from collections.abc import Iterable
 from itertools import tee
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import CourseError
 from ...world import RankError, RankReport, World
-from .observe import Observation, Trial, recall
+from ..declaration import Declaration, Mistake
+from .observe import Observation, Trial
 from .plain import same
-
-if TYPE_CHECKING:
-    from ..declare import Exercise, Mistake
+from .recall import recall
 
 
-def known_mistake(exercise: Exercise, trials: Iterable[Trial], world: World | None = None) -> Mistake | None:
+def known_mistake(exercise: Declaration, trials: Iterable[Trial], world: World | None = None) -> Mistake | None:
     """Return the mistake that behaves like the solution, or None.
 
     Args:

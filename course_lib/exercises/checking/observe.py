@@ -10,26 +10,18 @@ import contextlib
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 
 from ...errors import CourseError
 from ...meter import MemoryReport
 from ...world import Call, RankError, World, who
+from ..declaration import Case, Declaration, Solution
 from .plain import Plain, plain
-
-if TYPE_CHECKING:
-    from ..declare import Case, Exercise, Solution
 
 TIME_LIMIT = 10.0
 """Seconds that a solution has for one case."""
-
-
-EXERCISES_REMEMBERED = 4
-"""The number of exercises for which the behaviour of references and known mistakes is kept."""
-
-_recent: list[dict[Any, Observation]] = []  # of these exercises; the latest check last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +58,7 @@ class Trial:
         yours: the solution's behaviour.
     """
 
-    exercise: Exercise
+    exercise: Declaration
     case: Case
     expected: Observation
     yours: Observation
@@ -81,7 +73,7 @@ class Trial:
         return who(ranks, self.world_size) if self.case.world_size else "your function"
 
 
-def observe(exercise: Exercise, solution: Solution, case: Case, world: World | None = None) -> Observation:
+def observe(exercise: Declaration, solution: Solution, case: Case, world: World | None = None) -> Observation:
     """Run `solution` on `case`, on its own copies.
 
     Without a world, it runs on simulated ranks. A case without ranks runs on one rank, for its time limit and its
@@ -101,26 +93,6 @@ def observe(exercise: Exercise, solution: Solution, case: Case, world: World | N
     return Observation(
         values=values, before=before, after=after, calls=run.calls, memory=memory, output=tuple(run.output)
     )
-
-
-def recall(exercise: Exercise, solution: Solution, case: Case, world: World | None = None) -> Observation:
-    """Return what `observe` returns, for one of the course's own solutions, from a cache.
-
-    On simulated ranks it runs once for each case, while its exercise is among the last few that were checked: the
-    results of an exercise's mistakes take some megabytes.
-    """
-    if world is not None:
-        return observe(exercise, solution, case, world)
-    seen, key = exercise.remembered.observed, (solution, case.drawn)
-    _recent[:] = [*(other for other in _recent if other is not seen), seen]
-    if len(_recent) > EXERCISES_REMEMBERED:
-        _recent.pop(0).clear()
-    if key not in seen:
-        observation = observe(exercise, solution, case)
-        if isinstance(observation.error, RankError) and observation.error.kind == "timeout":
-            return observation  # a busy machine may be the reason
-        seen[key] = observation
-    return seen[key]
 
 
 def _on_rank(

@@ -5,12 +5,10 @@ from __future__ import annotations
 import dis
 import inspect
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..declaration import Solution
 from .findings import Finding
-
-if TYPE_CHECKING:
-    from ..declare import Solution
 
 
 def unattempted(solution: Any, stub: Solution) -> bool:

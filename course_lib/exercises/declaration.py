@@ -1,0 +1,218 @@
+"""The declaration of an exercise: what a lesson's file says about it. Every variation is an edit of the reference.
+
+    exercise = Declaration("lesson.task", title=..., task=..., hints=..., explanation=..., draw=...)
+
+    @exercise                              the reference; its signature and docstring start the cell of the learner
+    exercise.edit("id", {old: new}, ...)   a known mistake: the reference with edits, and the message for the learner
+    @exercise.mistake                      a known mistake that is a function of its own; its docstring is the message
+    exercise.variant_edit("id", {...})     a right answer written differently, as edits
+    @exercise.variant                      the same, as a function of its own
+    @exercise.start                        for a repair: the program that the learner repairs
+    exercise.start_edit({...})             the same, as edits of the reference
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, TypeVar
+
+from .edits import Source, compiled, edited
+from .prose import paragraphs, prose
+
+Solution = Callable[..., Any]
+AnySolution = TypeVar("AnySolution", bound=Solution)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One draw of a check.
+
+    Attributes:
+        world_size: number of ranks; 0 for a solution that needs no world and is called once.
+        args: returns, for a rank, the positional arguments of the solution there. It makes new, equal arguments on
+            every call, because a run may change them. It is called on the rank itself.
+        about: the case in a few words, for the learner ("3 ranks, 10 elements").
+        drawn: the seed and the number that it was drawn from; set by the check.
+    """
+
+    world_size: int
+    args: Callable[[int], tuple[Any, ...]]
+    about: str
+    drawn: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mistake:
+    """A known wrong solution.
+
+    Attributes:
+        id: short and kebab-case, unique in its exercise: `sum-for-mean`.
+        text: the message, as it is written in the declaration.
+        make: returns the solution; called once, when the solution is first used.
+    """
+
+    id: str
+    text: str
+    make: Callable[[], Solution]
+
+    @cached_property
+    def solution(self) -> Solution:
+        """Code that makes the mistake. The check runs it like the learner's: if both behave the same, the learner made
+        this mistake. So it must behave the same on every run (no uninitialised memory), and end (no endless loop)."""
+        return self.make()
+
+    @cached_property
+    def message(self) -> str:
+        """What the code does, and why the task asks for something else. Then "Next:" and one next step."""
+        return prose(self.text)
+
+    @property
+    def sentence(self) -> str:
+        """The message before "Next:"."""
+        return self.message.partition("Next:")[0].strip()
+
+    @property
+    def action(self) -> str:
+        """The next step."""
+        return self.message.partition("Next:")[2].strip()
+
+
+@dataclass(kw_only=True, eq=False)
+class Declaration:
+    """Everything that a lesson's file says about an exercise.
+
+    Texts are triple-quoted Markdown: indentation and line ends inside a paragraph do not count.
+
+    Attributes:
+        name: lesson and task, `ranks.hello`.
+        title: a heading of a few words.
+        task: what to write.
+        draw: makes a `Case` from a random stream and the number of the draw (0, 1, 2, ...). Draw 0 is the smallest
+            meaningful case, because a learner sees it first.
+        hints: one text, with a blank line between hints. From a question to nearly the code: question, concept, name
+            of the function, nearly the code.
+        explanation: why the reference is right; shown with the solution, and after a pass.
+        rules: requirements besides equal results, such as `only_calls("send", "recv")`: see `checking/rules.py`.
+        trial: `trial(solution, *args)` runs a solution on one rank and returns the value to compare; by default the
+            value that `solution(*args)` returns. The value is plain: None, bools, numbers, strings, tensors, and lists,
+            tuples and dicts of them.
+        measured: whether the memory of each rank is measured, for rules that use it. A `trial` may `mark` moments.
+        inputs_matter: whether the arguments must end up as the reference leaves them: untouched, or changed in place.
+            False if a solution may use them as scratch space.
+        tolerance: relative, for floating-point results.
+        case_count: the number of cases that a check tries.
+        reference: a right solution, written to be read: the learner sees its source as the last hint.
+        mistakes: the known wrong solutions.
+        variants: right solutions written differently, by name; each entry returns its solution. For tests only.
+    """
+
+    name: str = field(kw_only=False)
+    title: str
+    task: str
+    draw: Callable[[random.Random, int], Case]
+    hints: str | tuple[str, ...]
+    explanation: str
+    rules: Sequence[Callable[[Any], Any]] = ()  # `Rule`, which is defined on top of this module
+    trial: Callable[..., Any] | None = None
+    measured: bool = False
+    inputs_matter: bool = True
+    tolerance: float = 1e-5
+    case_count: int = 6
+    reference: Solution = field(init=False)
+    mistakes: list[Mistake] = field(init=False, default_factory=list)
+    variants: dict[str, Callable[[], Solution]] = field(init=False, default_factory=dict)
+    _start: str = field(init=False, default="    raise NotImplementedError\n")  # the body of the stub
+
+    def __post_init__(self) -> None:
+        self.task, self.explanation = prose(self.task), prose(self.explanation)
+        self.hints = paragraphs(self.hints) if isinstance(self.hints, str) else self.hints
+
+    # -- written above or below functions ----------------------------------------------------------------------------
+
+    def __call__(self, reference: AnySolution) -> AnySolution:
+        """Take the decorated function as the reference. The function stays as it is."""
+        self.reference = reference
+        return reference
+
+    def start(self, function: AnySolution) -> AnySolution:
+        """Take the body of the decorated function, instead of `raise NotImplementedError`, as the start of the cell."""
+        self._start = Source.of(function).body
+        return function
+
+    def start_edit(self, edits: Mapping[str, str]) -> None:
+        """Take the reference's body with `edits` as the start of the cell."""
+        self._start = self._edited("start", edits).removeprefix(self._source.signature)
+
+    def mistake(self, function: AnySolution) -> AnySolution:
+        """Take the decorated function as a known mistake; `asks_rank_zero` has the id `asks-rank-zero`."""
+        self._add_mistake(_id(function), function.__doc__ or "", lambda: function)
+        return function
+
+    def edit(self, id: str, edits: Mapping[str, str], text: str) -> None:
+        """Take the reference with `edits` as a known mistake.
+
+        Args:
+            id: of the mistake.
+            edits: new text by old text; see `edits.edited`. The docstring is left out of the search.
+            text: the message.
+
+        Raises:
+            ValueError: an old text does not occur exactly once, or the message has no next step.
+        """
+        source = self._edited(id, edits)
+        self._add_mistake(id, text, partial(self._compiled, source, id))
+
+    def variant(self, function: AnySolution) -> AnySolution:
+        """Take the decorated function as a right solution written differently."""
+        self.variants[_id(function)] = lambda: function
+        return function
+
+    def variant_edit(self, id: str, edits: Mapping[str, str]) -> None:
+        """Take the reference with `edits` as a right solution written differently."""
+        self.variants[id] = partial(self._compiled, self._edited(id, edits), id)
+
+    # -- derived -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def stub(self) -> Solution:
+        """The function that the notebook's cell starts with."""
+        return self._compiled(self._stub_source, "stub")
+
+    @property
+    def cell(self) -> str:
+        """The text of the notebook's cell."""
+        return f'@exercise("{self.name}")\n{self._stub_source.rstrip()}'
+
+    @property
+    def solution(self) -> str:
+        """The reference's source, without decorators."""
+        return (self._source.signature + self._source.docstring + self._source.body).rstrip()
+
+    @property
+    def _stub_source(self) -> str:
+        return self._source.signature + self._source.docstring + self._start
+
+    @cached_property
+    def _source(self) -> Source:
+        return Source.of(self.reference)
+
+    def _edited(self, id: str, edits: Mapping[str, str]) -> str:
+        try:
+            return edited(self._source.signature + self._source.body, edits)
+        except ValueError as error:
+            raise ValueError(f"{self.name}, {id}: {error}") from None
+
+    def _compiled(self, source: str, id: str) -> Solution:
+        return compiled(source, self.reference, f"{self.name}, {id}")
+
+    def _add_mistake(self, id: str, text: str, make: Callable[[], Solution]) -> None:
+        if text.count("Next:") != 1:
+            raise ValueError(f'{self.name}, {id}: write "Next:" and one next step at the end of the message:\n{text}')
+        self.mistakes.append(Mistake(id=id, text=text, make=make))
+
+
+def _id(function: Solution) -> str:
+    return function.__name__.replace("_", "-")

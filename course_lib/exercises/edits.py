@@ -1,0 +1,70 @@
+"""The source of a reference, and solutions that differ from it by a few edits."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The source of a function, without its decorators: `signature` and `docstring`, then `body`, all whole lines."""
+
+    signature: str
+    docstring: str
+    body: str
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Source:
+        """Return the source of `function`."""
+        text = textwrap.dedent(inspect.getsource(function))
+        (node,) = ast.parse(text).body
+        assert isinstance(node, ast.FunctionDef)
+        lines = text.splitlines(keepends=True)
+        start = end = node.body[0].lineno - 1
+        if ast.get_docstring(node) is not None:
+            end = node.body[0].end_lineno or start
+        signature = "".join(lines[node.lineno - 1 : start])
+        return cls(signature=signature, docstring="".join(lines[start:end]), body="".join(lines[end:]))
+
+
+def edited(text: str, edits: Mapping[str, str]) -> str:
+    """Return `text` with each key of `edits` replaced by its value.
+
+    A key or a value of several lines is written as if it stood at the left margin: its later lines get the indentation
+    of the line on which it begins.
+
+    Raises:
+        ValueError: a key does not occur exactly once in `text`. The message begins with the key.
+    """
+    changes = []
+    for old, new in edits.items():
+        places = [match.span() for match in re.finditer(r"\n *".join(map(re.escape, old.split("\n"))), text)]
+        if len(places) != 1:
+            raise ValueError(f"{old!r} occurs {len(places)} times, and an edit needs exactly one place:\n{text}")
+        line = text[text.rfind("\n", 0, places[0][0]) + 1 :]
+        indentation = line[: len(line) - len(line.lstrip(" "))]
+        changes.append((places[0], new.replace("\n", f"\n{indentation}")))
+    for (start, end), new in sorted(changes, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def compiled(text: str, like: Callable[..., Any], label: str) -> Callable[..., Any]:
+    """Return the function of the source `text`, which has the name of `like` and uses the globals of its module.
+
+    Tracebacks and `inspect.getsource` show the source: `linecache` keeps it, under the name of the module's file with
+    `label`. This file begins with the path of the course, so that errors count its lines as the course's.
+    """
+    file = f"{like.__code__.co_filename} ({label})"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    made: dict[str, Any] = {}  # apart from the globals, where the name belongs to the reference
+    exec(compile(text, file, "exec"), like.__globals__, made)  # annotations stay strings, as in this module
+    function: Callable[..., Any] = made[like.__name__]
+    return function
