@@ -10,7 +10,9 @@ from ..world import World
 from .checking.check import OnCase, check, nobody_watches
 from .checking.findings import Verdict
 from .checking.unready import unattempted
-from .declaration import Declaration, Solution
+from .declaration import Case, Declaration, Solution
+
+__all__ = ["Case", "Exercise", "Solution"]
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,28 +1,30 @@
 """Lesson 01, ranks and collectives: from "what is a rank" to an all-reduce of one's own.
 
-stubs holds what the learner starts from; each exercise is a module; they share data and rules. The later ones are
-built from the earlier: exchange -> ring_reduce_scatter, ring_all_gather -> all_reduce.
+Each exercise is a module; data holds what they share. The later ones are built from the earlier:
+exchange -> ring_reduce_scatter, ring_all_gather -> all_reduce.
 """
 
-from .all_reduce import ALL_REDUCE
-from .broadcast import BROADCAST
-from .exchange import REPAIR_EXCHANGE
-from .hello import HELLO
+from . import (
+    all_reduce,
+    broadcast,
+    exchange,
+    hello,
+    repair_average,
+    repair_gather,
+    ring_all_gather,
+    ring_reduce_scatter,
+)
 from .quiz import QUIZ
-from .repair_average import REPAIR_AVERAGE
-from .repair_gather import REPAIR_GATHER
-from .ring_all_gather import RING_ALL_GATHER
-from .ring_reduce_scatter import RING_REDUCE_SCATTER
 
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = (
-    HELLO,
-    BROADCAST,
-    REPAIR_EXCHANGE,
-    RING_REDUCE_SCATTER,
-    RING_ALL_GATHER,
-    ALL_REDUCE,
-    REPAIR_AVERAGE,
-    REPAIR_GATHER,
+    hello.exercise,
+    broadcast.exercise,
+    exchange.exercise,
+    ring_reduce_scatter.exercise,
+    ring_all_gather.exercise,
+    all_reduce.exercise,
+    repair_average.exercise,
+    repair_gather.exercise,
 )

@@ -11,13 +11,56 @@ import torch
 import torch.distributed as dist
 
 from ..checking.rules import only_calls
-from ..declare import Case, Exercise, Mistake
-from . import stubs
-from .data import DTYPES, draw_world_size, dtype_name, while_src_is_late, whole_numbers
+from ..exercise import Case, Exercise
+from .data import DTYPES, draw_world_size, dtype_name, ranks, while_src_is_late, whole_numbers
 
 
+def draw(rng: random.Random, number: int) -> Case:
+    world_size = draw_world_size(rng, number)
+    src = rng.randrange(1, world_size) if number in (1, 2) else rng.randrange(world_size) if number else 0
+    numel, dtype, seed = rng.randint(3, 6), DTYPES[number % 3], rng.getrandbits(32)
+    return Case(
+        world_size=world_size,
+        args=lambda rank: (whole_numbers(numel, seed=seed, rank=rank, dtype=dtype), src),
+        about=f"{ranks(world_size)}, src={src}, {numel} elements, {dtype_name(dtype)}",
+    )
+
+
+exercise = Exercise("ranks.broadcast", title="Broadcast, from send and recv", draw=draw, trial=while_src_is_late,
+    rules=[only_calls("send", "recv")], task="""
+    Each rank has a `tensor` of the same size. When your function has returned, the tensor holds on every rank the
+    values that rank `src` had in it. `src` may be any rank. Like torch's own `dist.broadcast`, overwrite the tensor;
+    you do not have to return anything. Use only `dist.send` and `dist.recv` (or `dist.isend` and `dist.irecv`).
+    """, hints="""
+    How many messages does a broadcast need in a world of 4? Which rank is at each end of each message?
+
+    One function, two roles: one rank sends, several times; each of the other ranks receives, once. An `if` that
+    compares the rank with `src` separates the roles.
+
+    `dist.send(tensor, dst=peer)` for each peer that is not `src`; `dist.recv(tensor, src=src)` on the other ranks.
+
+    ```python
+    if dist.get_rank() == src:
+        for peer in range(dist.get_world_size()):
+            if ...:
+                dist.send(tensor, dst=peer)
+    else:
+        dist.recv(...)
+    ```
+    """, explanation="""
+    Each send has exactly one recv, and each of the two names the other's rank: a program of messages must get this
+    right. `src` sends world size − 1 times while the other ranks wait, so the last rank waits longest. Libraries do
+    better. In a tree, every rank that has the data helps to spread it. In a ring, a large tensor is cut into pieces
+    that follow one another.
+    """)
+
+
+@exercise
 def broadcast(tensor: torch.Tensor, src: int) -> None:
-    """Overwrite `tensor`, on every rank, with what it holds on rank `src`."""
+    """Overwrite `tensor`, on every rank, with what it holds on rank `src`.
+
+    Use only send and recv.
+    """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if rank == src:
         for peer in range(world_size):
@@ -27,88 +70,66 @@ def broadcast(tensor: torch.Tensor, src: int) -> None:
         dist.recv(tensor, src=src)
 
 
-def always_from_zero(tensor: torch.Tensor, src: int) -> None:
-    if dist.get_rank() == 0:
-        for peer in range(1, dist.get_world_size()):
-            dist.send(tensor, dst=peer)
-    else:
-        dist.recv(tensor, src=0)
+exercise.edit("always-from-zero", {"rank == src": "rank == 0", "peer != src": "peer != 0", "src=src": "src=0"}, """
+    Every rank ends with rank 0's data. The task asks for the data of rank `src`.
+    Next: compare the rank with `src`, not with 0, and receive from `src`.
+    """)
+
+exercise.edit("sends-to-itself", {"if peer != src:\ndist.send": "dist.send"}, """
+    Rank `src` calls `dist.send` with its own rank. It has the data already, and a rank cannot be both ends of a
+    message.
+    Next: leave out the peer that is `src`.
+    """)
+
+exercise.edit("offers-to-itself", {"for peer in range(world_size):\nif peer != src:\ndist.send(tensor, dst=peer)":
+    "for work in [dist.isend(tensor, dst=peer) for peer in range(world_size)]:\n    work.wait()"}, """
+    Rank `src` calls `dist.isend` with its own rank. It has the data already, and a rank cannot be both ends of a
+    message. (For `dist.send`, torch's error message says so.) Next: leave out the peer that is `src`.
+    """)
+
+exercise.edit("starts-at-one", {"range(world_size)": "range(1, world_size)",
+    "if peer != src:\ndist.send": "dist.send"}, """
+    Rank `src` sends to the ranks from 1 on. These are all other ranks only if `src` is 0. For a different `src`, it
+    calls `dist.send` with its own rank and leaves out rank 0. Next: go through all ranks, from 0 on, and leave out
+    `src`.
+    """)
+
+exercise.edit("misses-the-last", {"range(world_size)": "range(world_size - 1)"}, """
+    Rank `src` never sends to the last rank: `range(world_size - 1)` ends at `world_size - 2`.
+    Next: go through `range(world_size)`.
+    """)
+
+exercise.edit("nobody-receives", {"\nelse:\ndist.recv(tensor, src=src)": ""}, """
+    Rank `src` sends, and no other rank receives. A message needs a call at both ends.
+    Next: let every rank except `src` call `dist.recv(tensor, src=src)`.
+    """)
+
+exercise.edit("from-the-left", {"src=src": "src=(rank - 1) % world_size"}, """
+    Rank `src` sends to every other rank, and they wait for their left neighbour, which may send nothing.
+    Next: receive from `src`.
+    """)
+
+exercise.edit("into-a-new-tensor", {"else:\ndist.recv(tensor, src=src)":
+    "else:\n    tensor = torch.empty_like(tensor)\n    dist.recv(tensor, src=src)\nreturn tensor"}, """
+    The data arrives in a new tensor, and the caller's tensor keeps its old values: `tensor = ...` makes the name refer
+    to a new object. Next: receive into `tensor` itself, or copy into it with `tensor.copy_(...)`.
+    """)
+
+exercise.edit("one-receiver", {"for peer in range(world_size):\nif peer != src:\ndist.send(tensor, dst=peer)":
+    "dist.send(tensor, dst=(src + 1) % world_size)"}, """
+    Rank `src` sends to one rank only. That is enough in a world of two, and not in a larger one.
+    Next: send to every other rank, in a loop.
+    """)
 
 
-def sends_to_itself(tensor: torch.Tensor, src: int) -> None:
-    if dist.get_rank() == src:
-        for peer in range(dist.get_world_size()):
-            dist.send(tensor, dst=peer)
-    else:
-        dist.recv(tensor, src=src)
-
-
-def offers_to_itself(tensor: torch.Tensor, src: int) -> None:
-    if dist.get_rank() == src:
-        for work in [dist.isend(tensor, dst=peer) for peer in range(dist.get_world_size())]:
-            work.wait()
-    else:
-        dist.recv(tensor, src=src)
-
-
-def starts_at_one(tensor: torch.Tensor, src: int) -> None:
-    if dist.get_rank() == src:
-        for peer in range(1, dist.get_world_size()):
-            dist.send(tensor, dst=peer)
-    else:
-        dist.recv(tensor, src=src)
-
-
-def misses_the_last(tensor: torch.Tensor, src: int) -> None:
-    if dist.get_rank() == src:
-        for peer in range(dist.get_world_size() - 1):
-            if peer != src:
-                dist.send(tensor, dst=peer)
-    else:
-        dist.recv(tensor, src=src)
-
-
-def nobody_receives(tensor: torch.Tensor, src: int) -> None:
-    if dist.get_rank() == src:
-        for peer in range(dist.get_world_size()):
-            if peer != src:
-                dist.send(tensor, dst=peer)
-
-
-def from_the_left(tensor: torch.Tensor, src: int) -> None:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if rank == src:
-        for peer in range(world_size):
-            if peer != src:
-                dist.send(tensor, dst=peer)
-    else:
-        dist.recv(tensor, src=(rank - 1) % world_size)
-
-
-def into_a_new_tensor(tensor: torch.Tensor, src: int) -> torch.Tensor:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if rank == src:
-        for peer in range(world_size):
-            if peer != src:
-                dist.send(tensor, dst=peer)
-    else:
-        tensor = torch.empty_like(tensor)
-        dist.recv(tensor, src=src)
-    return tensor
-
-
-def one_receiver(tensor: torch.Tensor, src: int) -> None:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if rank == src:
-        dist.send(tensor, dst=(src + 1) % world_size)
-    else:
-        dist.recv(tensor, src=src)
-
-
+@exercise.mistake
 def library_broadcast(tensor: torch.Tensor, src: int) -> None:
+    """You call `dist.broadcast`, the function that this exercise asks you to build.
+    Next: build it from `dist.send` and `dist.recv`."""
     dist.broadcast(tensor, src=src)
 
 
+@exercise.variant
 def all_at_once(tensor: torch.Tensor, src: int) -> None:
     if dist.get_rank() == src:
         peers = set(range(dist.get_world_size())) - {src}
@@ -120,6 +141,7 @@ def all_at_once(tensor: torch.Tensor, src: int) -> None:
         tensor.copy_(received)
 
 
+@exercise.variant
 def along_a_chain(tensor: torch.Tensor, src: int) -> None:
     world_size = dist.get_world_size()
     place = (dist.get_rank() - src) % world_size  # in a chain that begins at src
@@ -127,114 +149,3 @@ def along_a_chain(tensor: torch.Tensor, src: int) -> None:
         dist.recv(tensor, src=(src + place - 1) % world_size)
     if place < world_size - 1:
         dist.send(tensor, dst=(src + place + 1) % world_size)
-
-
-def draw(rng: random.Random, number: int) -> Case:
-    world_size = draw_world_size(rng, number)
-    src = rng.randrange(1, world_size) if number in (1, 2) else rng.randrange(world_size) if number else 0
-    numel, dtype, seed = rng.randint(3, 6), DTYPES[number % 3], rng.getrandbits(32)
-    return Case(
-        world_size=world_size,
-        args=lambda rank: (whole_numbers(numel, seed=seed, rank=rank, dtype=dtype), src),
-        about=f"{world_size} rank{'s' * (world_size > 1)}, src={src}, {numel} elements, {dtype_name(dtype)}",
-    )
-
-
-BROADCAST = Exercise(
-    name="ranks.broadcast",
-    title="Broadcast, from send and recv",
-    task="Each rank has a `tensor` of the same size. When your function is done, it holds on every rank what rank "
-    "`src` had in it, and `src` may be any rank. As in torch's own `dist.broadcast`, the tensor is overwritten and "
-    "nothing need be returned. Use only `dist.send` and `dist.recv` (or `dist.isend` and `dist.irecv`).",
-    stub=stubs.broadcast,
-    reference=broadcast,
-    draw=draw,
-    trial=while_src_is_late,
-    rules=[only_calls("send", "recv")],
-    variants={"all-at-once": all_at_once, "along-a-chain": along_a_chain},
-    mistakes=[
-        Mistake(
-            id="always-from-zero",
-            solution=always_from_zero,
-            told="Every rank ends with what rank 0 had, whatever `src` says.",
-            action="Compare the rank with `src`, not with 0, and receive from `src`.",
-        ),
-        Mistake(
-            id="sends-to-itself",
-            solution=sends_to_itself,
-            told="Rank `src` tries to send to itself. It has the data already, and a rank cannot be both ends of a "
-            "message.",
-            action="Leave out the peer that is `src`.",
-        ),
-        Mistake(
-            id="offers-to-itself",
-            solution=offers_to_itself,
-            told="Rank `src` offers its tensor to itself as well. It has the data already, and a rank cannot be both "
-            "ends of a message; of `isend`, torch tells so less plainly than of `send`.",
-            action="Leave out the peer that is `src`.",
-        ),
-        Mistake(
-            id="starts-at-one",
-            solution=starts_at_one,
-            told="Rank `src` sends to the ranks from 1 on. That is everyone else when `src` is 0; for another `src` it "
-            "tries to send to itself, and rank 0 is left out.",
-            action="Go through all ranks, from 0 on, and leave out `src`.",
-        ),
-        Mistake(
-            id="misses-the-last",
-            solution=misses_the_last,
-            told="Rank `src` never sends to the last rank: `range(world_size - 1)` ends one too early, for it leaves "
-            "out its end.",
-            action="Go through `range(world_size)`.",
-        ),
-        Mistake(
-            id="nobody-receives",
-            solution=nobody_receives,
-            told="Rank `src` sends, and no other rank receives. A message takes place only when both ends call it.",
-            action="Let every rank but `src` call `dist.recv(tensor, src=src)`.",
-        ),
-        Mistake(
-            id="from-the-left",
-            solution=from_the_left,
-            told="Rank `src` sends to everyone, and the others wait for their left neighbour, which sends nothing.",
-            action="Receive from `src`.",
-        ),
-        Mistake(
-            id="into-a-new-tensor",
-            solution=into_a_new_tensor,
-            told="The data arrives in a new tensor, and the caller's `tensor` is as it was: `tensor = ...` gives the "
-            "name to something else, it does not change what the caller holds.",
-            action="Receive into `tensor` itself, or copy into it with `tensor.copy_(...)`.",
-        ),
-        Mistake(
-            id="one-receiver",
-            solution=one_receiver,
-            told="Rank `src` sends to one rank only, which is enough in a world of two.",
-            action="Send to every other rank, in a loop.",
-        ),
-        Mistake(
-            id="library-broadcast",
-            solution=library_broadcast,
-            told="`dist.broadcast` is what you are to build here, so it cannot be a part of it.",
-            action="Build it from `dist.send` and `dist.recv`.",
-        ),
-    ],
-    hints=[
-        "How many messages have to be sent in a world of 4, and who is at the two ends of each?",
-        "One function, two roles: one rank sends, again and again; each of the others receives, once. An `if` that "
-        "compares the rank with `src` tells the roles apart.",
-        "`dist.send(tensor, dst=peer)` for each peer that is not `src`, and `dist.recv(tensor, src=src)` elsewhere.",
-        "```python\n"
-        "if dist.get_rank() == src:\n"
-        "    for peer in range(dist.get_world_size()):\n"
-        "        if ...:\n"
-        "            dist.send(tensor, dst=peer)\n"
-        "else:\n"
-        "    dist.recv(...)\n"
-        "```",
-    ],
-    explanation="Each send has exactly one recv, and the two name each other: that is all that a program of messages "
-    "must get right. `src` sends world size − 1 times while the others wait, so the last rank waits longest. Libraries "
-    "do better: in a tree, every rank that has the data helps to spread it; in a ring, large tensors are cut into "
-    "pieces that follow one another.",
-)

@@ -9,17 +9,17 @@ from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, registe
 
 
 def ring_all_reduce_bytes(size_bytes: int, world_size: int) -> Fraction:
-    """What each rank sends: reduce-scatter and all-gather, each (N − 1)/N of the tensor."""
+    """Return the bytes that each rank sends: reduce-scatter and all-gather, each (N − 1)/N of the tensor."""
     return 2 * Fraction(world_size - 1, world_size) * size_bytes
 
 
 def ring_all_reduce_messages(world_size: int) -> int:
-    """How many messages each rank sends, one a step in each phase."""
+    """Return the number of messages that each rank sends, one for each step of each phase."""
     return 2 * (world_size - 1)
 
 
 def padding(numel: int, world_size: int) -> int:
-    """How many elements are missing to the next multiple of the world size."""
+    """Return the number of elements missing to the next multiple of the world size."""
     return -numel % world_size
 
 
@@ -35,9 +35,9 @@ def sum_on_one_rank(rng: random.Random) -> Numeric:
         right="The sum of all ranks' values, and the same on every rank.",
         wrong="Write down x on each rank before the call, then add them up.",
         mistakes=(
-            Mistake.near(values[asked], f"That is rank {asked}'s own value, as before. The call works in place."),
+            Mistake.near(values[asked], f"This is rank {asked}'s value before the call. The call works in place."),
             Mistake.near(sum(range(world_size)) * 10, "Count from rank 0: its x is 10, not 0."),
-            Mistake.near(sum(values[: asked + 1]), "These are the ranks up to this one. Everyone's value goes in."),
+            Mistake.near(sum(values[: asked + 1]), "This is the sum up to this rank. Add the values of all ranks."),
         ),
     )
 
@@ -49,12 +49,12 @@ def messages_sent(rng: random.Random) -> Numeric:
         expected=ring_all_reduce_messages(world_size),
         tolerance=0,
         right="World size − 1 for the reduce-scatter, and as many for the all-gather.",
-        wrong="There are two phases. How often does a rank pass something on in each?",
+        wrong="There are two phases. How many messages does a rank send in each?",
         mistakes=(
-            Mistake.near(world_size - 1, "That is one phase; an all-reduce has two."),
-            Mistake.near(world_size, "There are two phases, and in each the last rank is reached after N − 1 passes."),
-            Mistake.near(2 * world_size, "In each phase the last rank is reached after one pass less than that."),
-            Mistake.near(2 * (world_size - 1) * world_size, "That is what all ranks send together."),
+            Mistake.near(world_size - 1, "This is one phase; an all-reduce has two."),
+            Mistake.near(world_size, "There are two phases, and each ends after N − 1 steps."),
+            Mistake.near(2 * world_size, "Each phase needs one step less: N − 1."),
+            Mistake.near(2 * (world_size - 1) * world_size, "This is the number for all ranks together."),
         ),
     )
 
@@ -69,31 +69,31 @@ def bytes_sent(rng: random.Random) -> Numeric:
         right="2(N − 1)/N of the tensor: nearly twice its size, however many ranks there are.",
         wrong="A rank sends N − 1 chunks in each of two phases, and a chunk is 1/N of the tensor.",
         mistakes=(
-            Mistake.near(float(ring_all_reduce_bytes(size_bytes, world_size) / 2), "That is one of the two phases."),
+            Mistake.near(float(ring_all_reduce_bytes(size_bytes, world_size) / 2), "This is one of the two phases."),
             Mistake.near(2 * size_bytes, "Nearly: a rank sends N − 1 of the N chunks in each phase, not all N."),
             Mistake.near(size_bytes, "There are two phases, and in each N − 1 of the N chunks are sent."),
             Mistake.near(
                 (world_size - 1) * size_bytes,
-                "So much would be sent if every rank passed whole tensors. On the ring it is chunks of 1/N.",
+                "A rank would send this much if it passed on whole tensors. On the ring, it passes on chunks of 1/N.",
             ),
         ),
     )
 
 
 def padded_elements(rng: random.Random) -> Numeric:
-    # With these, what is missing is never what is left over, and never 0.
+    # With these, the missing elements are never as many as the left over ones, and never 0.
     world_size, numel = rng.choice([(4, 13), (4, 27), (8, 21), (8, 35), (8, 101), (16, 50), (16, 1001)])
     return Numeric(
         prompt=f"{world_size} ranks reduce-scatter a tensor of {numel} elements. How many elements of padding does "
         "it need?",
         expected=padding(numel, world_size),
         tolerance=0,
-        right="`-numel % world_size`: as many as are missing to the next multiple.",
+        right="`-numel % world_size`: the number missing to the next multiple.",
         wrong="Find the next multiple of the world size, and see how many elements are missing.",
         mistakes=(
             Mistake.near(
                 numel % world_size,
-                "So many are left over, `numel % world_size`. Padding fills up what is missing: `-numel % world_size`.",
+                "This many are left over, `numel % world_size`. The padding is what is missing: `-numel % world_size`.",
             ),
         ),
     )
@@ -119,16 +119,17 @@ QUIZ = register(
                         ),
                         Option(
                             text="The four ranks, in order",
-                            feedback="That would need one list for all ranks. Each works on its own copy, as separate "
-                            "processes do.",
+                            feedback="This would need one list for all ranks. Each rank works on its own copy, as "
+                            "separate processes do.",
                         ),
                         Option(
                             text="The four ranks, in an order that changes",
-                            feedback="That is what threads that share a list would do. Ranks share nothing.",
+                            feedback="Threads that share a list would do this. Ranks share nothing.",
                         ),
                         Option(
-                            text="Rank 0 alone",
-                            feedback="Rank 0 is a rank like the others, with a copy of its own. The notebook is none.",
+                            text="Only rank 0",
+                            feedback="Rank 0 is a rank like the others, and works on its own copy. The notebook is "
+                            "not a rank.",
                         ),
                     ),
                 ),
@@ -140,22 +141,22 @@ QUIZ = register(
                     "its left. What happens?",
                     options=(
                         Option(
-                            text="Every rank waits for ever",
+                            text="Every rank waits forever",
                             right=True,
-                            feedback="Each send waits for a recv that no rank comes to.",
+                            feedback="Each send waits for a recv that no rank reaches.",
                         ),
                         Option(
                             text="It works, since each send has its recv",
-                            feedback="Each has one, but a rank comes to its recv only after its send has ended.",
+                            feedback="Each send has a recv, but a rank reaches its recv only after its send has ended.",
                         ),
                         Option(
                             text="It works if the number of ranks is even",
-                            feedback="All ranks are in their send, be they even or odd. It would work if the even "
-                            "ones sent first and the odd ones received first.",
+                            feedback="All ranks wait in their send, for any number of ranks. It would work if "
+                            "even ranks sent first and odd ranks received first.",
                         ),
                         Option(
                             text="Rank 0 fails, and the others go on",
-                            feedback="No rank fails: all of them wait, each for the next.",
+                            feedback="No rank fails: each waits for the next rank.",
                         ),
                     ),
                 ),
@@ -163,24 +164,25 @@ QUIZ = register(
             Question(
                 id="which-hang",
                 ask=Choice(
-                    prompt="Each of these runs on every rank of a world of 4. Which ones can leave ranks waiting "
-                    "for others that never come?",
+                    prompt="Each of these runs on every rank of a world of 4. Which of them can leave ranks waiting "
+                    "for calls that other ranks never make?",
                     several=True,
                     options=(
                         Option(
                             text="`if dist.get_rank() == 0: dist.all_reduce(x)`",
                             right=True,
-                            feedback="Rank 0 waits for three ranks that go on without it.",
+                            feedback="Rank 0 waits for three ranks that never call.",
                         ),
                         Option(
                             text="`x = x if dist.get_rank() == 0 else 0 * x; dist.all_reduce(x)`",
-                            feedback="Every rank calls. The condition decides what a rank brings, not whether it "
-                            "comes.",
+                            feedback="Every rank calls. The condition decides what a rank contributes, not whether it "
+                            "calls.",
                         ),
                         Option(
                             text="`if x.sum() > 0: dist.all_reduce(x)`",
                             right=True,
-                            feedback="The sum may be positive on one rank and not on another. Then only some call.",
+                            feedback="The sum may be positive on one rank and not on a different one. Then only "
+                            "some ranks call.",
                         ),
                         Option(
                             text="`for _ in range(dist.get_world_size()): dist.all_reduce(x)`",
@@ -197,24 +199,24 @@ QUIZ = register(
             Question(
                 id="after-reduce-scatter",
                 ask=Choice(
-                    prompt="Four ranks reduce-scatter a tensor of 8 elements each. What does rank 2 have then?",
+                    prompt="Four ranks reduce-scatter a tensor of 8 elements each. What does rank 2 have afterwards?",
                     options=(
                         Option(
                             text="2 elements: its chunk, summed over all ranks",
                             right=True,
-                            feedback="Elements 4 and 5 of the sum. An all-gather would bring the others.",
+                            feedback="Elements 4 and 5 of the sum. An all-gather would bring the other elements.",
                         ),
                         Option(
                             text="8 elements: the sum over all ranks",
-                            feedback="That is an all-reduce: a reduce-scatter followed by an all-gather.",
+                            feedback="This is the result of an all-reduce: a reduce-scatter followed by an all-gather.",
                         ),
                         Option(
                             text="2 elements: its chunk of its own tensor",
-                            feedback="That is only the scattering. The reduce sums it over ranks.",
+                            feedback="This would be a scatter. The reduce sums the chunk over ranks.",
                         ),
                         Option(
                             text="32 elements: all tensors, one after the other",
-                            feedback="That is an all-gather.",
+                            feedback="This is the result of an all-gather.",
                         ),
                     ),
                 ),
