@@ -2,7 +2,6 @@
 
 import inspect
 import traceback
-from typing import Any
 
 import pytest
 
@@ -106,13 +105,10 @@ def test_an_edited_solution_shows_its_line_in_a_traceback() -> None:
     assert "return result / 0" in "".join(traceback.format_tb(caught.tb))
 
 
-@pytest.mark.parametrize(("old", "count"), [("product", 0), ("number in", 1), ("result", 3)])
+@pytest.mark.parametrize(("old", "count"), [("product", 0), ("result", 3)])
 def test_an_edit_that_is_not_found_exactly_once_is_refused(old: str, count: int) -> None:
-    edits: dict[str, Any] = {old: "other in"}
-    if count == 1:
-        return declared().edit("other", edits, "It reads others. Next: read numbers.")
     with pytest.raises(ValueError, match=f"sample.total, other: '{old}' occurs {count} times"):
-        declared().edit("other", edits, "It reads others. Next: read numbers.")
+        declared().edit("other", {old: "other"}, "It reads others. Next: read numbers.")
 
 
 def test_the_docstring_does_not_count_as_a_place() -> None:
