@@ -67,4 +67,5 @@ def compiled(text: str, like: Callable[..., Any], label: str) -> Callable[..., A
     made: dict[str, Any] = {}  # apart from the globals, where the name belongs to the reference
     exec(compile(text, file, "exec"), like.__globals__, made)  # annotations stay strings, as in this module
     function: Callable[..., Any] = made[like.__name__]
+    function.__qualname__ = f"{like.__name__} ({label})"  # so that it is never taken for the module's own function
     return function

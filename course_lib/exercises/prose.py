@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-import textwrap
 
 _CODE = re.compile(r"(```.*?```)", re.DOTALL)
 _LINE_END = re.compile(r"(?<=\S) *\n(?!- )(?=[^\s|])")
@@ -12,7 +12,7 @@ _LINE_END = re.compile(r"(?<=\S) *\n(?!- )(?=[^\s|])")
 
 def prose(text: str) -> str:
     """Return `text` with one line for each paragraph. Code blocks stay as they are."""
-    parts = _CODE.split(textwrap.dedent(text).strip())
+    parts = _CODE.split(inspect.cleandoc(text))
     return "".join(part if part.startswith("```") else _LINE_END.sub(" ", part) for part in parts if part)
 
 

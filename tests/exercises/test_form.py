@@ -5,7 +5,8 @@ import traceback
 
 import pytest
 
-from course_lib.exercises import Case, Exercise
+from course_lib import World
+from course_lib.exercises import Case, Exercise, get
 from course_lib.exercises.prose import paragraphs, prose
 
 
@@ -88,6 +89,14 @@ def test_an_edit_is_a_mistake_with_its_source_and_its_message() -> None:
     assert exercise.check(lambda numbers: sum(number**2 for number in numbers)).mistake == "squares"
 
 
+@pytest.mark.slow
+def test_an_edit_travels_to_other_processes_by_itself() -> None:
+    exercise = get("ranks.hello")
+    mistake = next(mistake for mistake in exercise.mistakes if mistake.id == "counts-from-one")
+
+    assert exercise.check(mistake.solution, World(2, backend="processes")).mistake == "counts-from-one"
+
+
 def test_an_edit_may_remove_lines() -> None:
     exercise = declared()
     loop = "result = 0\nfor number in numbers:\nresult += number\n"
@@ -121,11 +130,13 @@ def test_a_function_is_a_mistake_with_its_docstring_as_the_message() -> None:
 
     @exercise.mistake
     def counts_them(numbers: list[int]) -> int:
-        """You count the numbers. Next: add them."""
+        """You count the numbers,
+        where their sum is asked for. Next: add them."""
         return len(numbers)
 
     (mistake,) = exercise.mistakes
-    assert (mistake.id, mistake.solution, mistake.action) == ("counts-them", counts_them, "add them.")
+    assert (mistake.id, mistake.solution) == ("counts-them", counts_them)
+    assert mistake.message == "You count the numbers, where their sum is asked for. Next: add them."
 
 
 def test_a_message_without_a_next_step_is_refused() -> None:
