@@ -10,6 +10,18 @@ import pytest
 
 from course_lib.world.processes.run_loop import RunLoop
 from course_lib.world.processes.worker_handle import WorkerHandle
+from tests.world.engines import Engines
+
+
+@pytest.fixture(scope="session")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    """A cluster of two engines on this machine, which go by two names."""
+    engines = Engines(tmp_path_factory.mktemp("cluster"))
+    try:
+        engines.add("left", "right")
+        yield engines
+    finally:
+        engines.close()
 
 
 @dataclass

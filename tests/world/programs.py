@@ -1,5 +1,7 @@
 """What the tests of several kinds of worlds run on ranks, and how they look at a run that fails."""
 
+import importlib
+import threading
 import time
 from pathlib import Path
 
@@ -8,6 +10,14 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World, mark
+
+
+def rank() -> int:
+    return dist.get_rank()
+
+
+def imported(module: str) -> None:
+    importlib.import_module(module)
 
 
 def total() -> float:
@@ -51,12 +61,14 @@ def slow_package(path: Path, seconds: float) -> Path:
 def failure(world: World, fn) -> RankError:
     """The error of a run that must fail soon, and leave the world usable. How soon is measured by `make bench`; here a
     machine may be busy, and what waits for a watchdog would wait for the time limit."""
+    world.run(imported, fn.__module__)  # a rank that is still importing is reported as such
     started = time.monotonic()
     with pytest.raises(RankError) as caught:
         world.run(fn)
     took = time.monotonic() - started
     assert caught.value.kind == "timeout" or took < world.timeout / 2, f"took {took:.1f} s"
     assert list(world.run(total)) == [float(world.world_size)] * world.world_size
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
     return caught.value
 
 

@@ -2,12 +2,10 @@
 
 import math
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import psutil
@@ -26,21 +24,11 @@ from course_lib.world.processes.framing import framed
 from course_lib.world.processes.messages import Finished
 from course_lib.world.processes.placement import LOOPBACK, Machine, a_gpu_each, evenly, sharing
 from tests.world.engines import ROOT, Engines
-from tests.world.programs import failure, total, train
+from tests.world.programs import total
 
 
 def rank() -> int:
     return dist.get_rank()
-
-
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
-    engines = Engines(tmp_path_factory.mktemp("cluster"))
-    try:
-        engines.add("left", "right")
-        yield engines
-    finally:
-        engines.close()
 
 
 @pytest.fixture
@@ -71,18 +59,6 @@ def test_a_rank_keeps_its_machines_environment_but_takes_what_configures_torch(w
 
 
 @pytest.mark.slow
-def test_values_bytes_calls_and_times_are_those_of_processes(world):
-    one, other = World(3, backend="processes").run(train, zero.Stage3), world(3).run(train, zero.Stage3)
-    assert list(one) == list(other)
-    for r in range(3):
-        assert other.memory[r].by_category == one.memory[r].by_category
-        assert other.comm[r].sent_bytes == one.comm[r].sent_bytes > 0
-        assert [call.op for call in other.calls[r]] == [call.op for call in one.calls[r]]
-        assert all(call.times.issued <= call.times.matched <= call.times.done for call in other.calls[r])
-        assert 0 < other.timeline[r].start < other.timeline[r].end < 30
-
-
-@pytest.mark.slow
 def test_node_groups_of_hybrid_sharding_come_from_where_the_ranks_are(world):
     def program():
         size = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -106,31 +82,6 @@ def test_node_groups_of_hybrid_sharding_come_from_where_the_ranks_are(world):
     assert [value for _, value in run] == pytest.approx([expected] * 4)
 
 
-def test_what_is_larger_than_any_pipe_goes_through_both_ways(world):
-    weight = torch.arange(300_000)
-
-    def program():
-        for _ in range(500):
-            print("x" * 999)
-        return weight * (rank() + 1)
-
-    run = world(2).run(program)
-    assert torch.equal(run[1], 2 * weight)
-    assert [len(text) for text in run.output] == [500_000] * 2
-
-
-@pytest.mark.slow
-def test_who_hands_over_a_result_when_a_peer_fails_is_let_finish(world):
-    def program():
-        if rank() == 1:
-            time.sleep(1)
-            raise ValueError
-        return torch.zeros(25_000_000)
-
-    error = failure(world(2), program)
-    assert "new process" not in str(error)
-
-
 @pytest.mark.slow
 def test_what_was_printed_is_there_when_its_rank_is_done_however_late_the_kernel_reads(world, hold_up):
     def program():
@@ -139,45 +90,6 @@ def test_what_was_printed_is_there_when_its_rank_is_done_however_late_the_kernel
     world(2).run(program)
     hold_up(1)
     assert [len(text) for text in world(2).run(program).output] == [150_000] * 2
-
-
-@pytest.mark.parametrize(
-    ("program", "kind", "told"),
-    [
-        (lambda: 1 / (rank() - 2), "raised", "rank 2 of 3 raised ZeroDivisionError: "),
-        (
-            lambda: rank() == 2 or dist.barrier(),
-            "absent",
-            "rank 2 returned without the barrier #1 that ranks 0, 1 wait in",
-        ),
-        (
-            lambda: dist.all_reduce(torch.ones(4 + rank() // 2)),
-            "mismatch",
-            "number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]",
-        ),
-        (
-            lambda: os.kill(os.getpid(), signal.SIGKILL) if rank() == 2 else dist.barrier(),
-            "died",
-            "rank 2 of 3 died: its process was killed (SIGKILL)",
-        ),
-    ],
-)
-def test_failures_are_told_as_on_one_machine(world, program, kind, told):
-    error = failure(world(3, timeout=30), program)
-    assert error.kind == kind and told in str(error).splitlines()[0], error
-
-
-def test_interrupting_stops_the_ranks_of_every_machine(world):
-    def program():
-        while rank() == 2:
-            pass
-        dist.barrier()
-
-    threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,)).start()
-    with pytest.raises(KeyboardInterrupt, match="the run was interrupted") as caught:
-        world(3, timeout=30).run(program)
-    assert "ranks 0, 1 waited in barrier #1" in str(caught.value)
-    assert list(world(3).run(total)) == [3.0] * 3
 
 
 def test_nothing_listens_but_on_the_loopback(world, engines):

@@ -1,4 +1,4 @@
-"""Every collective that gloo offers; on ranks that are processes, too, where a call takes another way."""
+"""Each collective gives what torch documents: waited for or not, in groups, between two ranks, and with a callback."""
 
 from datetime import timedelta
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import RankError, World
+from course_lib import RankError
+from tests.world.programs import rank
 
 N = 3
 
@@ -16,7 +17,7 @@ def values(*numbers: float) -> torch.Tensor:
 
 
 def mine() -> torch.Tensor:
-    return values(dist.get_rank(), 10 * dist.get_rank())
+    return values(rank(), 10 * rank())
 
 
 def all_reduce():
@@ -48,7 +49,7 @@ def all_reduce_with_a_limit():
 
 
 def all_reduce_sparse():
-    x = torch.sparse_coo_tensor([[0, dist.get_rank()]], [1.0, 10.0], (N,), check_invariants=True)
+    x = torch.sparse_coo_tensor([[0, rank()]], [1.0, 10.0], (N,), check_invariants=True)
     dist.all_reduce(x)
     return x.to_dense()
 
@@ -62,7 +63,7 @@ def broadcast():
 def reduce():
     x = mine()
     dist.reduce(x, dst=1)
-    return x if dist.get_rank() == 1 else values(3, 30)  # elsewhere the result is undefined
+    return x if rank() == 1 else values(3, 30)  # elsewhere the result is undefined
 
 
 def all_gather():
@@ -80,7 +81,7 @@ def all_gather_single():
 def reduce_scatter():
     part = torch.empty(2)
     dist.reduce_scatter(part, [mine() + index for index in range(N)])
-    return part - 3 * dist.get_rank()
+    return part - 3 * rank()
 
 
 def reduce_scatter_single():
@@ -96,7 +97,7 @@ def reduce_scatter_later():
 
 
 def gather_then_broadcast():
-    parts = [torch.empty(2) for _ in range(N)] if dist.get_rank() == 0 else None
+    parts = [torch.empty(2) for _ in range(N)] if rank() == 0 else None
     dist.gather(mine(), parts, dst=0)
     whole = torch.cat(parts) if parts else torch.empty(2 * N)
     dist.broadcast(whole, src=0)
@@ -105,23 +106,23 @@ def gather_then_broadcast():
 
 def scatter():
     part = torch.empty(2)
-    dist.scatter(part, [values(i, i) for i in range(N)] if dist.get_rank() == 1 else None, src=1)
-    return part - dist.get_rank()
+    dist.scatter(part, [values(i, i) for i in range(N)] if rank() == 1 else None, src=1)
+    return part - rank()
 
 
 def all_to_all():
-    rank = dist.get_rank()
+    r = rank()
     received = [torch.empty(1) for _ in range(N)]
-    dist.all_to_all(received, [values(10 * rank + peer) for peer in range(N)])
-    return torch.cat(received) - rank
+    dist.all_to_all(received, [values(10 * r + peer) for peer in range(N)])
+    return torch.cat(received) - r
 
 
 def all_to_all_uneven():
-    rank = dist.get_rank()
-    received = torch.empty(N * (rank + 1))
+    r = rank()
+    received = torch.empty(N * (r + 1))
     sizes = [peer + 1 for peer in range(N)]
-    dist.all_to_all_single(received, torch.ones(sum(sizes)), [rank + 1] * N, sizes)
-    return received.sum() / (rank + 1)
+    dist.all_to_all_single(received, torch.ones(sum(sizes)), [r + 1] * N, sizes)
+    return received.sum() / (r + 1)
 
 
 def barrier():
@@ -132,8 +133,8 @@ def barrier():
 
 def objects():
     things = [None] * N
-    dist.all_gather_object(things, {"rank": dist.get_rank()})
-    box = [things] if dist.get_rank() == 0 else [None]
+    dist.all_gather_object(things, {"rank": rank()})
+    box = [things] if rank() == 0 else [None]
     dist.broadcast_object_list(box, src=0)
     return values(*(thing["rank"] for thing in box[0]))
 
@@ -171,53 +172,51 @@ def several_at_once():
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-@pytest.mark.parametrize("backend", ["simulated", "processes"])
-def test_every_rank_gets_the_same_right_result(program, expected, backend):
-    for result in World(N, backend=backend, timeout=20).run(program):
+def test_every_rank_gets_the_same_right_result(local_world, program, expected):
+    for result in local_world(N, timeout=20).run(program):
         torch.testing.assert_close(result, torch.tensor(expected, dtype=torch.float32))
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional:FutureWarning")
-@pytest.mark.parametrize("backend", ["simulated", "processes"])
-def test_differentiable_collectives_find_the_group_of_their_run(backend):
+def test_differentiable_collectives_find_the_group_of_their_run(local_world):
     def program():
         from torch.distributed.nn.functional import all_reduce
 
-        return all_reduce(values(dist.get_rank())).item()
+        return all_reduce(values(rank())).item()
 
-    world = World(2, backend=backend)
+    world = local_world(2)
     for _ in range(2):
         assert list(world.run(program)) == [1.0, 1.0]
         with pytest.raises(RankError):
             world.run(lambda: 1 / 0)
 
 
-def test_messages_arrive_in_the_order_in_which_they_were_sent():
+def test_messages_arrive_in_the_order_in_which_they_were_sent(world):
     def relay():
-        if dist.get_rank() == 0:
+        if rank() == 0:
             for number in range(5):
                 dist.send(values(number), 1)
             return None
         box = torch.empty(1)
         return [(dist.recv(box, 0), box.item()) for _ in range(5)]
 
-    assert World(2).run(relay)[1] == [(0, float(number)) for number in range(5)]
+    assert world(2).run(relay)[1] == [(0, float(number)) for number in range(5)]
 
 
-def test_a_recv_from_anyone_tells_who_sent():
+def test_a_recv_from_anyone_tells_who_sent(world):
     def collect():
-        if dist.get_rank() > 0:
-            dist.send(values(10 * dist.get_rank()), 0, tag=5)
+        if rank() > 0:
+            dist.send(values(10 * rank()), 0, tag=5)
             return None
         box = torch.empty(1)
         return sorted((dist.recv(box, tag=5), box.item()) for _ in range(2))
 
-    assert World(3).run(collect)[0] == [(1, 10.0), (2, 20.0)]
+    assert world(3).run(collect)[0] == [(1, 10.0), (2, 20.0)]
 
 
-def test_tags_keep_messages_apart():
+def test_tags_keep_messages_apart(world):
     def tagged():
-        if dist.get_rank() == 0:
+        if rank() == 0:
             works = [dist.isend(values(tag), 1, tag=tag) for tag in (1, 2)]
             for work in works:
                 work.wait()
@@ -227,85 +226,85 @@ def test_tags_keep_messages_apart():
         dist.recv(first, 0, tag=1)
         return first.item(), second.item()
 
-    assert World(2).run(tagged)[1] == (1.0, 2.0)
+    assert world(2).run(tagged)[1] == (1.0, 2.0)
 
 
-def test_batched_messages_go_round_a_ring():
+def test_batched_messages_go_round_a_ring(world):
     def ring():
-        rank, n = dist.get_rank(), dist.get_world_size()
+        r, n = rank(), dist.get_world_size()
         box = torch.empty(1)
         works = dist.batch_isend_irecv(
             [
-                dist.P2POp(dist.isend, values(rank), (rank + 1) % n),
-                dist.P2POp(dist.irecv, box, (rank - 1) % n),
+                dist.P2POp(dist.isend, values(r), (r + 1) % n),
+                dist.P2POp(dist.irecv, box, (r - 1) % n),
             ]
         )
         for work in works:
             work.wait()
         return box.item()
 
-    assert list(World(4).run(ring)) == [3.0, 0.0, 1.0, 2.0]
+    assert list(world(4).run(ring)) == [3.0, 0.0, 1.0, 2.0]
 
 
-def test_subgroups_work_side_by_side():
+def test_subgroups_work_side_by_side(world):
     def halves():
         groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-        x = values(dist.get_rank())
-        dist.all_reduce(x, group=groups[dist.get_rank() // 2])
+        x = values(rank())
+        dist.all_reduce(x, group=groups[rank() // 2])
         return x.item()
 
-    assert list(World(4).run(halves)) == [1.0, 1.0, 5.0, 5.0]
+    assert list(world(4).run(halves)) == [1.0, 1.0, 5.0, 5.0]
 
 
-def test_many_collectives_may_be_under_way_at_once():
+def test_many_collectives_may_be_under_way_at_once(world):
     def overlapped():
-        tensors = [values(dist.get_rank() + index) for index in range(50)]
+        tensors = [values(rank() + index) for index in range(50)]
         works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
         for work in reversed(works):
             work.wait()
         return torch.cat(tensors)
 
-    for result in World(4).run(overlapped):
+    for result in world(4).run(overlapped):
         torch.testing.assert_close(result, torch.tensor([6.0 + 4 * index for index in range(50)]))
 
 
-def test_a_future_can_be_chained():
+def test_a_future_can_be_chained(world):
     def chained():
         x = mine()
         future = dist.all_reduce(x, async_op=True).get_future()
         return future.then(lambda done: done.value()[0] / N).wait()
 
-    for result in World(N).run(chained):
+    for result in world(N).run(chained):
         torch.testing.assert_close(result, values(1, 10))
 
 
-def test_functional_collectives_and_device_meshes():
+def test_functional_collectives_and_device_meshes(world):
     def functional():
         import torch.distributed._functional_collectives as funcol
         from torch.distributed.device_mesh import init_device_mesh
 
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-        summed = funcol.all_reduce(values(dist.get_rank()), "sum", mesh["shard"].get_group())
+        summed = funcol.all_reduce(values(rank()), "sum", mesh["shard"].get_group())
         return summed.item(), mesh.get_coordinate()
 
-    assert list(World(4).run(functional)) == [(1.0, (0, 0)), (1.0, (0, 1)), (5.0, (1, 0)), (5.0, (1, 1))]
+    assert list(world(4).run(functional)) == [(1.0, (0, 0)), (1.0, (0, 1)), (5.0, (1, 0)), (5.0, (1, 1))]
 
 
-def test_a_callback_runs_as_its_rank():
+def test_a_callback_runs_as_its_rank(world):
     def program():
         seen, x = [], torch.ones(2)
         future = dist.all_reduce(x, async_op=True).get_future()
-        future.then(lambda _: seen.append((dist.get_rank(), torch.initial_seed()))).wait()
+        future.then(lambda _: seen.append((rank(), torch.initial_seed()))).wait()
         return seen
 
     def seeded():
-        torch.manual_seed(dist.get_rank())
+        torch.manual_seed(rank())
         return program()
 
-    assert list(World(N).run(seeded)) == [[(rank, rank)] for rank in range(N)]
+    assert list(world(N).run(seeded)) == [[(r, r)] for r in range(N)]
 
 
-def test_a_callback_may_make_a_collective_of_its_own_and_wait_for_it():
+def test_a_callback_may_make_a_collective_of_its_own_and_wait_for_it(world):
     def program():
         x = mine()
 
@@ -315,4 +314,25 @@ def test_a_callback_may_make_a_collective_of_its_own_and_wait_for_it():
 
         return dist.all_reduce(x, async_op=True).get_future().then(again).wait()
 
-    assert [result.tolist() for result in World(N).run(program)] == [[9, 90]] * N
+    assert [result.tolist() for result in world(N).run(program)] == [[9, 90]] * N
+
+
+def test_messages_subgroups_and_handles_again_with_the_same_names(world):
+    def program():
+        pair = dist.new_group([0, 2])
+        x = torch.tensor([float(rank())])
+        if rank() in (0, 2):
+            dist.all_reduce(x, group=pair)
+        received = torch.empty(1)
+        receive = dist.irecv(received, (rank() - 1) % 3)
+        dist.isend(x, (rank() + 1) % 3).wait()
+        receive.wait()
+        dist.all_reduce(x, async_op=True).wait()
+        gathered = [None] * 3
+        dist.all_gather_object(gathered, {"rank": rank()})
+        return x.item(), received.item(), gathered
+
+    for _ in range(2):
+        run = world(3).run(program)
+        assert [(x, received) for x, received, _ in run] == [(5, 2), (5, 2), (5, 1)]
+        assert run[1][2] == [{"rank": 0}, {"rank": 1}, {"rank": 2}]

@@ -1,0 +1,226 @@
+"""What a learner reads of an exception: its line, the lines of a cell, its traceback, and no frames of ours."""
+
+import linecache
+import pickle
+import time
+from contextlib import ExitStack, suppress
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.world.programs import failure, lines, rank
+
+
+def divide_by_zero():
+    return 1 / 0
+
+
+def test_the_traceback_has_the_lines_of_a_cell(world):
+    source = 'def program():\n    raise KeyError("in a cell")\n'
+    linecache.cache["<cell 5>"] = (len(source), None, source.splitlines(keepends=True), "<cell 5>")
+    cell: dict = {"__name__": "__main__"}
+    exec(compile(source, "<cell 5>", "exec"), cell)
+    error = failure(world(1), cell["program"])
+    assert '    raise KeyError("in a cell")' in error.traceback and "in program" in error.traceback
+    assert 'raise KeyError("in a cell")' in lines(error)[1]
+
+
+def test_the_error_can_be_pickled(world):
+    error = pickle.loads(pickle.dumps(failure(world(2), divide_by_zero)))
+    assert error.kind == "raised" and len(error.ranks) == 2 and "ZeroDivisionError" in error.traceback
+
+
+def test_ipython_shows_the_message_and_no_frames_of_ours(world):
+    rendered = "\n".join(failure(world(2), divide_by_zero)._render_traceback_())
+    assert rendered.startswith("RankError: both ranks raised ZeroDivisionError")
+    assert "course_lib" not in rendered and ".traceback" in rendered
+
+
+def test_ipython_shows_no_line_that_a_notebook_would_break(world):
+    def program():
+        raise ValueError(" ".join(["word"] * 60))
+
+    rendered = "\n".join(failure(world(2), program)._render_traceback_())
+    assert rendered.count("word") >= 60 and max(map(len, rendered.split("\n"))) <= 88
+
+
+def test_what_ranks_printed_before_the_failure_is_kept_and_shown_once(world, capsys):
+    def program():
+        print("so far")
+        raise ValueError
+
+    error = failure(world(2), program)
+    assert error.output == ("so far\n", "so far\n")
+    assert capsys.readouterr().out.count("[rank 1] so far") == 1
+
+
+def test_every_rank_that_returned_early_is_named(world):
+    def program():
+        if rank() in (0, 3):
+            dist.barrier()
+
+    headline = lines(failure(world(4), program))[0]
+    assert headline == "ranks 1, 2 returned without the barrier #1 that ranks 0, 3 wait in"
+
+
+def test_a_rank_that_has_returned_is_at_no_line(world):
+    def leave_early():
+        if rank() != 0:
+            dist.all_reduce(torch.ones(1))
+
+    for _ in range(5):  # the rank may still be cleaning up when its report is made
+        assert "\n  rank 0 returned\n" in str(failure(world(3), leave_early))
+
+
+def test_an_exception_in_a_hook_of_ddp(world):
+    def program():
+        net = DistributedDataParallel(torch.nn.Linear(4, 4))
+        if rank() == 1:
+            net.module.weight.register_hook(lambda gradient: 1 / 0)
+        net(torch.ones(2, 4)).sum().backward()
+
+    assert lines(failure(world(3), program))[0] == "rank 1 of 3 raised ZeroDivisionError: division by zero"
+
+
+def test_a_parameter_without_gradient_under_ddp(world):
+    class Half(torch.nn.ModuleDict):
+        def forward(self, x):
+            return self["used"](x)
+
+    def program():
+        net = DistributedDataParallel(Half({"used": torch.nn.Linear(2, 2), "unused": torch.nn.Linear(2, 2)}))
+        for _ in range(2):
+            net(torch.ones(1, 2)).sum().backward()
+
+    assert "Some parameters got no gradient on this rank" in str(failure(world(2), program))
+
+
+def test_a_wait_for_a_functional_collective_stops_there(world, tmp_path):
+    def program():
+        issued = tmp_path / "issued"
+        if rank() == 0:
+            while not issued.exists():
+                time.sleep(0.01)
+            time.sleep(0.3)  # the other rank comes to its wait
+            raise ValueError
+        parts = funcol.all_gather_single(torch.ones(2), 0, dist.group.WORLD)
+        issued.touch()
+        funcol.wait_tensor(parts)
+        (tmp_path / "went on").touch()
+
+    error = failure(world(2), program)
+    assert "\n  rank 1 waited in all_gather_single_coalesced #1 at test_exceptions.py line " in str(error)
+    assert not (tmp_path / "went on").exists()
+
+
+# -- an exception that led to a call which does not fit ----------------------------------------------------------
+
+
+def raises_before_an_except():
+    try:
+        dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
+    except ValueError:
+        dist.broadcast(torch.ones(2), src=0)
+
+
+def raises_in_a_with():
+    with ExitStack() as stack:
+        stack.callback(dist.barrier)
+        dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
+
+
+@pytest.mark.parametrize("program", [raises_before_an_except, raises_in_a_with])
+def test_an_exception_before_a_call_that_does_not_fit_is_named(local_world, program):
+    error = failure(local_world(3), program)
+    assert lines(error)[0].startswith("the ranks call different collectives at the same point: ranks 0, 2: all_reduce")
+    [told] = [line for line in lines(error) if line.startswith("  That call of rank 1 was made in an `except`, ")]
+    assert ", after ValueError: invalid literal for int() with base 10: 'one' at test_exceptions.py line " in told
+    assert told.endswith('(rank() - 1 or int("one")))')
+    assert "Next: look at that exception first: " in str(error) and "If that is meant: bring the calls " in str(error)
+
+
+def over():
+    with suppress(ValueError):
+        int("one")
+    dist.all_reduce(torch.ones(2 + rank()))
+
+
+def the_same_on_every_rank():
+    try:
+        int("one")
+    except ValueError:
+        dist.all_reduce(torch.ones(2 + rank()))
+
+
+def the_end_of_a_generator():
+    def batches():
+        try:
+            yield 1
+        finally:
+            dist.all_reduce(torch.ones(2 + rank()))
+
+    for _ in batches():
+        if rank() == 1:
+            break
+
+
+def the_same_with_another_text():
+    try:
+        raise ValueError(f"of rank {rank()}")
+    except ValueError:
+        dist.all_reduce(torch.ones(2 + rank()))
+
+
+def the_same_in_a_subgroup():
+    group = dist.new_group([0, 1])
+    try:
+        int("one")
+    except ValueError:
+        if rank() < 2:
+            dist.all_reduce(torch.ones(2 + rank()), group=group)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [over, the_same_on_every_rank, the_same_with_another_text, the_same_in_a_subgroup, the_end_of_a_generator],
+)
+def test_no_exception_is_blamed_that_led_no_rank_astray(local_world, program):
+    error = failure(local_world(4), program)
+    assert "That call" not in str(error) and "Next: give tensors of the same size on every rank" in str(error)
+
+
+class Silent(Exception):
+    """Whose own code must not be run."""
+
+    @property
+    def args(self):
+        raise AssertionError
+
+    def __str__(self):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("exception", "told"),
+    [
+        (lambda: Silent(torch.ones(2)), "Silent"),
+        (lambda: Silent("a text"), "Silent: a text"),
+        (lambda: RuntimeError(torch.ones(2)), "RuntimeError"),
+        (lambda: RuntimeError("\n  two\nlines"), "RuntimeError: two"),
+        (lambda: FileNotFoundError(2, "No such file", "x"), "FileNotFoundError: [Errno 2] No such file: 'x'"),
+        (lambda: KeyError("x"), "KeyError: 'x'"),
+        (lambda: SystemExit(3), "SystemExit: 3"),
+    ],
+)
+def test_an_exception_before_a_call_is_named_without_running_its_code(local_world, exception, told):
+    def program():
+        try:
+            if rank() == 1:
+                raise exception()
+        finally:
+            dist.all_reduce(torch.ones(2 + rank()))
+
+    assert f", after {told} at test_exceptions.py line " in str(failure(local_world(4), program))

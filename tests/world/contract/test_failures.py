@@ -1,0 +1,397 @@
+"""One message reports each kind of failure, the same on every backend, and the next run works.
+
+The docstring of a program is the whole message of its run. A line that begins with eight spaces continues the line
+before it.
+"""
+
+import inspect
+import re
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import RankError
+from tests.world.programs import failure, rank
+
+PROGRAMS = []
+
+
+def fails(kind, ranks=3):
+    """Enter a program, the kind of its failure, and on how many ranks it runs."""
+    return lambda program: PROGRAMS.append(pytest.param(program, kind, ranks, id=program.__name__)) or program
+
+
+def message(error: RankError) -> str:
+    """The message without the numbers of lines."""
+    return re.sub(r"line \d+", "line _", str(error)).replace(":  ", ": ")
+
+
+def expected(program) -> str:
+    return inspect.getdoc(program).replace("\n        ", " ").replace(":  ", ": ")
+
+
+@fails("raised")
+def raises():
+    """rank 2 of 3 raised ValueError: two is odd
+      rank 2 raised at test_failures.py line _, in raises:  raise ValueError("two is odd")
+      ranks 0, 1 waited in all_reduce #1 at test_failures.py line _, in raises:  dist.all_reduce(torch.ones(2))
+    Next: fix that line and run the cell again. The other ranks were stopped: they would have waited for it forever.
+    """
+    if rank() == 2:
+        raise ValueError("two is odd")
+    dist.all_reduce(torch.ones(2))
+
+
+@fails("raised")
+def raises_the_same_on_every_rank():
+    """all 3 ranks raised ValueError: the same
+      ranks 0, 1, 2 raised at test_failures.py line _, in raises_the_same_on_every_rank:  raise ValueError("the same")
+    Next: fix that line and run the cell again.
+    """
+    dist.barrier()
+    raise ValueError("the same")
+
+
+@fails("raised", ranks=2)
+def raises_differently_on_one_line():
+    """rank 0 of 2 raised ValueError: zero
+      rank 0 raised at test_failures.py line _, in raises_differently_on_one_line:  raise [ValueError("zero"),
+            KeyError("one")][rank()]
+      rank 1 raised KeyError: 'one' at test_failures.py line _, in raises_differently_on_one_line:  raise
+            [ValueError("zero"), KeyError("one")][rank()]
+    Next: fix that line and run the cell again.
+    """
+    raise [ValueError("zero"), KeyError("one")][rank()]
+
+
+@fails("raised")
+def raises_in_a_backward_hook():
+    """rank 1 of 3 raised RuntimeError: in the hook
+      rank 1 raised at test_failures.py line _, in hook:  raise RuntimeError("in the hook")
+      ranks 0, 2 waited in all_reduce #1 at test_failures.py line _, in hook:  dist.all_reduce(gradient)
+    Next: fix that line and run the cell again. The other ranks were stopped: they would have waited for it forever.
+    """
+    x = torch.ones(2, requires_grad=True)
+
+    def hook(gradient):
+        if rank() == 1:
+            raise RuntimeError("in the hook")
+        dist.all_reduce(gradient)
+
+    x.register_hook(hook)
+    x.sum().backward()
+
+
+@fails("raised")
+def raises_while_ddp_reduces_on_the_others():
+    """rank 0 of 3 raised ValueError: before backward
+      rank 0 raised at test_failures.py line _, in raises_while_ddp_reduces_on_the_others:  raise ValueError("before
+            backward")
+      ranks 1, 2 at test_failures.py line _, in raises_while_ddp_reduces_on_the_others:  loss.backward()
+    Next: fix that line and run the cell again.
+    """
+    net = DistributedDataParallel(torch.nn.Linear(4, 4))
+    loss = net(torch.ones(2, 4)).sum()
+    if rank() == 0:
+        raise ValueError("before backward")
+    loss.backward()
+
+
+@fails("raised", ranks=2)
+def raises_in_a_callback():
+    """rank 0 of 2 raised RuntimeError: Got the following error when running the callback: ZeroDivisionError: integer
+            division or modulo by zero
+      rank 0 raised at test_failures.py line _, in lambda:  done.then(lambda _: 1 // rank()).wait()
+      rank 1 returned
+    Next: fix that line and run the cell again.
+    """
+    done = dist.all_reduce(torch.ones(2), async_op=True).get_future()
+    done.then(lambda _: 1 // rank()).wait()
+
+
+@fails("raised", ranks=2)
+def brings_what_does_not_divide():
+    """both ranks raised ValueError: reduce_scatter_single: the input needs a length divisible by the 2 ranks, got 7
+            elements. Pad it to 8 first.
+      ranks 0, 1 raised at test_failures.py line _, in brings_what_does_not_divide:
+            dist.reduce_scatter_single(torch.empty(3), torch.ones(7))
+    Next: fix that line and run the cell again.
+    """
+    dist.reduce_scatter_single(torch.empty(3), torch.ones(7))
+
+
+@fails("raised", ranks=2)
+def makes_the_default_group_again():
+    """both ranks raised ValueError: trying to initialize the default process group twice!
+      ranks 0, 1 raised at test_failures.py line _, in makes_the_default_group_again:  dist.init_process_group("gloo",
+            rank=0, world_size=1)
+    Next: World.run has made the default group before your function starts. Leave out init_process_group (and
+            destroy_process_group).
+    """
+    dist.init_process_group("gloo", rank=0, world_size=1)
+
+
+@fails("exited")
+def exits():
+    """rank 1 of 3 left through sys.exit(3), and its peers would be left without it
+      rank 1 raised at test_failures.py line _, in exits:  sys.exit(3)
+      ranks 0, 2 waited in barrier #1 at test_failures.py line _, in exits:  dist.barrier()
+    Next: use `return` to end a rank's work, on every rank at the same point.
+    """
+    if rank() == 1:
+        sys.exit(3)
+    dist.barrier()
+
+
+@fails("absent")
+def returns_early():
+    """rank 2 returned without the all_reduce #2 that ranks 0, 1 wait in
+      rank 2 returned
+      ranks 0, 1 waited in all_reduce #2 at test_failures.py line _, in returns_early:  dist.all_reduce(torch.ones(2))
+    Next: every rank of the group must call all_reduce: look for an `if` or a `return` that keeps rank 2 from it.
+    """
+    dist.all_reduce(torch.ones(2))
+    if rank() == 2:
+        return
+    dist.all_reduce(torch.ones(2))
+
+
+@fails("absent")
+def skips_a_call():
+    """rank 1 returned without the all_reduce #2 that ranks 0, 2 wait in
+      rank 1 returned
+      ranks 0, 2 waited in all_reduce #2 at test_failures.py line _, in skips_a_call:  dist.all_reduce(x)
+      Before that, all_reduce #1 brought calls from different lines together: ranks 0, 2 test_failures.py line _, in
+            skips_a_call:  dist.all_reduce(x); rank 1 test_failures.py line _, in skips_a_call:  dist.all_reduce(x). If
+            these do not belong together, a rank skipped a call there.
+    Next: every rank of the group must call all_reduce: look for an `if` or a `return` that keeps rank 1 from it.
+    """
+    x = torch.ones(2)
+    if rank() != 1:
+        dist.all_reduce(x)
+    dist.all_reduce(x)
+
+
+@fails("absent")
+def never_joins_an_asynchronous_call():
+    """rank 2 returned without the all_reduce #1 that ranks 0, 1 wait in
+      rank 2 returned
+      ranks 0, 1 waited in all_reduce #1 at test_failures.py line _, in never_joins_an_asynchronous_call:
+            dist.all_reduce(torch.ones(1), async_op=True).wait()
+    Next: every rank of the group must call all_reduce: look for an `if` or a `return` that keeps rank 2 from it.
+    """
+    if rank() < 2:
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
+
+
+@fails("absent")
+def does_not_make_its_group():
+    """rank 2 returned without the new_group([0, 1, 2]) that ranks 0, 1 wait in
+      rank 2 returned
+      ranks 0, 1 waited in new_group([0, 1, 2]) at test_failures.py line _, in does_not_make_its_group:
+            dist.new_group([0, 1, 2])
+    Next: every rank of the group must call new_group: look for an `if` or a `return` that keeps rank 2 from it.
+    """
+    if rank() != 2:
+        dist.new_group([0, 1, 2])
+
+
+@fails("absent", ranks=2)
+def never_receives():
+    """rank 1 returned without the recv that matches the send to rank 1 of rank 0
+      rank 1 returned
+      rank 0 waited in send to rank 1 at test_failures.py line _, in never_receives:  dist.send(torch.ones(1), 1)
+    Next: give every send its recv: rank 1 has to call recv with the other rank, or the send has to go.
+    """
+    if rank() == 0:
+        dist.send(torch.ones(1), 1)
+
+
+@fails("mismatch")
+def calls_something_different():
+    """the ranks call different collectives at the same point: ranks 0, 1: all_reduce #1; rank 2: broadcast #1
+      ranks 0, 1 called all_reduce #1 at test_failures.py line _, in calls_something_different:  dist.all_reduce(x)
+      rank 2 called broadcast #1 at test_failures.py line _, in calls_something_different:  dist.broadcast(x, 0)
+    Next: bring the calls into the same order on every rank.
+    """
+    x = torch.ones(2)
+    if rank() == 2:
+        dist.broadcast(x, 0)
+    else:
+        dist.all_reduce(x)
+
+
+@fails("mismatch")
+def brings_one_element_more():
+    """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
+      ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more:
+            dist.all_reduce(torch.ones(4 + rank() // 2))
+    Next: give tensors of the same size on every rank; pad the shorter ones if need be.
+    """
+    dist.all_reduce(torch.ones(4 + rank() // 2))
+
+
+@fails("mismatch")
+def brings_one_element_more_in_the_background():
+    """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
+      ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more_in_the_background:
+            dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).wait()
+    Next: give tensors of the same size on every rank; pad the shorter ones if need be.
+    """
+    dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).wait()
+
+
+@fails("mismatch")
+def waits_in_native_code_for_calls_that_do_not_fit():
+    """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
+      ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in waits_in_native_code_for_calls_that_do_not_fit:
+            dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).get_future().wait()
+    Next: give tensors of the same size on every rank; pad the shorter ones if need be.
+    """
+    dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).get_future().wait()
+
+
+@fails("mismatch", ranks=2)
+def expects_a_longer_message():
+    """the ranks disagree about the number of elements of the message: rank 0: send float32 [2]; rank 1: recv float32
+            [3]
+      rank 0 called send to rank 1 at test_failures.py line _, in expects_a_longer_message:  dist.send(torch.ones(2), 1)
+      rank 1 called recv from rank 0 at test_failures.py line _, in expects_a_longer_message:  dist.recv(torch.empty(3),
+            0)
+    Next: give tensors of the same size on every rank; pad the shorter ones if need be.
+    """
+    if rank() == 0:
+        dist.send(torch.ones(2), 1)
+    else:
+        dist.recv(torch.empty(3), 0)
+
+
+@fails("mismatch")
+def differs_after_an_exception():
+    """the ranks call different collectives at the same point: ranks 0, 2: all_reduce #1; rank 1: barrier #1
+      ranks 0, 2 called all_reduce #1 at test_failures.py line _, in differs_after_an_exception:
+            dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
+      rank 1 called barrier #1 at test_failures.py line _, in differs_after_an_exception:  dist.barrier()
+      That call of rank 1 was made in an `except`, a `finally` or a `with`, after ValueError: invalid literal for int()
+            with base 10: 'one' at test_failures.py line _, in differs_after_an_exception:
+            dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
+    Next: look at that exception first: a rank that raises takes another way than its peers. If that is meant: bring the
+            calls into the same order on every rank.
+    """
+    try:
+        dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
+    finally:
+        dist.barrier()
+
+
+@fails("mismatch")
+def brings_a_different_dtype():
+    """the ranks disagree about the dtype in all_reduce #1: ranks 0, 2: float32 [2]; rank 1: int32 [2]
+      ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in brings_a_different_dtype:
+            dist.all_reduce(torch.ones(2, dtype=torch.int32 if rank() == 1 else torch.float32))
+    Next: convert the tensors to one dtype before the call, on every rank.
+    """
+    dist.all_reduce(torch.ones(2, dtype=torch.int32 if rank() == 1 else torch.float32))
+
+
+@fails("mismatch")
+def names_a_different_root():
+    """the ranks disagree about the root in broadcast #1: ranks 0, 1: root 0; rank 2: root 1
+      ranks 0, 1, 2 called broadcast #1 at test_failures.py line _, in names_a_different_root:
+            dist.broadcast(torch.ones(2), src=rank() // 2)
+    Next: src and dst must be the same number on every rank; only the rank with that number holds the source.
+    """
+    dist.broadcast(torch.ones(2), src=rank() // 2)
+
+
+@fails("not_in_group")
+def uses_a_group_of_others():
+    """rank 2 of 3 called all_reduce on a group that it does not belong to
+      rank 2 called all_reduce on a group of others at test_failures.py line _, in uses_a_group_of_others:
+            dist.all_reduce(torch.ones(2), group=group)
+      ranks 0, 1 returned
+    Next: call all_reduce only on the members: `if dist.get_rank() in ranks:`. (torch alone would skip the call without
+            a word of what is wrong.)
+    """
+    group = dist.new_group([0, 1])
+    if rank() == 2:
+        dist.all_reduce(torch.ones(2), group=group)
+
+
+@fails("deadlock")
+def sends_first():
+    """deadlock: all 3 ranks wait for each other
+      rank 0 waited in send to rank 1 at test_failures.py line _, in sends_first:  dist.send(torch.ones(2), (rank() + 1)
+            % n)
+      rank 1 waited in send to rank 2 at test_failures.py line _, in sends_first:  dist.send(torch.ones(2), (rank() + 1)
+            % n)
+      rank 2 waited in send to rank 0 at test_failures.py line _, in sends_first:  dist.send(torch.ones(2), (rank() + 1)
+            % n)
+    Next: let some ranks recv first (for example the even ones), or use isend and wait for it afterwards.
+    """
+    n = dist.get_world_size()
+    dist.send(torch.ones(2), (rank() + 1) % n)
+    dist.recv(torch.empty(2), (rank() - 1) % n)
+
+
+@fails("deadlock", ranks=2)
+def receives_first():
+    """deadlock: both ranks wait for each other
+      rank 0 waited in recv from rank 1 at test_failures.py line _, in receives_first:  dist.recv(torch.empty(2), 1 -
+            rank())
+      rank 1 waited in recv from rank 0 at test_failures.py line _, in receives_first:  dist.recv(torch.empty(2), 1 -
+            rank())
+    Next: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards.
+    """
+    dist.recv(torch.empty(2), 1 - rank())
+
+
+@fails("deadlock", ranks=2)
+def receives_from_anyone():
+    """deadlock: both ranks wait for each other
+      ranks 0, 1 waited in recv from any rank at test_failures.py line _, in receives_from_anyone:
+            dist.recv(torch.empty(2))
+    Next: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards.
+    """
+    dist.recv(torch.empty(2))
+
+
+@fails("deadlock")
+def waits_while_another_computes():
+    """deadlock: ranks 0, 1 wait for each other
+      rank 0 waited in recv from rank 1 at test_failures.py line _, in waits_while_another_computes:
+            dist.recv(torch.empty(1), 1 - rank())
+      rank 1 waited in recv from rank 0 at test_failures.py line _, in waits_while_another_computes:
+            dist.recv(torch.empty(1), 1 - rank())
+      rank 2 at test_failures.py line _, in waits_while_another_computes:  torch.ones(100).sum()
+    Next: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards.
+    """
+    if rank() < 2:
+        dist.recv(torch.empty(1), 1 - rank())
+    while True:
+        torch.ones(100).sum()
+
+
+@fails("deadlock", ranks=2)
+def uses_groups_in_another_order():
+    """deadlock: both ranks wait for each other
+      rank 0 waited in barrier #1 in group [0, 1] at test_failures.py line _, in uses_groups_in_another_order:
+            dist.barrier(pair)
+      rank 1 waited in barrier #1 at test_failures.py line _, in uses_groups_in_another_order:  dist.barrier()
+    Next: find an order of calls in which each rank's next partner is ready for it.
+    """
+    pair = dist.new_group([0, 1])
+    if rank() == 0:
+        dist.barrier(pair)
+    dist.barrier()
+    if rank() == 1:
+        dist.barrier(pair)
+
+
+@pytest.mark.parametrize(("program", "kind", "ranks"), PROGRAMS)
+def test_the_whole_message(world, program, kind, ranks):
+    error = failure(world(ranks, timeout=30), program)
+    assert (error.kind, message(error)) == (kind, expected(program))

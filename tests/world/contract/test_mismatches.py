@@ -1,0 +1,116 @@
+"""Calls that do not fit together, or that cannot be right, are refused with their values before gloo sees them."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.world.programs import failure, lines, rank
+
+
+def disagree_about_sparsity():
+    dist.all_reduce(torch.ones(2, 2) if rank() else torch.ones(2, 2).to_sparse())
+
+
+def split_unevenly():
+    mine = [2, 1, 1, 1] if rank() == 1 else [1] * 4
+    dist.all_to_all_single(torch.empty(4), torch.ones(sum(mine)), [1] * 4, mine)
+
+
+def reduce_scatter_more():
+    more = 1 + rank() // 3
+    dist.reduce_scatter_single(torch.empty(more), torch.ones(4 * more))
+
+
+def all_gather_more():
+    more = 1 + rank() // 3
+    dist.all_gather_single(torch.empty(4 * more), torch.ones(more))
+
+
+@pytest.mark.parametrize(
+    ("program", "headline"),
+    [
+        (
+            lambda: dist.all_reduce(torch.ones(4 + rank() % 2)),
+            "number of elements in all_reduce #1: ranks 0, 2: float32 [4]; ranks 1, 3: float32 [5]",
+        ),
+        (
+            lambda: dist.all_reduce(torch.ones(2, 3) if rank() else torch.ones(3, 2)),
+            "shape in all_reduce #1: rank 0: float32 [3, 2]; ranks 1, 2, 3: float32 [2, 3]",
+        ),
+        (
+            lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if rank() == 0 else dist.ReduceOp.SUM),
+            "reduction in all_reduce #1: rank 0: max; ranks 1, 2, 3: sum",
+        ),
+        (disagree_about_sparsity, "layout in all_reduce #1: rank 0: sparse_coo; ranks 1, 2, 3: strided"),
+        (
+            reduce_scatter_more,
+            "number of elements in reduce_scatter_single #1: ranks 0, 1, 2: float32 [4]; rank 3: float32 [8]",
+        ),
+        (
+            all_gather_more,
+            "number of elements in all_gather_single #1: ranks 0, 1, 2: float32 [1]; rank 3: float32 [2]",
+        ),
+        (
+            lambda: dist.all_to_all_single(torch.empty(4), torch.ones(4), None, [2, 0, 1, 1] if rank() == 0 else None),
+            "split sizes in all_to_all_single #1",
+        ),
+        (split_unevenly, "rank 1 sends 2 to rank 0, which expects 1; rank"),
+    ],
+)
+def test_calls_that_do_not_fit(local_world, program, headline):
+    error = failure(local_world(4), program)
+    assert error.kind == "mismatch" and headline in lines(error)[0], lines(error)[0]
+
+
+def broadcast_from_outside():
+    group = dist.new_group([2, 3])
+    if rank() >= 2:
+        dist.broadcast(torch.ones(1), src=0, group=group)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (
+            lambda: dist.reduce_scatter_single(torch.empty(3), torch.ones(10)),
+            "reduce_scatter_single: the input needs a length divisible by the 4 ranks, got 10 elements. Pad it to 12",
+        ),
+        (
+            lambda: dist.all_gather_single(torch.empty(9), torch.ones(2)),
+            "all_gather_single: float32 [9] is not 4 times float32 [2]",
+        ),
+        (
+            lambda: dist.all_gather([torch.empty(3)] * 4, torch.ones(2)),
+            "all_gather: tensor 0 of the list is float32 [3], and the single tensor is float32 [2]",
+        ),
+        (
+            lambda: dist.scatter(torch.empty(2), [torch.ones(2)] * 3 if rank() == 0 else None, 0),
+            "scatter: the list needs one tensor for each of the 4 ranks, got 3",
+        ),
+        (
+            lambda: dist.all_to_all_single(torch.empty(4), torch.ones(5)),
+            "all_to_all_single: the 5 rows of the input do not divide by 4 ranks",
+        ),
+        (
+            lambda: dist.all_to_all_single(torch.empty(4), torch.ones(4), None, [1, 1, 1, 2]),
+            "must hold one number for each of the 4 ranks, and add up to the 4 rows of the input",
+        ),
+        (lambda: dist.all_reduce(torch.ones(4, device="meta")), "all_reduce: the tensor is on device meta"),
+        (
+            lambda: dist.broadcast(torch.ones(2), src=7),
+            "ValueError: broadcast: there is no rank 7 in this group of 4. src and dst are global ranks",
+        ),
+        (
+            lambda: dist.all_reduce(torch.ones(2, dtype=torch.complex128), op=dist.ReduceOp.BAND),
+            "all 4 ranks raised ",
+        ),
+    ],
+)
+def test_arguments_that_cannot_be_right(local_world, program, message):
+    error = failure(local_world(4), program)
+    assert error.kind in ("raised", "refused") and message in lines(error)[0], error
+
+
+def test_a_source_outside_the_subgroup(local_world):
+    error = failure(local_world(4), broadcast_from_outside)
+    assert "src and dst are global ranks, and must belong to the group that you pass" in str(error)

@@ -1,0 +1,126 @@
+"""An interrupt and the time limit end every rank, and say where each was; the next run works."""
+
+import importlib
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.world.programs import failure, lines, rank, slow_package
+
+
+def works(world) -> bool:
+    return list(world.run(dist.get_rank)) == list(range(world.world_size))
+
+
+def loop_on_rank_0():
+    if rank() == 0:
+        while True:
+            pass
+    dist.barrier()
+
+
+def test_an_interrupt_stops_every_rank(world, interrupt):
+    three = world(3, timeout=30)
+    interrupted = interrupt(three, loop_on_rank_0)
+    told = str(interrupted).splitlines()
+    assert told[0] == "the run was interrupted"
+    assert told[1].startswith("  rank 0 at test_stopping.py line ")
+    assert told[2].startswith("  ranks 1, 2 waited in barrier #1 at test_stopping.py line ")
+    assert "\n".join(interrupted._render_traceback_()).startswith("KeyboardInterrupt: the run was interrupted")
+    assert works(three)
+
+
+@pytest.mark.slow
+def test_a_loop_without_end(world):
+    def program():
+        if rank() == 1:
+            while True:
+                torch.ones(2).sum()
+        dist.barrier()
+
+    error = failure(world(3, timeout=0.7), program)
+    assert (error.kind, error.rank) == ("timeout", 1)
+    assert lines(error)[0] == "the run was stopped after its time limit of 0.7 s: rank 1 had not finished"
+    assert "\n  ranks 0, 2 waited in barrier #1 at test_stopping.py line " in str(error)
+    assert "\n  rank 1 at test_stopping.py line " in str(error)
+    assert "\nNext: look for a loop that never ends on rank 1; " in str(error)
+    assert "Note: " not in str(error)
+
+
+@pytest.mark.slow
+def test_a_rank_that_sleeps_too_long(world):
+    error = failure(world(2, timeout=0.7), lambda: time.sleep(1000 if rank() == 1 else 0))
+    assert lines(error)[0] == "the run was stopped after its time limit of 0.7 s: rank 1 had not finished"
+
+
+@pytest.mark.slow
+def test_a_loop_that_catches_everything(world):
+    def program():
+        while True:
+            try:
+                time.sleep(0.01)
+            except BaseException:
+                continue
+
+    assert failure(world(2, timeout=0.7), program).kind == "timeout"
+
+
+@pytest.mark.slow
+def test_a_result_that_is_handed_over_survives_the_failure_of_a_peer(world):
+    def program():
+        if rank() == 1:
+            time.sleep(1)
+            raise ValueError
+        return torch.zeros(25_000_000)
+
+    assert "new process" not in str(failure(world(2), program))
+
+
+def test_a_stop_that_comes_in_a_finalizer_is_not_printed(world):
+    class Slow:
+        def __del__(self):
+            end = time.monotonic() + 0.4
+            while time.monotonic() < end:
+                pass
+
+    def program():
+        Slow()
+        while True:
+            pass
+
+    error = failure(world(1, timeout=0.2), program)
+    assert (error.kind, error.output) == ("timeout", ("",))
+
+
+def test_a_stop_that_ends_a_generator_is_not_printed(world):
+    def generator():
+        try:
+            yield
+        finally:
+            dist.barrier()
+
+    def program():
+        if rank() == 0:
+            next(generator())
+
+    assert failure(world(2), program).output == ("", "")
+
+
+def test_a_module_whose_import_was_stopped_can_be_imported_in_the_next_run(local_world, tmp_path, monkeypatch):
+    begun = slow_package(tmp_path / f"slow_{tmp_path.name}", seconds=1)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def value():
+        return importlib.import_module(begun.parent.name).part.VALUE
+
+    def program():
+        if rank() == 0:
+            return value()
+        while not begun.exists():
+            time.sleep(0.01)
+        raise ValueError
+
+    assert failure(local_world(2), program).kind == "raised"
+    assert list(local_world(2).run(value)) == [3, 3]

@@ -1,0 +1,76 @@
+"""What only simulated ranks do, which are threads of the kernel."""
+
+import _thread
+import importlib
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import RankError, World
+from course_lib.world.simulated.rank import Rank
+from tests.world.programs import failure, lines, rank, slow_package, total
+
+
+def test_there_can_be_64_ranks():
+    assert list(World(64).run(total)) == [64.0] * 64
+
+
+def test_locks_are_shared_between_threads():
+    lock = threading.Lock()
+
+    def hold():
+        with lock:
+            return rank()
+
+    assert list(World(2).run(hold)) == [0, 1]
+
+
+def test_ranks_share_the_cores_and_give_them_back() -> None:
+    def threads_elsewhere() -> int:
+        with ThreadPoolExecutor() as pool:
+            return pool.submit(torch.get_num_threads).result()
+
+    before = torch.get_num_threads(), threads_elsewhere()
+    assert list(World(3).run(torch.get_num_threads)) == [max(1, before[0] // 3)] * 3
+    assert (torch.get_num_threads(), threads_elsewhere()) == before
+
+
+def test_a_collective_on_a_thread_of_its_own():
+    def program():
+        with ThreadPoolExecutor() as pool:
+            pool.submit(dist.barrier).result()
+
+    assert "not from a thread of your own" in lines(failure(World(4), program))[-1]
+
+
+def test_an_interrupt_while_the_ranks_are_being_started_stops_those_that_are(monkeypatch):
+    start = Rank.start
+
+    def interrupted(rank):
+        if rank.rank == 1:
+            _thread.interrupt_main()
+        start(rank)
+
+    world = World(3, timeout=20)
+    with monkeypatch.context() as patch:
+        patch.setattr(Rank, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt, match="the run was interrupted"):
+            world.run(lambda: time.sleep(0.5))
+    assert list(world.run(total)) == [3.0] * 3
+
+
+def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(tmp_path, monkeypatch):
+    slow_package(tmp_path / "slow_in_a_thread", seconds=0.5)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program():
+        return importlib.import_module("slow_in_a_thread").part.VALUE
+
+    with pytest.raises(RankError) as caught:
+        World(2, timeout=0.2).run(program)
+    assert caught.value.kind == "timeout" and "could not be interrupted" not in str(caught.value)
+    assert list(World(2).run(program)) == [3, 3]
