@@ -1,0 +1,33 @@
+"""Ordinary programs, as in torch's tutorials: each asserts its own numbers, measured and not measured."""
+
+import pytest
+
+from course_lib import World
+from tests.world.contract.tutorials import communication, data_parallel, sharding, tensors  # noqa: F401
+from tests.world.contract.tutorials.common import EVERYWHERE, PROGRAMS, N
+
+WEAK = "swap_tensors refuses a tensor with weak references, and the meter keeps one to each parameter"
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*returned a view tensor"),
+    pytest.mark.parametrize("measure", [True, False], ids=["measured", "unmeasured"]),
+]
+
+
+def run(world, name, folder) -> None:
+    program = PROGRAMS[name]
+    arguments = [str(folder)] if program.__code__.co_argcount else []
+    run = world.run(program, *arguments)
+    assert list(run) == [None] * N and all(run.calls)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_on_simulated_ranks(name, measure, tmp_path, request):
+    if name == "fsdp_on_the_meta_device" and measure:
+        request.applymarker(pytest.mark.xfail(strict=True, reason=WEAK))
+    run(World(N, backend="simulated", measure=measure), name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_on_every_backend(world, name, measure, tmp_path):
+    run(world(N, measure=measure), name, tmp_path)
