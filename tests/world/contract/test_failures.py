@@ -19,9 +19,9 @@ from tests.world.programs import failure, rank
 PROGRAMS = []
 
 
-def fails(kind, ranks=3):
-    """Enter a program, the kind of its failure, and on how many ranks it runs."""
-    return lambda program: PROGRAMS.append(pytest.param(program, kind, ranks, id=program.__name__)) or program
+def fails(kind, rank=None, ranks=3):
+    """Enter a program, the kind of its failure, the rank to look at first if it is certain, and how many ranks run."""
+    return lambda program: PROGRAMS.append(pytest.param(program, kind, rank, ranks, id=program.__name__)) or program
 
 
 def message(error: RankError) -> str:
@@ -33,7 +33,7 @@ def expected(program) -> str:
     return inspect.getdoc(program).replace("\n        ", " ").replace(":  ", ": ")
 
 
-@fails("raised")
+@fails("raised", rank=2)
 def raises():
     """rank 2 of 3 raised ValueError: two is odd
       rank 2 raised at test_failures.py line _, in raises:  raise ValueError("two is odd")
@@ -67,7 +67,7 @@ def raises_differently_on_one_line():
     raise [ValueError("zero"), KeyError("one")][rank()]
 
 
-@fails("raised")
+@fails("raised", rank=1)
 def raises_in_a_backward_hook():
     """rank 1 of 3 raised RuntimeError: in the hook
       rank 1 raised at test_failures.py line _, in hook:  raise RuntimeError("in the hook")
@@ -85,7 +85,7 @@ def raises_in_a_backward_hook():
     x.sum().backward()
 
 
-@fails("raised")
+@fails("raised", rank=0)
 def raises_while_ddp_reduces_on_the_others():
     """rank 0 of 3 raised ValueError: before backward
       rank 0 raised at test_failures.py line _, in raises_while_ddp_reduces_on_the_others:  raise ValueError("before
@@ -100,7 +100,7 @@ def raises_while_ddp_reduces_on_the_others():
     loss.backward()
 
 
-@fails("raised", ranks=2)
+@fails("raised", rank=0, ranks=2)
 def raises_in_a_callback():
     """rank 0 of 2 raised RuntimeError: Got the following error when running the callback: ZeroDivisionError: integer
             division or modulo by zero
@@ -134,7 +134,7 @@ def makes_the_default_group_again():
     dist.init_process_group("gloo", rank=0, world_size=1)
 
 
-@fails("exited")
+@fails("exited", rank=1)
 def exits():
     """rank 1 of 3 left through sys.exit(3), and its peers would be left without it
       rank 1 raised at test_failures.py line _, in exits:  sys.exit(3)
@@ -146,7 +146,19 @@ def exits():
     dist.barrier()
 
 
-@fails("absent")
+@fails("exited", rank=1)
+def exits_without_a_status():
+    """rank 1 of 3 left through sys.exit(0), and its peers would be left without it
+      rank 1 raised at test_failures.py line _, in exits_without_a_status:  sys.exit()
+      ranks 0, 2 waited in barrier #1 at test_failures.py line _, in exits_without_a_status:  dist.barrier()
+    Next: use `return` to end a rank's work, on every rank at the same point.
+    """
+    if rank() == 1:
+        sys.exit()
+    dist.barrier()
+
+
+@fails("absent", rank=2)
 def returns_early():
     """rank 2 returned without the all_reduce #2 that ranks 0, 1 wait in
       rank 2 returned
@@ -159,7 +171,7 @@ def returns_early():
     dist.all_reduce(torch.ones(2))
 
 
-@fails("absent")
+@fails("absent", rank=1)
 def skips_a_call():
     """rank 1 returned without the all_reduce #2 that ranks 0, 2 wait in
       rank 1 returned
@@ -175,7 +187,7 @@ def skips_a_call():
     dist.all_reduce(x)
 
 
-@fails("absent")
+@fails("absent", rank=2)
 def never_joins_an_asynchronous_call():
     """rank 2 returned without the all_reduce #1 that ranks 0, 1 wait in
       rank 2 returned
@@ -187,7 +199,7 @@ def never_joins_an_asynchronous_call():
         dist.all_reduce(torch.ones(1), async_op=True).wait()
 
 
-@fails("absent")
+@fails("absent", rank=2)
 def does_not_make_its_group():
     """rank 2 returned without the new_group([0, 1, 2]) that ranks 0, 1 wait in
       rank 2 returned
@@ -199,7 +211,7 @@ def does_not_make_its_group():
         dist.new_group([0, 1, 2])
 
 
-@fails("absent", ranks=2)
+@fails("absent", rank=1, ranks=2)
 def never_receives():
     """rank 1 returned without the recv that matches the send to rank 1 of rank 0
       rank 1 returned
@@ -307,7 +319,7 @@ def names_a_different_root():
     dist.broadcast(torch.ones(2), src=rank() // 2)
 
 
-@fails("not_in_group")
+@fails("not_in_group", rank=2)
 def uses_a_group_of_others():
     """rank 2 of 3 called all_reduce on a group that it does not belong to
       rank 2 called all_reduce on a group of others at test_failures.py line _, in uses_a_group_of_others:
@@ -391,7 +403,8 @@ def uses_groups_in_another_order():
         dist.barrier(pair)
 
 
-@pytest.mark.parametrize(("program", "kind", "ranks"), PROGRAMS)
-def test_the_whole_message(world, program, kind, ranks):
+@pytest.mark.parametrize(("program", "kind", "first", "ranks"), PROGRAMS)
+def test_the_whole_message(world, program, kind, first, ranks):
     error = failure(world(ranks, timeout=30), program)
     assert (error.kind, message(error)) == (kind, expected(program))
+    assert first in (None, error.rank)
