@@ -73,18 +73,21 @@ def interrupt(tmp_path):
 
         def when_begun():
             while len(list(tmp_path.iterdir())) < world.world_size:
-                time.sleep(0.01)
+                if over.wait(0.01):
+                    return
             time.sleep(0.2)  # ranks come to where they wait
             signal.raise_signal(signal.SIGINT)
 
         world.run(imported, fn.__module__)
-        thread = threading.Thread(target=when_begun)
+        over, thread, started = threading.Event(), threading.Thread(target=when_begun), time.monotonic()
         thread.start()
-        started = time.monotonic()
-        with pytest.raises(KeyboardInterrupt, match="the run was interrupted") as caught:
-            world.run(program)
+        try:
+            with pytest.raises(KeyboardInterrupt, match="the run was interrupted") as caught:
+                world.run(program)
+        finally:
+            over.set()
+            thread.join()
         assert time.monotonic() - started < world.timeout / 2
-        thread.join()
         return caught.value
 
     return interrupt
