@@ -120,6 +120,12 @@ class Ledger:
         block = self._live.get(id(storage))
         return block if block is not None and block() is storage else None
 
+    def forget(self, tensor: Tensor) -> None:
+        """Drop all weak references to `tensor`."""
+        for block in (*self._live.values(), *self._events):
+            if block.tensor is not None and block.tensor() is tensor:
+                block.tensor = None
+
     def enter(self, storage: torch.UntypedStorage, nbytes: int, tensor: Tensor | None, operator: str) -> Block:
         """Record a new storage of `nbytes`, or a new size of a storage."""
         block = Block(storage, self._gone)

@@ -119,6 +119,10 @@ class MemoryMeter:
         if isinstance(one, Parameter):
             self._assign(one, "parameters")
 
+    def forget(self, tensor: Tensor) -> None:
+        self._owners.forget(tensor)
+        self.ledger.forget(tensor)
+
     def stepped(self, optimizer: Optimizer) -> None:
         for param in (param for group in optimizer.param_groups for param in group["params"]):
             if (grad := gradient(param)) is not None:

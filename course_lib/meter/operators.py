@@ -66,6 +66,9 @@ class Watcher(Protocol):
     def found(self, one: nn.Module | Optimizer | Tensor) -> None:
         """A module, an optimizer or a parameter was made."""
 
+    def forget(self, tensor: Tensor) -> None:
+        """Drop all weak references to `tensor`."""
+
     def stepped(self, optimizer: Optimizer) -> None:
         """`optimizer.step()` has returned: its state exists, and the gradients still do."""
 

@@ -31,6 +31,9 @@ class _Living(Generic[_Object]):
     def add(self, one: _Object) -> None:
         self._refs[id(one)] = weakref.ref(one)
 
+    def discard(self, one: _Object) -> None:
+        self._refs.pop(id(one), None)
+
     def __iter__(self) -> Iterator[_Object]:
         self._refs = {key: ref for key, ref in self._refs.items() if ref() is not None}
         for ref in self._refs.values():
@@ -55,6 +58,10 @@ class Owners:
             self._optimizers.add(one)
         else:
             self._parameters.add(one)
+
+    def forget(self, tensor: Tensor) -> None:
+        """Drop the weak reference to a parameter."""
+        self._parameters.discard(tensor)
 
     def lasting(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor of persistent state with its category. A storage belongs to the first that yields it."""
@@ -92,6 +99,7 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
         yield owner, "__setstate__", _reporting_self(owner.__setstate__)
     yield Parameter, "__new__", _reporting_result(Parameter.__new__)
     yield torch.UntypedStorage, "resize_", _reporting_size(torch.UntypedStorage.resize_)
+    yield torch.utils, "swap_tensors", _without_references(torch.utils.swap_tensors)
     yield Tensor, "_make_subclass", _unwatched(Tensor._make_subclass)
     yield saved_tensors_hooks, "__init__", _with_pack_hook_watched(saved_tensors_hooks.__init__)
     # Inside grad, jvp and vmap of torch.func, tensors are wrappers without memory. Some of them cannot be passed to
@@ -131,6 +139,21 @@ def _reporting_size(resize: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return resize_
+
+
+def _without_references(swap: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor, Tensor], None]:
+    """Wrap `swap_tensors`, which refuses tensors that have weak references."""
+
+    def swap_tensors(t1: Tensor, t2: Tensor) -> None:
+        if (watcher := current()) is None:
+            return swap(t1, t2)
+        watcher.forget(t1)
+        watcher.forget(t2)
+        swap(t1, t2)
+        for param in (one for one in (t1, t2) if isinstance(one, Parameter)):
+            watcher.found(param)
+
+    return swap_tensors
 
 
 def _unwatched(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,6 @@ from course_lib import World
 from tests.world.contract.tutorials import communication, data_parallel, sharding, tensors  # noqa: F401
 from tests.world.contract.tutorials.common import EVERYWHERE, PROGRAMS, N
 
-WEAK = "swap_tensors refuses a tensor with weak references, and the meter keeps one to each parameter"
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*returned a view tensor"),
     pytest.mark.parametrize("measure", [True, False], ids=["measured", "unmeasured"]),
@@ -21,9 +20,7 @@ def run(world, name, folder) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_on_simulated_ranks(name, measure, tmp_path, request):
-    if name == "fsdp_on_the_meta_device" and measure:
-        request.applymarker(pytest.mark.xfail(strict=True, reason=WEAK))
+def test_on_simulated_ranks(name, measure, tmp_path):
     run(World(N, backend="simulated", measure=measure), name, tmp_path)
 
 
