@@ -109,9 +109,9 @@ def _nccl(choice: Choice) -> Backend:
 
 def _pool(choice: Choice) -> Pool:
     if choice.cluster is not None:
-        from .cluster.backend import clusters
+        from .cluster.backend import pool_of
 
-        return clusters.pool(choice.cluster)
+        return pool_of(choice.cluster)
     if not hasattr(os, "fork"):
         raise CourseError(
             f"World(backend='processes'): {sys.platform} cannot fork processes, as Linux and macOS do. "

@@ -1,15 +1,15 @@
-"""What tests of several backends use."""
+"""Fixtures for tests of several backends."""
 
 import os
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
 
 import pytest
 
 from course_lib.world.processes.run_loop import RunLoop
-from course_lib.world.processes.worker_handle import WorkerHandle
+from course_lib.world.processes.worker_handle import Process, WorkerHandle
 from tests.world.engines import Engines
 
 
@@ -24,31 +24,46 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
         engines.close()
 
 
+class NoProcess(Process):
+    """A process that ends when a test sets its exit code."""
+
+    exitcode: int | None = None
+    clock_ahead = 0.0
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.sentinel, self._end = os.pipe()
+
+    def stack(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        os.close(self.sentinel)
+        os.close(self._end)
+
+
 @dataclass
 class FarEnd:
-    """What a process would hold: the socket on which it tells, and where its end is told.
+    """A worker without a process.
 
     Attributes:
-        process: what the kernel has of it.
+        handle: the kernel's handle of it.
+        wire, output: the worker's ends of the connections.
     """
 
-    process: WorkerHandle
-    wire: socket.socket
-    status: int
+    handle: WorkerHandle
+    wire: Connection
+    output: Connection
 
 
 @pytest.fixture
 def far_end() -> Iterator[FarEnd]:
-    """That of a process that is not there."""
-    wire, theirs = socket.socketpair()
-    pipes = [os.pipe() for _ in ("output", "stack", "status")]
-    process = WorkerHandle(0, wire, *(read for read, _ in pipes))
-    yield FarEnd(process=process, wire=theirs, status=pipes[2][1])
-    process.exitcode = 0  # there is none to be ended
-    process.close()
-    theirs.close()
-    for _, write in pipes:
-        os.close(write)
+    (wire, their_wire), (output, their_output) = Pipe(), Pipe(duplex=False)
+    handle = WorkerHandle(wire, output, NoProcess())
+    yield FarEnd(handle=handle, wire=their_wire, output=their_output)
+    handle.close()
+    their_wire.close()
+    their_output.close()
 
 
 @pytest.fixture

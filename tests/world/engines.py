@@ -10,7 +10,7 @@ import ipyparallel
 import psutil
 import zmq
 
-from course_lib.world.cluster.backend import clusters
+from course_lib.world.cluster.backend import pool_of
 from course_lib.world.processes.placement import LOOPBACK
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ class Engines:
         self.running.pop(name).wait(10)
 
     def close(self) -> None:
-        clusters.pool(self.client).close()
+        pool_of(self.client).close()
         self.client.close()
         self._context.term()
         for one in self.running.values():  # a controller has children, which would outlive it

@@ -17,12 +17,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from course_lib import CourseError, RankError, World, zero
 from course_lib.world import results
 from course_lib.world.cluster.backend import check
-from course_lib.world.cluster.remote_worker import RemoteWorker
 from course_lib.world.collectives.call import Call
 from course_lib.world.learner_code import SourceLine
-from course_lib.world.processes.framing import framed
-from course_lib.world.processes.messages import Finished
 from course_lib.world.processes.placement import LOOPBACK, Machine, a_gpu_each, evenly, sharing
+from course_lib.world.processes.protocol import Finished
 from tests.world.engines import ROOT, Engines
 from tests.world.programs import total
 
@@ -162,17 +160,8 @@ def test_no_rank_outlives_a_kernel_that_ends_or_is_killed(engines, seconds):
     assert not any(map(psutil.pid_exists, pids))
 
 
-class Ahead:
-    """What carries requests to a machine whose clock is a thousand seconds ahead."""
-
-    name, lost, clock_ahead = "far away", "", 1000.0
-
-    def request(self, what: str, pid: int, value: object = None) -> None:
-        pass
-
-
-def test_times_are_told_by_the_kernels_clock():
-    process = RemoteWorker(1, Ahead())
+def test_times_are_told_by_the_kernels_clock(far_end):
+    far_end.handle.process.clock_ahead = 1000.0
     call = Call(op="barrier", group_name="0", ranks=(0,), source_line=SourceLine(filename="", line=1, function=""))
     call.times.issued, call.times.matched = 1001.0, 1002.0
     left = Finished(
@@ -186,30 +175,10 @@ def test_times_are_told_by_the_kernels_clock():
         has_group=True,
         spent=False,
     )
-    process.far_ends.deliver("wire", bytes(framed((7, left))))
-    [(number, told)] = process.receive()
+    far_end.wire.send((7, left))
+    number, told = far_end.handle.receive()
     assert (number, told.span) == (7, (1.0, 3.0))
     assert (told.calls[0].times.issued, told.calls[0].times.matched, told.calls[0].times.done) == (1.0, 2.0, math.inf)
-    process.close()
-    process.far_ends.close()
-
-
-def test_a_message_that_what_is_printed_holds_up_holds_up_nobody():
-    process, text = RemoteWorker(1, Ahead()), "x" * 3_000_000
-    message = bytes(framed((7, text)))
-    process.far_ends.deliver("wire", message[:100_000])
-    assert process.receive() == []
-    process.far_ends.deliver("output", b"y" * 100_000)  # more than a pipe holds
-    process.far_ends.deliver("wire", message[100_000:])
-    assert process.receive() is None and process.far_ends.full == "output"
-    printed, told = b"", []
-    while not told:
-        printed += process.read(process.output)
-        told += process.receive() or []
-        process.far_ends.flush()
-    assert (len(printed), told, process.has_partial_message) == (100_000, [(7, text)], False)
-    process.close()
-    process.far_ends.close()
 
 
 LEFT, RIGHT = (

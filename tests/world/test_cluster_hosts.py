@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World, zero
-from course_lib.world.cluster import relay
+from course_lib.world.cluster import remote
 from course_lib.zero.checkpoint import load_checkpoint, save_checkpoint
 from tests.world.engines import Engines
 
@@ -210,7 +210,7 @@ def test_training_goes_on_without_a_host_that_is_lost(world, engines, tmp_path):
 def test_a_host_that_is_cut_off_is_lost_too(world, engines, monkeypatch, tmp_path):
     if "right" not in engines.running:
         engines.add("right")
-    monkeypatch.setattr(relay, "ANSWER", 4.0)
+    monkeypatch.setattr(remote, "ANSWER", 4.0)
 
     def program():
         (tmp_path / "running").touch()

@@ -15,13 +15,10 @@ import torch.distributed as dist
 from course_lib import RankError, World
 from course_lib.world.collectives.call import Call
 from course_lib.world.learner_code import SourceLine
-from course_lib.world.processes import run_loop
-from course_lib.world.processes.fork_server import PID
-from course_lib.world.processes.framing import framed
-from course_lib.world.processes.messages import WRITE_STACK, OutsideGroup
 from course_lib.world.processes.pool import pool
+from course_lib.world.processes.protocol import OutsideGroup
 from course_lib.world.processes.run_loop import RunLoop
-from course_lib.world.processes.worker_handle import WorkerHandle
+from course_lib.world.processes.worker_handle import Process
 from tests.world import programs
 from tests.world.programs import lines, total
 
@@ -47,9 +44,9 @@ def failure(fn, world_size: int = 3, timeout: float = 30.0) -> RankError:
 
 def test_what_a_rank_told_before_it_died_is_heard_first(far_end):
     call = Call(op="barrier", group_name="", ranks=(), source_line=SourceLine(filename="", line=1, function=""))
-    far_end.wire.sendall(framed((1, OutsideGroup(call=call))))
-    os.write(far_end.status, PID.pack(-signal.SIGKILL))
-    run_loop = RunLoop([far_end.process], 1, [])
+    far_end.wire.send((1, OutsideGroup(call=call)))
+    far_end.handle.process.exitcode = -signal.SIGKILL
+    run_loop = RunLoop([far_end.handle], 1, [])
     run_loop._died(0)
     while run_loop._read(0):
         pass
@@ -78,10 +75,13 @@ def test_ranks_that_died_between_two_runs_are_replaced(capsys):
 )
 def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch):
     signals = []
-    send = WorkerHandle.signal
-    monkeypatch.setattr(WorkerHandle, "signal", lambda process, number: (signals.append(number), send(process, number)))
-    if not replaced:
-        monkeypatch.setattr(run_loop, "LOCATE", 5.0)  # the machine may be busy
+    kill = Process.kill
+
+    def recorded_kill(process: Process, number: int = signal.SIGKILL) -> None:
+        signals.append(number)
+        kill(process, number)
+
+    monkeypatch.setattr(Process, "kill", recorded_kill)
 
     def program():
         if rank() == 1:
@@ -93,7 +93,7 @@ def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch):
     assert lines(error)[1].startswith("  rank 1 at test_processes_failure.py line ")
     assert "rank 0 waited in barrier #1" in str(error)
     assert ("rank 1 got a new process" in str(error)) is replaced
-    assert (WRITE_STACK in signals) is replaced  # sent to a rank in Python code, it may end its process
+    assert (signal.SIGABRT in signals) is replaced
     assert list(World(2, backend="processes").run(remembered)) == [0, None if replaced else 1]
 
 

@@ -9,13 +9,17 @@ import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
 
+from course_lib.world.processes.output import Output
+from course_lib.world.processes.protocol import END_OF_RUN
+
 PROGRAM = """
 import os
+import psutil
 import torch.distributed as dist
 from course_lib import World
-from course_lib.world.processes.pool import pool
 world = World(2, backend="processes", timeout=60)
-print(*world.run(os.getpid), pool.source.server_pid, flush=True)
+pids = list(world.run(os.getpid))
+print(*pids, psutil.Process(pids[0]).ppid(), flush=True)
 """
 
 LOOP = """
@@ -55,6 +59,24 @@ def test_a_kernel_that_ends_ends_its_ranks():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr == ""
     assert gone(set(map(int, done.stdout.split())))
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_runs_once_and_chooses_its_own_start_method(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM + "import multiprocessing\nmultiprocessing.set_start_method('spawn')\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=True)
+    assert len(done.stdout.split()) == 3 and done.stderr == ""
+
+
+def test_output_ends_at_the_mark_however_it_is_cut():
+    text = b"a\0b\n" + END_OF_RUN
+    for size in range(1, len(text) + 1):
+        output = Output(1)
+        for start in range(0, len(text), size):
+            assert not output.ended
+            output.add(0, text[start : start + size])
+        assert output.ended == {0} and output.texts == ["a\0b\n"]
 
 
 @pytest.mark.slow

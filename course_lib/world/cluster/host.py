@@ -1,178 +1,107 @@
-"""The ranks of one machine of a cluster. This module runs on that machine, in an ipyparallel engine.
+"""The workers of one machine of a cluster. This module runs on that machine, in an ipyparallel engine.
 
-A host does for its ranks what the kernel does for local ones: a fork server starts them, and they end with the host.
-The kernel calls `exchange` again and again, which carries all data between ranks and kernel. So every byte goes through
-ipyparallel's channels, and only the store, in which the ranks find each other, listens on an address.
+A host does for its workers what the kernel does for local ones: the fork server starts them, and they end with the
+host. The kernel connects to the host, and twice to each worker: for messages and for output.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
-import selectors
 import socket
 import threading
 import time
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Listener, wait
 from typing import Any
 
 import psutil
 import torch.distributed as dist
 from traitlets.config import Application
 
-from ..processes.placement import Machine
-from ..processes.worker_handle import ForkServer, WorkerDied, WorkerHandle
-from ..rank_threads import interrupts
-from .remote_worker import CHUNK, STREAMS
+from ...errors import CourseError
+from ..processes.placement import Machine, machine_name
+from ..processes.worker_handle import Process, start_server
+from .remote import ANSWER, tuned
 
-Request = tuple[str, int, Any]
-"""An action on a process: "write" with bytes for its `wire`, "signal" with a number, "kill" or "close"."""
+__all__ = ["machine_name", "open_host"]
 
-News = tuple[int, str, bytes]
-"""A process, one of its streams (an attribute of `WorkerHandle`), and the data read; empty if the stream has ended."""
 
-Answer = tuple[list[News], float, float]
-"""The news, and when `exchange` was entered and left, in seconds of this machine's `time.perf_counter`."""
+def open_host(silence: float) -> tuple[Machine, tuple[str, int], bytes]:
+    """Open a host in this engine for one kernel. Return this machine, and the host's address and key.
+
+    It ends its workers when the kernel ends, or when the kernel's machine has not answered for `silence` seconds.
+    """
+    host = Host(_address(), silence)
+    return Machine.here(host.address[0]), host.address, host.key
 
 
 class Host:
-    """The processes of one kernel on this machine.
+    """The workers of one kernel on this machine. Its methods without an underscore are the kernel's requests."""
 
-    Args:
-        silence: seconds without an exchange after which the host ends its ranks, because the kernel may be dead.
+    def __init__(self, address: str, silence: float) -> None:
+        self.key = os.urandom(32)
+        self._listener = Listener((address, 0), backlog=128, authkey=self.key)
+        self.address: tuple[str, int] = self._listener.address
+        self._processes: dict[int, Process] = {}
+        self._store: dist.Store | None = None
+        start_server()
+        atexit.register(self._kill_all)  # multiprocessing would wait for them
+        threading.Thread(target=self._serve, args=(silence,), name="course host", daemon=True).start()
 
-    Attributes:
-        silent: this has happened.
-    """
-
-    def __init__(self, silence: float) -> None:
-        self.silent = False
-        self._silence, self._last_exchange = silence, time.monotonic()
-        self._server = ForkServer()
-        self._processes: dict[int, WorkerHandle] = {}
-        self._selector = selectors.DefaultSelector()
-        self._store: dist.TCPStore | None = None
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        threading.Thread(target=self._watch, name="course-watch", daemon=True).start()
-
-    def machine(self) -> Machine:
-        """Return the description of this machine."""
-        return Machine.here(_address())
+    def clock(self) -> float:
+        """Return this machine's time."""
+        return time.perf_counter()
 
     def listen(self) -> int:
-        """Return the port of the store, which listens only on this machine's `Machine.address`."""
-        if self._store is None:
-            address = _address()
-            with socket.socket() as listening:
-                listening.bind((address, 0))
-                listening.listen()
-                port = listening.getsockname()[1]
-                self._store = dist.TCPStore(  # by default, torch listens on every address
-                    address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
-                )
-        return self._store.port
+        """Return the port of a new store, which listens only on this machine's `Machine.address`."""
+        with socket.socket() as listening:
+            listening.bind((self.address[0], 0))
+            listening.listen()
+            port: int = listening.getsockname()[1]
+            self._store = dist.TCPStore(  # by default, torch listens on every address
+                self.address[0], port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+            )
+        return port
 
     def spawn(self, number: int) -> list[int]:
-        """Start `number` processes, and return their pids."""
-        with self._lock:
-            spawned = [self._server.spawn() for _ in range(number)]
-            for process in spawned:
-                self._processes[process.pid] = process
-                for stream, fd in _streams(process).items():
-                    self._selector.register(fd, selectors.EVENT_READ, (process.pid, stream))
-            self._last_exchange = time.monotonic()  # the first waits until the server has loaded torch
+        """Start `number` workers, to each of which the kernel connects twice. Return their pids."""
+        connections = [tuned(self._listener.accept(), ANSWER) for _ in range(2 * number)]
+        spawned = [Process(*connections[first : first + 2]) for first in range(0, 2 * number, 2)]
+        self._processes |= {process.pid: process for process in spawned}
         return [process.pid for process in spawned]
 
-    def exchange(self, requests: Sequence[Request], full: Collection[int], wait: float) -> Answer:
-        """Carry out the requests, and return the news.
+    def kill(self, pid: int, number: int) -> None:
+        """Send a signal to a worker, if it is alive."""
+        if pid in self._processes:
+            self._processes[pid].kill(number)
 
-        Args:
-            requests: in order.
-            full: processes for which the kernel has no more room now.
-            wait: the most seconds to wait for news.
-        """
-        arrived = time.perf_counter()
-        with self._lock, interrupts.put_off() as late:
-            if self.silent:
-                raise TimeoutError(f"it had heard nothing from the kernel for {self._silence:g} s, and ended its ranks")
-            for request, pid, value in requests:
-                if pid in self._processes:
-                    self._do(request, self._processes[pid], value)
-            news = self._read_ready(full, wait)
-            self._last_exchange = time.monotonic()
-            late.clear()  # the kernel passes an interrupt on
-        return news, arrived, time.perf_counter()
-
-    def close(self) -> None:
-        """End every rank."""
-        with self._lock:
-            self._end()
-
-    def _end(self) -> None:
-        if not self._closed.is_set():
-            self._closed.set()
-            for process in self._processes.values():
-                process.close()
-            self._server.close()
-            self._selector.close()
-            self._store = None
-
-    # -- requests --------------------------------------------------------------------------------------------------
-
-    def _do(self, request: str, process: WorkerHandle, value: Any) -> None:
-        if request == "write":
-            with suppress(WorkerDied):  # its status will report it
-                process.write(value)
-        elif request == "signal":
-            process.signal(value)
-        elif request == "kill":
-            process.kill()
-        elif request == "close":
-            for fd in _streams(process).values():
-                self._unregister(fd)
-            self._processes.pop(process.pid).close()
-
-    # -- news ------------------------------------------------------------------------------------------------------
-
-    def _read_ready(self, full: Collection[int], wait: float) -> list[News]:
-        ready = {key.data: key.fd for key, _ in self._selector.select(wait)}
-        return [
-            (pid, stream, self._read(ready[pid, stream]))
-            for pid, stream in sorted(ready, key=lambda source: STREAMS.index(source[1]))
-            if pid not in full
-        ]
-
-    def _read(self, fd: int) -> bytes:
+    def _serve(self, silence: float) -> None:
         try:
-            data = os.read(fd, CHUNK)
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            self._unregister(fd)
-        return data
+            with self._listener, tuned(self._listener.accept(), silence) as kernel:
+                while True:
+                    if kernel in wait([kernel, *(process.sentinel for process in self._processes.values())]):
+                        kernel.send(("answer", self._answer(*kernel.recv())))
+                    self._report_deaths(kernel)
+        except (EOFError, OSError):  # the kernel is gone
+            self._kill_all()
+            atexit.unregister(self._kill_all)
 
-    def _unregister(self, fd: int) -> None:
-        if fd in self._selector.get_map():
-            self._selector.unregister(fd)
+    def _answer(self, request: str, arguments: Sequence[Any]) -> Any:
+        try:
+            return getattr(self, request)(*arguments)
+        except Exception as error:  # the kernel reports it
+            return CourseError(f"World(cluster=...): {type(error).__name__}: {error}")
 
-    # -- silence ---------------------------------------------------------------------------------------------------
+    def _report_deaths(self, kernel: Connection) -> None:
+        for pid, process in list(self._processes.items()):
+            if process.exitcode is not None:
+                kernel.send(("death", (pid, process.exitcode, process.stack())))
+                self._processes.pop(pid).close()
 
-    def _watch(self) -> None:
-        while not self._closed.wait(min(1.0, self._silence / 4)):
-            with self._lock:
-                if time.monotonic() - self._last_exchange > self._silence:
-                    self.silent = True
-                    self._end()
-
-
-def _streams(process: WorkerHandle) -> dict[str, int]:
-    return {
-        "wire": process.wire.fileno(),
-        "output": process.output,
-        "stack": process.stack,
-        "status": process.status,
-    }
+    def _kill_all(self) -> None:
+        for process in self._processes.values():
+            process.kill()
 
 
 def _address() -> str:

@@ -13,9 +13,9 @@ from .. import copies, results
 from ..errors.message import error_of
 from ..rank_threads import interrupts
 from ..run import Outcome
-from .messages import Job
 from .placement import Machine, Place, evenly
 from .pool import Pool, pool
+from .protocol import Job
 from .run_loop import RunLoop
 
 MAX_RANKS = 64

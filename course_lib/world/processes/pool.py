@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Protocol
 
+from ...errors import CourseError
 from ..errors.rank_error import who
-from .messages import Group, Kernel
 from .placement import Machine, Place
+from .protocol import Group, Kernel
 from .this_machine import ThisMachine
 from .worker_handle import WorkerHandle
 
@@ -47,9 +48,6 @@ class Source(Protocol):
     def confirm(self) -> None:
         """Wait until the state of every process, alive or dead, is known."""
 
-    def forget(self) -> None:
-        """Forget processes that belong to the parent of this one."""
-
     def close(self) -> None:
         """End every process."""
 
@@ -80,15 +78,19 @@ class Pool:
         return list(self._processes.values())
 
     def start(self) -> None:
-        """Let the source load torch, if it has not, without waiting."""
+        """Let the source load torch, if it has not, without waiting.
+
+        Raises:
+            CourseError: this process is a fork of the kernel.
+        """
         if not self.lock.acquire(blocking=False):
             return  # a run uses it, so it has started
         try:
-            if self._kernel != os.getpid():  # the learner forked the kernel: the processes belong to the parent
-                self._kernel = os.getpid()
-                self._processes.clear()
-                self.source.forget()
-                self.spoil_group()
+            if self._kernel != os.getpid():
+                raise CourseError(
+                    "World: this process was forked from the kernel, to which the processes of the ranks belong. Run "
+                    "this world in the kernel, or say backend='simulated' here."
+                )
             self.source.start()
         finally:
             self.lock.release()

@@ -28,13 +28,11 @@ from ..collectives.pending_work import Promises, pending_work
 from ..collectives.recorder import CallRecorder, is_asynchronous
 from ..learner_code import learner_line, source_line_of
 from ..torch_hooks import private
-from .messages import (
-    STOP,
+from .protocol import (
     Blocked,
     CallArrived,
     FromRank,
     Job,
-    Locate,
     Location,
     OutsideGroup,
     Proceed,
@@ -42,6 +40,9 @@ from .messages import (
     Stop,
     ToRank,
 )
+
+STOP = signal.SIGUSR1
+"""The signal to a rank's main thread: raise `Stopped` in the learner's function."""
 
 STOP_EVERY = 0.02
 """Seconds between two signals to a rank that must stop."""
@@ -99,9 +100,8 @@ class ProcessRank:
     def handle(self, message: ToRank) -> None:
         if isinstance(message, Proceed):
             self._go(message.call)
-        elif isinstance(message, Locate):
-            self._send(Location(source_line=source_line_of(threading.main_thread())))
         elif isinstance(message, Stop):
+            self._send(Location(source_line=source_line_of(threading.main_thread())))
             self._stop()
 
     def _go(self, index: int) -> None:

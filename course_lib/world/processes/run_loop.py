@@ -7,46 +7,40 @@ calls proceed, and stops the ranks when the run cannot go on.
 from __future__ import annotations
 
 import selectors
+import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any
 
 from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import Fault, RankReport, State
 from ..collectives.pending import PendingCall
-from ..learner_code import SourceLine, source_line_in_dump
-from .messages import (
-    WRITE_STACK,
+from ..learner_code import ErrorReport, SourceLine, source_line_in_dump
+from .output import Output
+from .protocol import (
     Blocked,
     CallArrived,
     Finished,
     FromRank,
     Job,
-    Locate,
     Location,
     OutsideGroup,
     Proceed,
     Refused,
     Started,
     Stop,
-    ToRank,
 )
-from .output import Output
-from .worker_handle import WorkerDied, WorkerHandle
+from .worker_handle import WorkerHandle
 
 STARTING = 60.0
 """Extra seconds in which ranks find each other and import modules. The run's own time starts afterwards."""
 
-LOCATE = 0.2
-"""Seconds in which ranks must report their line; the same again after a signal."""
-
 GRACE = 0.5
-"""Seconds in which ranks must then stop, before their processes are killed."""
-
-HANDOVER = 60.0
-"""Extra seconds for a rank that is still sending its result."""
+"""Seconds in which ranks must stop after a fault, before their processes are killed."""
 
 DEATH = 5.0
 """Seconds in which a killed process disappears, even on a busy machine."""
@@ -76,26 +70,24 @@ class RunLoop:
         self._number = number
         self._interrupts = interrupts
         self._calls: dict[tuple[int, int], PendingCall] = {}  # by rank and index of the call
-        self._dumps = [""] * len(processes)
         self._located: dict[int, SourceLine | None] = {}
+        self._dead: set[int] = set()
         self._waited_for = set(range(len(processes)))
         self._timeout = self._deadline = inf
         self._selector = selectors.DefaultSelector()
+        ranks_of: dict[Any, list[int]] = defaultdict(list)
         for rank, process in enumerate(processes):
-            process.read(process.stack)  # an answer too late for the last run
-            for fd, handle in (
-                (process.wire.fileno(), self._message),
-                (process.output, self._printed),
-                (process.stack, self._stack),
-                (process.status, self._died),
-            ):
-                self._selector.register(fd, selectors.EVENT_READ, (handle, rank))
+            self._selector.register(process.wire, selectors.EVENT_READ, partial(self._message, rank))
+            self._selector.register(process.output, selectors.EVENT_READ, partial(self._printed, rank))
+            ranks_of[process.process.sentinel].append(rank)
+        for sentinel, ranks in ranks_of.items():
+            self._selector.register(sentinel, selectors.EVENT_READ, partial(self._check_deaths, sentinel, ranks))
 
     def run(self, jobs: Sequence[Job], timeout: float) -> None:
         """Send every rank its job, and wait until all have left or the run has failed."""
         self._timeout, self._deadline = timeout, time.monotonic() + timeout + STARTING
         for rank, job in enumerate(jobs):
-            self._send(rank, job)
+            self._processes[rank].send(job)
         while not self.coordinator.over:
             if self._interrupts:
                 self._interrupts.clear()
@@ -115,41 +107,33 @@ class RunLoop:
             self._died(rank)  # if it died, its peers' errors about broken connections are not the cause
         if not fault.from_outside:
             self._read_while(lambda: self.coordinator.busy(State.RUNNING), SETTLE)
-        lost = [rank for rank, state in enumerate(self.coordinator.states) if state is State.RUNNING]
-        self._locate(lost)
         reports = self.coordinator.reports(self._located.get)
         self.coordinator.stopping = True
         for rank in self._active:
-            self._send(rank, Stop())
+            self._processes[rank].send(Stop())
         self._read_while(lambda: bool(self._active), GRACE)
-        self._read_while(lambda: any(self._processes[rank].has_partial_message for rank in self._active), HANDOVER)
-        for rank in self._active:
-            self._processes[rank].kill()
-        self._read_while(lambda: bool(self._active), DEATH)
+        self._read_rest()  # a large result may have held up the others
+        for number, seconds in ((signal.SIGABRT, GRACE), (signal.SIGKILL, DEATH)):  # the first writes the rank's stack
+            for rank in self._active:
+                self._processes[rank].process.kill(number)
+            self._read_while(lambda: bool(self._active), seconds)
         self.reports = [
-            report.ended(self.left[report.rank].raised if report.rank in self.left else None) for report in reports
+            self._completed(report, self.left[report.rank].raised if report.rank in self.left else None)
+            for report in reports
         ]
 
-    def _locate(self, ranks: Sequence[int]) -> None:
-        """Ask `ranks` for their lines: by a message first, and by a signal if no thread answers."""
-
-        def silent() -> list[int]:
-            return [rank for rank in ranks if rank not in self._located]
-
-        for rank in ranks:
-            self._send(rank, Locate())
-        self._read_while(lambda: bool(silent()), LOCATE)
-        for rank in silent():
-            self._processes[rank].signal(WRITE_STACK)
-        self._read_while(lambda: bool(silent()), LOCATE)
+    def _completed(self, report: RankReport, raised: ErrorReport | None) -> RankReport:
+        """Return the report with the line that the rank was at, if it was running, and with what it `raised`."""
+        if report.state == State.RUNNING.value:
+            report = replace(report, source_line=self._located.get(report.rank))
+        return report.ended(raised)
 
     def close(self) -> None:
         """Read the ranks' last output. All ranks have left or are dead."""
-        for rank in range(len(self._processes)):
-            self._printed(rank)
+        self._read_while(lambda: not self.output.ended >= self.left.keys(), DEATH)
         self.output.close()
         self._selector.close()
-        self.replaced = [rank for rank in self.spent if not self._processes[rank].machine_lost]
+        self.replaced = [rank for rank in self.spent if not self._processes[rank].process.machine_lost]
 
     @property
     def spent(self) -> list[int]:
@@ -186,19 +170,17 @@ class RunLoop:
         """Handle the next events. Return whether there were any."""
         ready = self._selector.select(seconds)
         for key, _ in ready:
-            handle, rank = key.data
-            handle(rank)
+            if key.fd in self._selector.get_map():
+                key.data()
         self.output.show_when_due()
         return bool(ready)
 
     def _message(self, rank: int) -> None:
-        messages = self._processes[rank].receive()
-        if messages is None:
-            self._unregister(self._processes[rank].wire.fileno())
-            return
-        for number, message in messages:
-            if number == self._number:
-                self._handle(rank, message)
+        numbered = self._processes[rank].receive()
+        if numbered is None:
+            self._unregister(self._processes[rank].wire)
+        elif numbered[0] == self._number:
+            self._handle(rank, numbered[1])
 
     def _handle(self, rank: int, message: FromRank) -> None:
         if isinstance(message, Finished):
@@ -207,6 +189,8 @@ class RunLoop:
             self._waited_for -= {rank}
             if not self._waited_for:
                 self._deadline = time.monotonic() + self._timeout
+        elif isinstance(message, Location):
+            self._located.setdefault(rank, message.source_line)
         elif self.coordinator.stopping:
             return
         elif isinstance(message, CallArrived):
@@ -217,13 +201,11 @@ class RunLoop:
             self.coordinator.refused(self._calls[rank, message.index], (rank,), message.reason)
         elif isinstance(message, OutsideGroup):
             self.coordinator.outside(rank, message.call)
-        elif isinstance(message, Location):
-            self._located.setdefault(rank, message.source_line)  # keep an earlier answer to a signal
 
     def _handle_call(self, rank: int, arrived: CallArrived) -> None:
         def go() -> None:
             if arrived.gated:
-                self._send(rank, Proceed(call=arrived.index))
+                self._processes[rank].send(Proceed(call=arrived.index))
 
         pending = self.coordinator.arrive(rank, arrived.call, arrived.tag, go)
         self._calls[rank, arrived.index] = pending
@@ -241,38 +223,36 @@ class RunLoop:
             self.coordinator.left(rank, State.RAISED, fault)
 
     def _printed(self, rank: int) -> None:
-        process = self._processes[rank]
-        while text := process.read(process.output):
-            self.output.add(rank, text)
+        written = self._processes[rank].read_output()
+        if written is None:
+            self.output.ended.add(rank)
+            self._unregister(self._processes[rank].output)
+        else:
+            self.output.add(rank, written)
 
-    def _stack(self, rank: int) -> None:
-        dump = self._processes[rank].read(self._processes[rank].stack)
-        if dump:  # possibly incomplete
-            self._dumps[rank] += dump.decode(errors="replace")
-            source_line = source_line_in_dump(self._dumps[rank])
-            if source_line is not None:
-                self._located.setdefault(rank, source_line)
-        elif self._processes[rank].dead():
-            self._unregister(self._processes[rank].stack)
+    def _check_deaths(self, sentinel: Any, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            self._died(rank)
+        if self._dead.issuperset(ranks):
+            self._unregister(sentinel)
 
     def _died(self, rank: int) -> None:
-        process = self._processes[rank]
-        if not process.dead():
+        """Read all that `rank` has sent, if its process has ended."""
+        handle = self._processes[rank]
+        if rank in self._dead or not handle.dead():
             return
-        self._printed(rank)
-        wire = process.wire.fileno()
-        while wire in self._selector.get_map():
-            self._message(rank)  # messages sent before its death
-        for fd in (process.status, process.output):
-            self._unregister(fd)
-        self._stack(rank)
-        self.coordinator.died(rank, process.how_it_died)
+        self._dead.add(rank)
+        for connection, read in ((handle.output, self._printed), (handle.wire, self._message)):
+            while connection in self._selector.get_map() and connection.poll():
+                read(rank)
+            self._unregister(connection)
+        source_line = source_line_in_dump(handle.process.stack())
+        if source_line is not None:
+            self._located.setdefault(rank, source_line)
+        self.output.ended.add(rank)
+        self.coordinator.died(rank, handle.process.how_it_died)
 
-    def _unregister(self, fd: int) -> None:
-        """Stop watching `fd`."""
-        if fd in self._selector.get_map():
-            self._selector.unregister(fd)
-
-    def _send(self, rank: int, message: ToRank) -> None:
-        with suppress(WorkerDied):  # its status will report it
-            self._processes[rank].send(message)
+    def _unregister(self, source: Any) -> None:
+        """Stop watching `source`."""
+        if source in self._selector.get_map():
+            self._selector.unregister(source)

@@ -1,4 +1,4 @@
-"""The process of a rank: it takes jobs, runs the learner's function, and sends the kernel the result.
+"""The worker: a process that takes jobs, runs the learner's function, and sends the kernel the result.
 
 The main thread is the rank. A second thread, the listener, reads the kernel's messages even while the rank waits in
 native code. The signal `STOP` stops a rank's Python code, even in a sleep. The kernel kills a rank that does not react,
@@ -10,16 +10,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import fcntl
 import gc
 import linecache
+import multiprocessing
 import os
 import queue
 import signal
-import socket
 import sys
 import threading
 from datetime import timedelta
 from functools import partial
+from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 from weakref import WeakSet
@@ -35,26 +37,42 @@ from ..rank_threads.rank_state import rank_variables, seed_process
 from ..rank_threads.stopping import without_stopped
 from ..torch_hooks import interposer, private
 from ..torch_hooks.gloo import loopback
-from .framing import Frames, framed
 from .fresh_imports import FreshImports
-from .messages import STOP, WRITE_STACK, Finished, FromRank, Group, Job, Started, ToRank
-from .rank import ProcessRank
+from .protocol import END_OF_RUN, Finished, FromRank, Group, Job, Started, ToRank
+from .rank import STOP, ProcessRank
 
 
-def main(wire_fd: int, output_fd: int, stack_fd: int) -> None:
-    """Run jobs until the kernel is gone. `worker_handle.WorkerHandle` describes the file descriptors."""
+def main(wire: Connection, output: Connection, stack: Connection) -> None:
+    """Run jobs until the kernel is gone.
+
+    Args:
+        wire: for messages.
+        output: for all that the process prints.
+        stack: where a crash writes the stack of the Python code.
+    """
     os.setsid()  # Jupyter interrupts the kernel's process group; only the kernel's messages must stop ranks
-    faulthandler.enable(stack_fd, all_threads=False)
-    faulthandler.register(WRITE_STACK, stack_fd, all_threads=False)
-    RankProcess(socket.socket(fileno=wire_fd), output_fd).serve()
+    _die_with_kernel()
+    multiprocessing.set_start_method(None, force=True)  # the learner's function may choose one
+    gc.freeze()  # the collector must not write to memory shared with the fork server, which would copy it
+    faulthandler.enable(stack.fileno(), all_threads=False)
+    Worker(wire, output).serve()
 
 
-class RankProcess:
+def _die_with_kernel() -> None:
+    """Let Linux kill this process when the kernel ends, even if native code holds the GIL."""
+    if sys.platform == "linux":
+        kernel = multiprocessing.parent_process()
+        assert kernel is not None
+        fcntl.fcntl(kernel.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(kernel.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(kernel.sentinel, fcntl.F_SETFL, os.O_ASYNC)
+
+
+class Worker:
     """The state that outlives a run: the connection to the kernel, and the default group."""
 
-    def __init__(self, wire: socket.socket, output_fd: int) -> None:
-        wire.setblocking(True)
-        self._wire, self._output_fd = wire, output_fd
+    def __init__(self, wire: Connection, output: Connection) -> None:
+        self._wire, self._output_fd = wire, output.fileno()
         self._sending = threading.Lock()
         self._jobs: queue.SimpleQueue[ProcessRank] = queue.SimpleQueue()
         self._rank: ProcessRank | None = None  # of the current or the last run
@@ -73,14 +91,13 @@ class RankProcess:
             rank = self._jobs.get()
             left = self._work(rank)
             _flush()
+            os.write(self._output_fd, END_OF_RUN)
             self._send(rank.job.number, left)
 
     def _listen(self) -> None:
-        frames = Frames()
-        with contextlib.suppress(OSError):
-            while data := self._wire.recv(1 << 16):
-                for message in frames.whole(data):
-                    self._handle(message)
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self._handle(self._wire.recv())
         os._exit(0)  # the kernel is gone
 
     def _handle(self, message: ToRank) -> None:
@@ -92,7 +109,7 @@ class RankProcess:
 
     def _send(self, number: int, message: FromRank) -> None:
         with self._sending:
-            self._wire.sendall(framed((number, message)))
+            self._wire.send((number, message))
 
     def _stop(self, _: int, frame: FrameType | None) -> None:
         if self._rank is not None and self._rank.stoppable and not importing(frame):  # see stopping.imports

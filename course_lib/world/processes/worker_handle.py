@@ -1,99 +1,73 @@
-"""The kernel's handles of a rank's process and of the fork server."""
+"""A worker's process, started by `multiprocessing`'s fork server, and the kernel's handle of it.
+
+A kernel must not fork itself: after a matrix product on several threads, its fork hangs. The fork server has loaded
+torch and never computes. It forks workers in a few milliseconds each; they share its memory.
+"""
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import signal
-import socket
-import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, Pipe
+from types import ModuleType
+from typing import Any
 
 from ...errors import CourseError
 from ..errors.exit_status import how_it_died
-from .fork_server import FDS, PID
-from .framing import Frames, framed
-from .messages import FromRank, ToRank
+from . import worker
+from .protocol import Finished, FromRank, Job, ToRank
+
+_CONTEXT = multiprocessing.get_context("forkserver")
 
 
-class WorkerDied(Exception):
-    """The process has died: it receives no messages."""
+def start_server() -> None:
+    """Start the fork server, if there is none, without waiting until it has loaded torch."""
+    _CONTEXT.set_forkserver_preload([worker.__name__])
+    with _hidden_main():
+        forkserver.ensure_running()
 
 
-class WorkerHandle:
-    """The kernel's handle of one rank's process.
+class Process:
+    """A process that runs `worker.main` with these connections, which this class closes here.
 
     Attributes:
         pid: its number.
-        wire: a socket pair for messages (see `messages`).
-        output: a pipe with its output.
-        stack: a pipe with the stack of its Python code, after a signal or a crash; written by `faulthandler`.
-        status: a pipe from the fork server with its exit code.
+        sentinel: an object for `select`, ready when the process may have ended.
+
+    Raises:
+        CourseError: the fork server has ended.
     """
 
-    def __init__(self, pid: int, wire: socket.socket, output: int, stack: int, status: int) -> None:
-        self.pid, self.wire, self.output, self.stack, self.status = pid, wire, output, stack, status
-        self.exitcode: int | None = None
-        self._frames = Frames()
-        wire.setblocking(True)
-        for fd in (output, stack, status):
-            os.set_blocking(fd, False)
+    pid: int
+    sentinel: Any
 
-    def send(self, message: ToRank) -> None:
-        """Send a message.
-
-        Raises:
-            WorkerDied: the process has died.
-        """
-        self.write(framed(message))
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Send parts of messages.
-
-        Raises:
-            WorkerDied: the process has died.
-        """
+    def __init__(self, wire: Connection, output: Connection) -> None:
+        self._stack, stack = Pipe(duplex=False)  # where faulthandler writes after a crash
+        self._process = _CONTEXT.Process(target=worker.main, args=(wire, output, stack))
         try:
-            self.wire.sendall(data)
-        except OSError:
-            raise WorkerDied from None
-
-    def receive(self) -> list[tuple[int, FromRank]] | None:
-        """Return the messages that have arrived, each with its run's number. None: no byte; if the socket was ready,
-        the process is dead."""
-        data = b""
-        with suppress(BlockingIOError, ConnectionResetError):
-            data = self.wire.recv(1 << 18, socket.MSG_DONTWAIT)
-        return self._frames.whole(data) if data else None
-
-    @property
-    def has_partial_message(self) -> bool:
-        """Return whether a message has arrived only in part."""
-        return self._frames.incomplete
-
-    def read(self, fd: int) -> bytes:
-        """Return what has arrived through a pipe, without waiting; it may be empty."""
-        chunks = []
-        with suppress(BlockingIOError):
-            while chunk := os.read(fd, 1 << 16):
-                chunks.append(chunk)
-                if len(chunks) == 16:  # other pipes are waiting
-                    break
-        return b"".join(chunks)
-
-    def dead(self) -> bool:
-        """Return whether the process has ended, and set `exitcode`: minus a signal's number if one ended it."""
-        if self.exitcode is None:
-            with suppress(BlockingIOError):
-                data = os.read(self.status, PID.size)
-                self.exitcode = PID.unpack(data)[0] if data else -signal.SIGKILL  # the server and its ranks are dead
-        return self.exitcode is not None
+            with _hidden_main():
+                self._process.start()
+        except (OSError, EOFError) as error:
+            raise CourseError(
+                f"World: no process could be started for a rank ({type(error).__name__}: {error}; more may be above, "
+                "or in the terminal of JupyterLab). Restart the kernel; if it happens again, look at `course doctor`."
+            ) from None
+        finally:
+            for connection in (wire, output, stack):
+                connection.close()
+        assert self._process.pid is not None
+        self.pid, self.sentinel = self._process.pid, self._process.sentinel
 
     @property
-    def machine_lost(self) -> bool:
-        """Return whether its machine is lost too. This machine is not."""
-        return False
+    def exitcode(self) -> int | None:
+        """Return how the process ended: minus a signal's number if one ended it; None if it is alive."""
+        return self._process.exitcode
 
     @property
     def how_it_died(self) -> str:
@@ -101,88 +75,102 @@ class WorkerHandle:
         assert self.exitcode is not None
         return how_it_died(self.exitcode)
 
-    def signal(self, number: int) -> None:
-        """Send a signal, if the process is alive."""
-        if not self.dead():
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """Kill the process and its child processes."""
-        if not self.dead():
-            with suppress(ProcessLookupError):  # it has not made its own session yet
-                os.killpg(self.pid, signal.SIGKILL)
-            self.signal(signal.SIGKILL)
-
-    def close(self) -> None:
-        """Kill the process and close its pipes."""
-        self.kill()
-        self.wire.close()
-        for fd in (self.output, self.stack, self.status):
-            os.close(fd)
-
-
-class ForkServer:
-    """The kernel's handle of the process that runs `fork_server.serve`."""
-
-    def __init__(self) -> None:
-        self._control, theirs = socket.socketpair()
-        self._control.setblocking(True)  # even if a learner has called `socket.setdefaulttimeout`
-        code = (
-            f"import sys; sys.path[:] = {json.dumps(sys.path)}; from course_lib.world.processes import fork_server; "
-            f"fork_server.serve({theirs.fileno()})"
-        )
-        with theirs:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # out of reach of Jupyter's interrupt
-            )
-
-    def spawn(self) -> WorkerHandle:
-        """Return a new rank's process.
-
-        Raises:
-            CourseError: the server has ended.
-        """
-        wire, their_wire = socket.socketpair()
-        pipes = [os.pipe() for _ in FDS[1:]]
-        theirs = [their_wire.fileno(), *(write for _, write in pipes)]
-        try:
-            socket.send_fds(self._control, [b"f"], theirs)
-            answer = self._control.recv(PID.size)
-        except OSError:
-            answer = b""
-        their_wire.close()
-        for fd in theirs[1:]:
-            os.close(fd)
-        mine = [read for read, _ in pipes]
-        if not answer:
-            wire.close()
-            for fd in mine:
-                os.close(fd)
-            raise CourseError(
-                "World: the process that starts ranks has ended (its error is above, or in the terminal of "
-                "JupyterLab). Restart the kernel; if it happens again, look at `course doctor`."
-            )
-        return WorkerHandle(PID.unpack(answer)[0], wire, *mine)
+    @property
+    def machine_lost(self) -> bool:
+        """Return whether its machine is lost too."""
+        return False
 
     @property
-    def alive(self) -> bool:
-        """Return whether the server runs."""
-        return self._popen.poll() is None
+    def clock_ahead(self) -> float:
+        """Return the seconds by which its machine's `time.perf_counter` is ahead of the kernel's."""
+        return 0.0
+
+    def stack(self) -> str:
+        """Return the stack of its Python code, if it crashed."""
+        return os.read(self._stack.fileno(), 1 << 16).decode(errors="replace") if self._stack.poll() else ""
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End the process and its child processes by a signal."""
+        if self.exitcode is None:
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:  # it has not made its own group yet, or it is dead
+                self._process.kill()
+
+    def close(self) -> None:
+        """Kill the process, and release what belongs to it."""
+        self.kill()
+        self._process.join()
+        self._process.close()
+        self._stack.close()
+
+
+class WorkerHandle:
+    """The kernel's handle of a worker.
+
+    Attributes:
+        wire: for messages (see `protocol`).
+        output: its output, as bytes.
+        process: its process.
+    """
+
+    def __init__(self, wire: Connection, output: Connection, process: Process) -> None:
+        self.wire, self.output, self.process = wire, output, process
+
+    @classmethod
+    def start(cls) -> WorkerHandle:
+        """Start a worker on this machine."""
+        (wire, their_wire), (output, their_output) = Pipe(), Pipe(duplex=False)
+        return cls(wire, output, Process(their_wire, their_output))
 
     @property
     def pid(self) -> int:
         """Return the number of its process."""
-        return self._popen.pid
+        return self.process.pid
+
+    def dead(self) -> bool:
+        """Return whether its process has ended."""
+        return self.process.exitcode is not None
+
+    def send(self, message: ToRank) -> None:
+        """Send a message. A dead worker gets none."""
+        if isinstance(message, Job):
+            message = replace(message, started=message.started + self.process.clock_ahead)
+        with suppress(OSError):  # the sentinel will report its death
+            self.wire.send(message)
+
+    def receive(self) -> tuple[int, FromRank] | None:
+        """Return the next message, preceded by its run's number; None if the worker is dead."""
+        try:
+            number, message = self.wire.recv()
+        except (EOFError, OSError):
+            return None
+        if isinstance(message, Finished):
+            message = message.earlier(self.process.clock_ahead)
+        return number, message
+
+    def read_output(self) -> bytes | None:
+        """Return output that has arrived; None at its end. Call it when `output` is ready."""
+        try:
+            return os.read(self.output.fileno(), 1 << 20) or None
+        except OSError:
+            return None
 
     def close(self) -> None:
-        """End the server and every rank."""
-        self._control.close()
-        try:
-            self._popen.wait(5)
-        except subprocess.TimeoutExpired:  # its ranks die with it
-            self._popen.kill()
-            self._popen.wait()
+        """Kill the worker and close its connections."""
+        self.process.close()
+        self.wire.close()
+        self.output.close()
+
+
+@contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Hide the learner's script, which `multiprocessing` would run again in each worker, and restore the start method,
+    which it would fix."""
+    main, method = sys.modules["__main__"], multiprocessing.get_start_method(allow_none=True)
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        multiprocessing.set_start_method(method, force=True)

@@ -1,27 +1,18 @@
-"""The messages between the kernel and a rank's process.
+"""The protocol between the kernel and a worker: each message is one of these records.
 
-Each message is one of these records, pickled. A rank's message is preceded by the number of its run, because it may
-arrive late. Two signals reach a rank whatever it does.
+A worker's message is preceded by the number of its run, because it may arrive late.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...meter import MemoryReport
 from ..collectives.call import Call
 from ..learner_code import ErrorReport, SourceLine
 from ..results import Packed
 from .placement import Place
-
-STOP, WRITE_STACK = signal.SIGUSR1, signal.SIGUSR2
-"""Signals to a rank's main thread: raise `Stopped` in the learner's function; write the stack of your Python code.
-
-The second is for native code that holds the GIL. In Python code, it sometimes ends the process (once in 130 times in
-CPython 3.11, in a loop of calls), because `faulthandler` reads an incomplete frame.
-"""
 
 # -- from the kernel ---------------------------------------------------------------------------------------------
 
@@ -104,12 +95,7 @@ class Proceed:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """The run is over; the rank must stop."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Locate:
-    """A request for the rank's line. The rank answers as soon as a second thread of it gets the GIL."""
+    """The run is over; the rank must send its `Location` and stop."""
 
 
 # -- from a rank -------------------------------------------------------------------------------------------------
@@ -194,6 +180,17 @@ class Finished:
     has_group: bool
     spent: bool
 
+    def earlier(self, seconds: float) -> Finished:
+        """Return this message with all times that much earlier."""
+        for call in self.calls if seconds else ():
+            for name in ("issued", "matched", "done", "waited_from"):
+                setattr(call.times, name, getattr(call.times, name) - seconds)
+        entered, left = self.span
+        return replace(self, span=(entered - seconds, left - seconds))
+
 
 FromRank = Started | CallArrived | Blocked | Refused | OutsideGroup | Location | Finished
-ToRank = Job | Proceed | Locate | Stop
+ToRank = Job | Proceed | Stop
+
+END_OF_RUN = b"\0course: end of run\0"
+"""The worker's last output of a run. The kernel reads the output until this mark, which it does not show."""
