@@ -44,7 +44,7 @@ class Host:
         self._listener = Listener((address, 0), backlog=128, authkey=self.key)
         self.address: tuple[str, int] = self._listener.address
         self._processes: dict[int, Process] = {}
-        self._store: dist.Store | None = None
+        self._store: dist.TCPStore | None = None
         start_server()
         atexit.register(self._kill_all)  # multiprocessing would wait for them
         threading.Thread(target=self._serve, args=(silence,), name="course host", daemon=True).start()
@@ -54,15 +54,14 @@ class Host:
         return time.perf_counter()
 
     def listen(self) -> int:
-        """Return the port of a new store, which listens only on this machine's `Machine.address`."""
-        with socket.socket() as listening:
-            listening.bind((self.address[0], 0))
-            listening.listen()
-            port: int = listening.getsockname()[1]
+        """Return the port of the store, which listens only on this machine's `Machine.address`."""
+        if self._store is None:
+            listening = socket.create_server((self.address[0], 0))
+            address, port = listening.getsockname()
             self._store = dist.TCPStore(  # by default, torch listens on every address
-                self.address[0], port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+                address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
             )
-        return port
+        return self._store.port
 
     def spawn(self, number: int) -> list[int]:
         """Start `number` workers, to each of which the kernel connects twice. Return their pids."""
@@ -91,7 +90,7 @@ class Host:
         try:
             return getattr(self, request)(*arguments)
         except Exception as error:  # the kernel reports it
-            return CourseError(f"World(cluster=...): {type(error).__name__}: {error}")
+            return CourseError(f"World(cluster=...): {error}")
 
     def _report_deaths(self, kernel: Connection) -> None:
         for pid, process in list(self._processes.items()):

@@ -98,8 +98,8 @@ class RemoteMachine:
     def _receive(self) -> tuple[str, Any]:
         kind, content = self.connection.recv()
         if kind == "death":
-            pid, *ending = content
-            self.deaths[pid] = tuple(ending)
+            pid, exitcode, stack = content
+            self.deaths[pid] = exitcode, stack
         return kind, content
 
     def _answer(self) -> Any:
@@ -130,6 +130,7 @@ class RemoteProcess(Process):
 
     def __init__(self, pid: int, host: RemoteMachine) -> None:
         self.pid, self.sentinel, self._host = pid, host.connection, host
+        host.deaths.pop(pid, None)  # of an earlier process with this number
 
     @property
     def clock_ahead(self) -> float:
@@ -159,4 +160,3 @@ class RemoteProcess(Process):
 
     def close(self) -> None:
         self.kill()
-        self._host.deaths.pop(self.pid, None)
