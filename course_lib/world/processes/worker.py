@@ -193,6 +193,7 @@ class Worker:
         if job.group.store is not None:  # several machines
             loopback.interface = job.interface
         torch.set_num_threads(job.threads)
+        torch.set_grad_enabled(True)
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None if job.device is None else f"cuda:{job.device}")
         if job.device is not None:

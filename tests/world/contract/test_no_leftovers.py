@@ -128,7 +128,6 @@ def test_the_next_run_has_the_default_settings(world):
     assert [list(two.run(change)) for _ in range(2)] == [[(torch.float32, None)] * 2] * 2
 
 
-@pytest.mark.xfail(strict=True, reason="the process of a rank keeps the mode in which the last run left it")
 def test_the_next_run_computes_gradients_again(process_world):
     two = process_world(2)
     try:
