@@ -1,14 +1,15 @@
 """The process that checks what a notebook handed in: `python -m course_lib.grading.checker`.
 
-It reads a line of JSON: a token, and a name and a file for each function. It answers each with a line: the token, and
-the fields of a `Grade`. The first line of output is empty, and signals that the process is ready. What the functions
-print is discarded, and what they write between the answers lacks the token.
+Its standard input is a connection. It receives JSON: a token, and a name and a file for each function. It sends the
+token with an empty answer once it is ready, then the token with the fields of a `Grade` for each function. What a
+checked function writes there lacks the token.
 """
 
 import json
 import os
 import pickle
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from .. import exercises
@@ -17,15 +18,12 @@ from .. import exercises
 def main() -> None:
     """Check the functions that standard input names."""
     sys.path.append(os.getcwd())  # for modules that the notebook wrote; last, so that they replace no others
-    token, *jobs = json.loads(sys.stdin.readline())
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the token could be read again from it
-    with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        answers.write("\n")
-        answers.flush()
-        for name, file in jobs:
-            answers.write(json.dumps([token, check(name, Path(file))]) + "\n")
-            answers.flush()
+    connection = Connection(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    token, *jobs = json.loads(connection.recv_bytes())
+    connection.send_bytes(json.dumps([token, {}]).encode())
+    for name, file in jobs:
+        connection.send_bytes(json.dumps([token, check(name, Path(file))]).encode())
 
 
 def check(name: str, file: Path) -> dict[str, str]:

@@ -5,18 +5,20 @@ import os
 import secrets
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from .limits import POLL_SECONDS, REAPER, Limits, Watch
+from .limits import REAPER, Limits, Watch
 from .report import Grade
 
 CRASHED = "the function ended the process that checked it: os._exit, a crash, or no memory left"
 OWN_VERDICT = "the function wrote a verdict of its own where the checker writes its answers"
 NO_TIME = "it was not checked: those before it took all of the time"
+LARGEST_ANSWER_BYTES = 10**7
 
 
 def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Iterator[Grade]:
@@ -27,87 +29,53 @@ def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Itera
         scratch: a folder for the process, which works in `scratch/work`.
         limits: `limits.seconds` are for all of them together.
     """
-    waiting, seconds = dict(solutions), limits.seconds
-    while waiting and seconds > 0:
-        answers, ended, seconds = _checked(waiting, scratch, limits, seconds)
-        for name, found in answers.items():
-            if waiting.pop(name, None) is not None:
-                forged = Grade(exercise=name, status="error", observed=OWN_VERDICT)
-                yield Grade(**found[0]) if len(found) == 1 and found[0] else forged
-        if waiting:
-            name = next(iter(waiting))  # this one was being checked
-            del waiting[name]
-            yield Grade(exercise=name, status="error", observed=ended or CRASHED)
+    waiting, deadline = dict(solutions), time.monotonic() + limits.seconds
+    while waiting and time.monotonic() < deadline:
+        for grade in _checked(dict(waiting), scratch, limits, deadline - time.monotonic()):
+            del waiting[grade.exercise]
+            yield grade
     for name in waiting:
         yield Grade(exercise=name, status="error", observed=NO_TIME)
 
 
-def _checked(
-    solutions: Mapping[str, Path], scratch: Path, limits: Limits, seconds: float
-) -> tuple[dict[str, list[dict[str, Any]]], str, float]:
-    """Return one process's answers by exercise, the limit that ended it, if any, and the seconds left."""
-    token = secrets.token_hex()
-    jobs = json.dumps([token, *((name, str(file)) for name, file in solutions.items())]) + "\n"
-    home, work = scratch / "home", scratch / "work"
-    if not work.is_dir():  # the notebook has deleted or replaced it
-        work.unlink(missing_ok=True)
-        work.mkdir(parents=True)
-    ended = ""
-    with tempfile.TemporaryFile() as questions, tempfile.TemporaryFile() as answers:
-        questions.write(jobs.encode())
-        questions.seek(0)
-        with subprocess.Popen(
+def _checked(solutions: Mapping[str, Path], scratch: Path, limits: Limits, seconds: float) -> Iterator[Grade]:
+    """Yield the grades from one process, up to the first exercise for which it has no answer."""
+    token, work = secrets.token_hex(), scratch / "work"
+    ours, theirs = Pipe()
+    with (
+        ours,
+        subprocess.Popen(
             # -P: do not import the checker from a folder in which the notebook could write.
             [*REAPER, sys.executable, "-P", "-m", f"{__package__}.checker"],
-            stdin=questions,
-            stdout=answers,
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            cwd=work,
-            env=os.environ | {"COURSE_HOME": str(home), "TMPDIR": str(scratch)},
+            cwd=work if work.is_dir() else scratch,  # the notebook may have deleted it
+            env=os.environ | {"COURSE_HOME": str(scratch / "home"), "TMPDIR": str(scratch)},
             start_new_session=True,  # a signal to its group does not reach the grader
-        ) as process:
-            watch = Watch(process.pid, limits, home, seconds)
-            try:
-                ended = _watched(process, watch, limits, answers)
-            finally:
-                watch.kill()
-        return _read(answers, token), ended, watch.seconds_left
+        ) as process,
+        Watch(process.pid, limits, seconds) as watch,
+    ):
+        theirs.close()
+        ours.send_bytes(json.dumps([token, *((name, str(file)) for name, file in solutions.items())]).encode())
+        found = _answer(ours, token, None, watch)  # it is ready: no exercise's time runs before
+        for name in solutions:
+            if isinstance(found, dict):
+                found = _answer(ours, token, limits.turn_seconds, watch)
+            if isinstance(found, str):
+                yield Grade(exercise=name, status="error", observed=found)
+                return
+            yield Grade(**found)
 
 
-def _watched(process: subprocess.Popen[bytes], watch: Watch, limits: Limits, answers: IO[bytes]) -> str:
-    """Wait for the end of a process, and return the limit that it passed, if any.
-
-    No exercise's time runs until the process is ready.
-    """
-    answered_bytes = 0
-    while process.poll() is None:
-        ended = watch.exceeded()
-        if ended:
-            return ended
-        if answered_bytes != (answered_bytes := os.fstat(answers.fileno()).st_size):
-            watch.begin_turn()
-        elif answered_bytes and watch.turn_exceeded():
-            return f"it did not end within {limits.turn_seconds:g} s"
-        _wait(process)
-    return ""
-
-
-def _wait(process: subprocess.Popen[bytes]) -> None:
+def _answer(checker: Connection, token: str, seconds: float | None, watch: Watch) -> dict[str, Any] | str:
+    """Return the next answer of the process that checks, or why there is none."""
     try:
-        process.wait(POLL_SECONDS)
-    except subprocess.TimeoutExpired:
-        return
-
-
-def _read(answers: IO[bytes], token: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the answers by exercise: one each, unless the checked function has written there too.
-
-    An answer without the token counts as an empty answer.
-    """
-    found: dict[str, list[dict[str, Any]]] = {}
-    answers.seek(0)
-    for line in answers:
-        with suppress(ValueError, TypeError, KeyError):  # cut off, or not written by the checker
-            given, answer = json.loads(line)
-            found.setdefault(answer["exercise"], []).append(answer if given == token else {})
-    return found
+        if not checker.poll(seconds):
+            return f"it did not end within {seconds:g} s"
+        given, answer = json.loads(checker.recv_bytes(LARGEST_ANSWER_BYTES))
+    except (EOFError, ConnectionError):
+        return watch.ended or CRASHED
+    except (OSError, TypeError, ValueError):  # it has another form than the checker's answers
+        return OWN_VERDICT
+    return answer if given == token else OWN_VERDICT

@@ -1,9 +1,10 @@
 """Run the cells of a notebook in a fresh kernel, and collect the functions that it hands in."""
 
 import ast
+import asyncio
 import json
+import logging
 import os
-import queue
 import re
 import subprocess
 import sys
@@ -12,17 +13,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import KernelManager
+from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+from nbclient import NotebookClient
+from nbclient.exceptions import DeadKernelError
+from nbclient.util import ensure_async
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
 
 from ..progress import named
-from .limits import POLL_SECONDS, REAPER, Limits, Watch
+from .limits import REAPER, Limits, Watch
 
 TAKE = "__import__('course_lib.grading.capture', fromlist=['capture']).capture({name!r}, {file!r}, earlier={earlier})"
 KERNEL = (sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}")
 STARTUP_SECONDS = 120
 HANDED_IN = re.compile(r"""^@[\w.]*\bexercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
+SILENT = logging.Logger(__name__, level=logging.CRITICAL + 1)  # nbclient logs what is reported as a remark
 
 
 @dataclass(kw_only=True)
@@ -44,10 +50,6 @@ class Ran:
     ended: str = ""
 
 
-class _Ended(Exception):
-    """The run ended before the last cell; the text is the reason."""
-
-
 def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
     """Run code cells in a fresh kernel.
 
@@ -56,117 +58,99 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
         scratch: a folder for the kernel, which works in `scratch/work`.
         limits: for the kernel and everything that it starts.
     """
-    ran = Ran()
-    home = scratch / "home"
-    own = {"COURSE_HOME": home, "IPYTHONDIR": scratch / "ipython", "TMPDIR": scratch}
+    own = {"COURSE_HOME": scratch / "home", "IPYTHONDIR": scratch / "ipython", "TMPDIR": scratch}
     environment = os.environ | {name: str(folder) for name, folder in own.items()}
-    manager = KernelManager(kernel_name="python3")
+    manager = AsyncKernelManager(kernel_name="python3")
     assert manager.kernel_spec is not None
     manager.kernel_spec.argv = [*REAPER, *KERNEL]
-    work = str(scratch / "work")
-    manager.start_kernel(cwd=work, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert isinstance(manager.provisioner, LocalProvisioner) and manager.provisioner.pid is not None
-    watch = Watch(manager.provisioner.pid, limits, home)
-    client = manager.client()
-    client.start_channels()
-    try:
-        _wait_for(client)
-        timed = Watch(manager.provisioner.pid, limits, home)  # now that the kernel is ready
-        _Run(manager, client, timed, limits, ran).cells(sources, scratch)
-    except _Ended as reason:
-        ran.ended = str(reason)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:  # its code can write to the kernel's sockets
-        ran.ended = f"it sent what is no message of a kernel ({type(error).__name__}: {error})"
-    finally:
-        watch.kill()
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-    return ran
+    client = _Client(manager, sources, limits)
+    with asyncio.Runner() as runner:  # ends what nbclient leaves running after a malformed message
+        try:
+            # Not runner.run: it makes Ctrl-C a cancellation, and nbclient takes a cancellation for a dead kernel.
+            runner.get_loop().run_until_complete(client.run(sources, scratch, environment))
+        except RuntimeError as error:
+            client.ran.ended = f"its kernel did not start ({error})"
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # its code can write to its sockets
+            client.ran.ended = f"it sent what is no message of a kernel ({type(error).__name__}: {error})"
+    return client.ran
 
 
-def _wait_for(client: BlockingKernelClient) -> None:
-    try:
-        client.wait_for_ready(STARTUP_SECONDS)
-    except RuntimeError as error:
-        raise _Ended(f"its kernel did not start ({error})") from error
+class _Client(NotebookClient):
+    """Runs one notebook. It keeps no outputs, because only what was handed in counts."""
 
-
-class _Run:
-    """One kernel, from its first cell to its last."""
-
-    def __init__(
-        self, manager: KernelManager, client: BlockingKernelClient, watch: Watch, limits: Limits, ran: Ran
-    ) -> None:
-        self._manager, self._client, self._watch, self._limits, self._ran = manager, client, watch, limits, ran
-        self._names: set[str] = set()
-        self._shown_bytes = 0
-
-    def cells(self, sources: Sequence[str], scratch: Path) -> None:
+    def __init__(self, manager: AsyncKernelManager, sources: Sequence[str], limits: Limits) -> None:
+        stopped = {"ename": "KeyboardInterrupt", "evalue": f"it was stopped after {limits.turn_seconds:g} s"}
+        super().__init__(
+            new_notebook(cells=[new_code_cell()]),
+            manager,
+            timeout_func=lambda cell: limits.turn_seconds,
+            interrupt_on_timeout=True,
+            error_on_timeout=stopped,
+            startup_timeout=STARTUP_SECONDS,
+            allow_errors=True,
+            on_cell_executed=self._executed,
+            log=SILENT,
+        )
+        self.ran = Ran()
         self._names = {name for source in sources for name in handed_in(source)}
+        self._limits = limits
+        self._shown_bytes = 0
+        self._error = ""
+
+    async def run(self, sources: Sequence[str], scratch: Path, environment: Mapping[str, str]) -> None:
+        """Start the kernel, run the cells, and save what each hands in."""
+        assert self.km is not None
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        await self.async_start_new_kernel(cwd=str(scratch / "work"), env=environment, **quiet)
+        assert isinstance(self.km.provisioner, LocalProvisioner) and self.km.provisioner.pid is not None
+        client = await self.async_start_new_kernel_client()
+        try:
+            with Watch(self.km.provisioner.pid, self._limits) as self._watch:
+                await self._cells(sources, scratch)
+        finally:
+            client.stop_channels()
+            await ensure_async(self.km.shutdown_kernel(now=True))
+
+    async def _cells(self, sources: Sequence[str], scratch: Path) -> None:
         for number, source in enumerate(sources, 1):
             try:
-                error = self._execute(source)
-            except _Ended as reason:
-                self._ran.problems |= dict.fromkeys(handed_in(source), f"its cell did not end: {reason}")
-                raise
+                error = await self._error_of(source)
+                for name in handed_in(source):
+                    await self._take(name, scratch / f"{number}-{len(self.ran.solutions)}.pickle", error)
+            except DeadKernelError:
+                self.ran.ended = self._watch.ended or "it ended its own process: os._exit, a crash, or no memory left"
+                self.ran.problems |= dict.fromkeys(handed_in(source), f"its cell did not end: {self.ran.ended}")
+                return
             if error:
-                self._ran.raised[number] = error
-            for name in handed_in(source):
-                self._take(name, scratch / f"{number}-{len(self._ran.solutions)}.pickle", error)
+                self.ran.raised[number] = error
 
-    def _take(self, name: str, file: Path, error: str) -> None:
-        source = TAKE.format(name=name, file=str(file), earlier=name in self._ran.solutions)
-        problem = self._execute(source, silent=True)
+    async def _take(self, name: str, file: Path, error: str) -> None:
+        problem = await self._error_of(TAKE.format(name=name, file=str(file), earlier=name in self.ran.solutions))
         if file.exists() and not problem:
-            self._ran.solutions[name] = file
-        elif name not in self._ran.solutions:
-            self._ran.problems[name] = error or problem
+            self.ran.solutions[name] = file
+        elif name not in self.ran.solutions:
+            self.ran.problems[name] = error or problem
 
-    def _execute(self, source: str, *, silent: bool = False) -> str:
-        """Run one text, and return the error that it raised, or nothing. Interrupt it if it takes too long."""
-        request = self._client.execute(source, silent=silent, allow_stdin=False, stop_on_error=False)
-        error = ""
-        interrupted = False
-        self._watch.begin_turn()
-        while True:
-            message = self._message()
-            if self._watch.turn_exceeded() and not interrupted:
-                interrupted = True
-                self._manager.interrupt_kernel()
-            if message is None or message["parent_header"].get("msg_id") != request:
-                continue
-            kind, content = message["msg_type"], message["content"]
-            if kind == "status" and content["execution_state"] == "idle":
-                stopped = f"KeyboardInterrupt: it was stopped after {self._limits.turn_seconds:g} s"
-                return stopped if interrupted else error
-            if kind == "error":
-                error = f"{content['ename']}: {content['evalue']}".partition("\n")[0]
-            self._look_at(content)
+    async def _error_of(self, source: str) -> str:
+        """Run one text, and return the error that it raised, or nothing."""
+        self._error = ""
+        await self.async_execute_cell(new_code_cell(source), 0)
+        return self._error
 
-    def _message(self) -> Mapping[str, Any] | None:
-        """Return the kernel's next message, or None if there is none yet.
+    def _executed(self, *, execute_reply: Mapping[str, Any], **_: Any) -> None:
+        reply = execute_reply["content"]
+        if reply["status"] == "error":
+            self._error = f"{reply['ename']}: {reply['evalue']}".partition("\n")[0]
 
-        Raises:
-            _Ended: a limit was passed, or the kernel is gone.
-        """
-        reason = self._watch.exceeded()
-        if reason:
-            raise _Ended(reason)
-        try:
-            message: Mapping[str, Any] = self._client.get_iopub_msg(timeout=POLL_SECONDS)
-        except queue.Empty:
-            if self._watch.gone():
-                raise _Ended("it ended its own process: os._exit, a crash, or no memory left") from None
-            return None
-        return message
-
-    def _look_at(self, content: Mapping[str, Any]) -> None:
+    def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> None:
         """Count the bytes shown, and record the claims in them."""
-        shown = json.dumps(content)
+        shown = json.dumps(msg["content"])
         self._shown_bytes += len(shown)
         if self._shown_bytes > self._limits.output_bytes:
-            raise _Ended(f"it printed or showed more than {self._limits.output_bytes / 1e6:g} MB")
-        self._ran.claims |= claimed(shown, self._names)
+            self._watch.end(f"it printed or showed more than {self._limits.output_bytes / 1e6:g} MB")
+        self.ran.claims |= claimed(shown, self._names)
+        if msg["msg_type"] == "status":
+            super().process_message(msg, cell, cell_index)
 
 
 def handed_in(source: str) -> list[str]:

@@ -294,13 +294,13 @@ time.sleep(20)
 
 
 @pytest.mark.slow
-def test_processes_that_start_others_and_end_are_ended(tmp_path: Path) -> None:
-    environment = os.environ | {"COURSE_HOME": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", BREEDS], env=environment, stdout=subprocess.PIPE) as process:
+def test_processes_that_start_others_and_end_are_ended() -> None:
+    command = [*REAPER, sys.executable, "-c", BREEDS]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"bred\n"
-        watch = Watch(process.pid, Limits(), tmp_path)
-        watch.kill()
-    assert [pid for pid in psutil.pids() if watch._stray(pid)] == []
+        with Watch(process.pid, Limits()):
+            assert [found for found in psutil.process_iter() if BREEDS in _command(found)]
+    assert not [found for found in psutil.process_iter() if BREEDS in _command(found)]
 
 
 # The process that checks
@@ -334,8 +334,8 @@ def test_a_function_that_ends_the_checking_process_is_told_and_the_rest_is_check
 def test_a_verdict_that_a_function_writes_itself_is_none(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     forged = json.dumps(["token", {"exercise": "start.first", "status": "passed"}])
-    regular = "__import__('stat').S_ISREG(os.fstat(fd).st_mode)"
-    fds = f"[fd for fd in map(int, os.listdir('/dev/fd')) if os.path.exists(f'/dev/fd/{{fd}}') and {regular}]"
+    connected = "__import__('stat').S_ISSOCK(os.fstat(fd).st_mode)"
+    fds = f"[fd for fd in map(int, os.listdir('/dev/fd')) if os.path.exists(f'/dev/fd/{{fd}}') and {connected}]"
     body = f"[os.write(fd, {(forged + chr(10)).encode()!r}) for fd in {fds} if fd]; os._exit(0)"
     (one,) = judge({"start.first": pack(tmp_path, body)}, tmp_path, Limits())
     assert (one.status, one.observed) == ("error", OWN_VERDICT)
