@@ -1,16 +1,17 @@
 """The memory, communication and time of each rank in a run. Of our packages, this one imports only `errors`."""
 
-from .allocator import ALLOCATORS
 from .comm import CommCall, Communication, matrix, meaning
 from .cuda import CudaMemory, cuda_snapshot
-from .holders import who_holds
-from .ledger import CATEGORIES
+from .ledger.allocator import ALLOCATORS
+from .ledger.ledger import CATEGORIES
+from .ledger.peak import Holding, Peak
 from .memory import MemoryEvent, MemoryReport, Snapshot, StillHeld
 from .memory_meter import MemoryMeter, mark
-from .operators import current, unwatched, watched_again
-from .peak import Holding, Peak
-from .storages import storage_of, tensors_in
+from .tensors.holders import who_holds
+from .tensors.storages import storage_of, tensors_in
 from .timeline import CallInterval, Interval, Timeline, save_trace
+from .watching.operators import current, unwatched, watched_again
+from .watching.owners import stand_ins, watched_steps
 
 __all__ = [
     "ALLOCATORS",
@@ -34,9 +35,11 @@ __all__ = [
     "matrix",
     "meaning",
     "save_trace",
+    "stand_ins",
     "storage_of",
     "tensors_in",
     "unwatched",
     "watched_again",
+    "watched_steps",
     "who_holds",
 ]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from .cuda import CudaMemory
-from .history import Change
-from .peak import Peak
+from .ledger.history import Change
+from .ledger.peak import Peak
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,20 +14,20 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from . import operators
 from .comm import Line
 from .cuda import CudaMemory
-from .graph import makes_gradient
-from .holders import holders
-from .ledger import CATEGORIES, LASTING, Block, Ledger
-from .loans import Loan, Loans, Progress
+from .ledger.ledger import CATEGORIES, LASTING, Block, Ledger
+from .ledger.peak import peak_of
+from .ledger.places import Places
+from .ledger.purposes import purposes
 from .memory import MemoryReport, Snapshot, StillHeld
-from .owners import Owners, gradient
-from .peak import peak_of
-from .places import Places
-from .purposes import purposes
-from .returning import Returning
-from .storages import plain, storage_of, tensors_in
+from .tensors.aliases import Aliases, AliasesInUse, Progress
+from .tensors.graph import makes_gradient
+from .tensors.holders import holders
+from .tensors.storages import plain, storage_of, tensors_in
+from .watching import operators
+from .watching.owners import Owners, gradient
+from .watching.returning import Returning
 
 LARGE = 1000
 """A block gets its line and layout if it has at least 1/LARGE of the peak."""
@@ -64,7 +64,7 @@ class MemoryMeter:
         self._meters = meters
         meters.add(self)
         self._places = Places(is_learners)
-        self._aliases = Loans()
+        self._aliases_in_use = AliasesInUse()
         self._returning: Returning | None = None  # None once the learner's function is known to run
         self._holders: dict[Block, tuple[str, ...]] = {}
         self._marks: dict[str, Snapshot] = {}
@@ -85,7 +85,7 @@ class MemoryMeter:
         storage = storage_of(part)
         if storage is None or self.ledger.find(storage) is not None or not (nbytes := storage.nbytes()):
             return
-        self._aliases.settle()
+        self._aliases_in_use.settle()
         block = self.ledger.enter(storage, nbytes, tensor, operator)
         if self._returning is not None:
             self._returning.look(caller)
@@ -93,7 +93,7 @@ class MemoryMeter:
         if makes_gradient(caller.f_back):
             block.category = "gradients"
         if block.size * LARGE >= self.ledger.peak:
-            self._places.tell(block, (part.dtype, part.shape), caller)
+            self._places.note(block, (part.dtype, part.shape), caller)
 
     def resized(self, tensor: Tensor | torch.UntypedStorage, operator: str) -> None:
         storage = tensor if isinstance(tensor, torch.UntypedStorage) else storage_of(tensor)
@@ -102,7 +102,7 @@ class MemoryMeter:
         block = self.ledger.find(storage)
         if storage.nbytes() == (0 if block is None else block.nbytes):
             return
-        self._aliases.settle()
+        self._aliases_in_use.settle()
         if block is None:
             self.ledger.enter(storage, storage.nbytes(), None, operator)
         else:
@@ -131,19 +131,19 @@ class MemoryMeter:
             if self._assign(state, "optimizer"):
                 return  # this one is known since an earlier step, so all are
 
-    def lend(self, arguments: Iterable[Any]) -> Loan:
+    def lend(self, arguments: Iterable[Any]) -> Aliases:
         """Return backend aliases of the tensors in `arguments`, which a collective is about to use."""
         for tensor in tensors_in(list(arguments)):
             for part in plain(tensor):
                 block = self.ledger.find(storage_of(part))
                 if block is not None:
                     block.guess("communication")
-        loan: Loan = operators.unwatched(lambda: Loan(arguments))()
-        return loan
+        aliases: Aliases = operators.unwatched(lambda: Aliases(arguments))()
+        return aliases
 
-    def lent(self, loan: Loan, progress: Progress) -> None:
-        """Record that the collective of `loan` was called."""
-        self._aliases.add(loan, progress)
+    def lent(self, aliases: Aliases, progress: Progress) -> None:
+        """Record that the collective of `aliases` was called."""
+        self._aliases_in_use.add(aliases, progress)
 
     def _assign(self, tensor: Tensor, category: str) -> bool:
         """Set the persistent category of a tensor. Return whether it was known."""
@@ -181,7 +181,7 @@ class MemoryMeter:
 
     def _snapshot(self, variables: list[Tensor]) -> Snapshot:
         ledger = self.ledger
-        self._aliases.settle()
+        self._aliases_in_use.settle()
         ledger.add_up()
         ledger.notice_resized()
         found = purposes(ledger, self._owners, self._maker, variables)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableSet
 from contextlib import contextmanager
-from itertools import chain
 
-from ..meter import CommCall, Communication, MemoryMeter, Timeline, arithmetic, meaning, owners
+from ..meter import CommCall, Communication, MemoryMeter, Timeline, meaning, stand_ins, watched_steps
 from .collectives.call import Call
 from .learner_code import SourceLine, is_learners
 from .torch_hooks.patching import replaced
@@ -61,5 +60,5 @@ def memory_meter(
 @contextmanager
 def meters_informed() -> Iterator[None]:
     """Inform meters of modules, parameters, optimizers and arithmetic on their ranks."""
-    with replaced(chain(owners.stand_ins(), arithmetic.stand_ins())), owners.steps_told():
+    with replaced(stand_ins()), watched_steps():
         yield

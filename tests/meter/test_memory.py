@@ -11,7 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import linear
 
 from course_lib import CourseError, RankError, World, cuda_snapshot, mark
-from course_lib.meter import MemoryReport, operators
+from course_lib.meter import MemoryReport
+from course_lib.meter.watching import operators
 
 N = 1000
 BYTES = 4 * N  # of N float32 elements

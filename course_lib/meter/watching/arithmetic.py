@@ -19,7 +19,7 @@ from torch.nn import Parameter
 from .operators import current, is_left_out, unseen
 
 
-def stand_ins() -> Iterator[tuple[type, str, Callable[..., Any]]]:
+def arithmetic_stand_ins() -> Iterator[tuple[type, str, Callable[..., Any]]]:
     """Yield replacements for methods of `Tensor`: owner, name, replacement."""
     yield Tensor, "sqrt", _making(Tensor.sqrt, "sqrt")
     for operator, python in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("div", "truediv")):

@@ -22,7 +22,7 @@ PATIENCE = 2.0
 """Seconds after which the meter assumes that the backend keeps a tensor forever."""
 
 
-class Loan:
+class Aliases:
     """The backend aliases for the arguments of one collective.
 
     Args:
@@ -51,29 +51,29 @@ class Progress(Protocol):
     """Whether its result is still being passed to the rank."""
 
 
-class Loans:
+class AliasesInUse:
     """The aliases that the backend still held when the rank last checked."""
 
     def __init__(self) -> None:
-        self._out: list[tuple[Loan, Progress]] = []
+        self._in_use: list[tuple[Aliases, Progress]] = []
 
-    def add(self, loan: Loan, progress: Progress) -> None:
+    def add(self, aliases: Aliases, progress: Progress) -> None:
         """Record the aliases of a collective that was called."""
-        loan.arguments = []
-        self._out.append((loan, progress))
+        aliases.arguments = []
+        self._in_use.append((aliases, progress))
 
     def settle(self) -> None:
         """Wait until the backend has dropped the aliases of all collectives that are done."""
-        if not self._out:
+        if not self._in_use:
             return
-        due = [(loan, progress) for loan, progress in self._out if progress.done < inf]
+        due = [(aliases, progress) for aliases, progress in self._in_use if progress.done < inf]
         if not due:
             return
         deadline = perf_counter() + PATIENCE
-        for loan, progress in due:
-            while (loan.held or progress.delivering) and perf_counter() < deadline:
+        for aliases, progress in due:
+            while (aliases.held or progress.delivering) and perf_counter() < deadline:
                 sleep(5e-5)
-        self._out = [entry for entry in self._out if entry not in due]
+        self._in_use = [entry for entry in self._in_use if entry not in due]
 
 
 def _references(tensors: list[Tensor]) -> list[int]:

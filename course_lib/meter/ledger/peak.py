@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .comm import Line
+from ..comm import Line
 from .ledger import CATEGORIES, Ledger
 
 

@@ -53,13 +53,14 @@ class Block(weakref.ref[torch.UntypedStorage]):
         in_forward: whether autograd was recording then.
         tensor: the tensor that it was made for.
         category: one of `LASTING`, or a guess, "communication" or "activations"; None when nothing is known.
-        told: the category under which a condensed history counts the block.
+        counted_as: the category under which a condensed history counts the block.
         number: its place in the order of allocations; 0 while its allocation is not added up, -1 after its free is.
     """
 
     __slots__ = (
         "address",
         "category",
+        "counted_as",
         "in_forward",
         "layout",
         "line",
@@ -69,7 +70,6 @@ class Block(weakref.ref[torch.UntypedStorage]):
         "seconds",
         "size",
         "tensor",
-        "told",
     )
 
     __eq__ = object.__eq__  # a weak reference compares and hashes its storage, which may be gone
@@ -85,7 +85,7 @@ class Block(weakref.ref[torch.UntypedStorage]):
     in_forward: bool
     tensor: weakref.ref[Tensor] | None
     category: str | None
-    told: str | None
+    counted_as: str | None
     number: int
 
     def guess(self, category: str) -> None:
@@ -133,7 +133,7 @@ class Ledger:
         block.nbytes = nbytes
         block.size = self._size_of(nbytes)
         block.operator = operator
-        block.line = block.layout = block.category = block.told = None
+        block.line = block.layout = block.category = block.counted_as = None
         block.seconds = perf_counter()
         block.in_forward = torch.is_grad_enabled()
         block.tensor = None if tensor is None else weakref.ref(tensor)

@@ -31,7 +31,7 @@ class Places:
         self._kinds: dict[str, int] = {}  # by filename: a cache, because this runs for each frame
         self._values: dict[Any, Any] = {}
 
-    def tell(self, block: Block, layout: tuple[torch.dtype, torch.Size], frame: FrameType | None) -> None:
+    def note(self, block: Block, layout: tuple[torch.dtype, torch.Size], frame: FrameType | None) -> None:
         """Set the layout of `block`, its line from the stack of `frame`, and its category if DDP made it."""
         block.layout = self._alike(layout)
         kinds = self._kinds

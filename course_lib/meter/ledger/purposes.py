@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .graph import saved_for_backward
+from ..tensors.graph import saved_for_backward
+from ..tensors.storages import plain, storage_of
+from ..watching.owners import Owners
 from .ledger import Ledger
-from .owners import Owners
-from .storages import plain, storage_of
 
 
 @dataclass(kw_only=True)

@@ -54,8 +54,8 @@ class History:
             deltas: defaultdict[str, int] = defaultdict(int)
             for number in group:
                 block = self._blocks[number]
-                block.told = _category(block)  # fixed now: the free must use the same category
-                deltas[block.told] += self._deltas[number]
+                block.counted_as = _category(block)  # fixed now: the free must use the same category
+                deltas[block.counted_as] += self._deltas[number]
             most = max(group, key=self._currents.__getitem__)
             seconds, current = self._seconds[group[-1]], self._currents[group[-1]]
             self._earlier.append((seconds, current, self._currents[most], self._blocks[most].operator, dict(deltas)))
@@ -64,4 +64,4 @@ class History:
 
 
 def _category(block: Block) -> str:
-    return block.told or block.category or "other"
+    return block.counted_as or block.category or "other"

@@ -15,9 +15,10 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ..tensors.storages import tensors_in
+from .arithmetic import arithmetic_stand_ins
 from .compiling import untraced
 from .operators import current, unwatched, unwatched_inside, watched_again
-from .storages import tensors_in
 
 _Object = TypeVar("_Object")
 
@@ -107,6 +108,7 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
     yield eager_transforms, "grad_increment_nesting", unwatched_inside(eager_transforms.grad_increment_nesting)
     yield eager_transforms, "jvp_increment_nesting", unwatched_inside(eager_transforms.jvp_increment_nesting)
     yield vmap, "vmap_increment_nesting", unwatched_inside(vmap.vmap_increment_nesting)
+    yield from arithmetic_stand_ins()
 
 
 def _reporting_self(make: Callable[..., Any]) -> Any:
@@ -176,7 +178,7 @@ def _with_pack_hook_watched(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def steps_told() -> Iterator[None]:
+def watched_steps() -> Iterator[None]:
     """Notify watchers of every step of a `torch.optim.Optimizer` on their threads, inside the block."""
 
     def stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

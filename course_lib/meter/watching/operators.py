@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import CourseError
+from ...errors import CourseError
 from .compiling import tracing, untraced
 
 _KEY_NAME = "TESTING_ONLY_GenericWrapper"

@@ -13,8 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import World
-from course_lib.meter import loans, memory_meter
-from course_lib.meter.storages import tensors_in
+from course_lib.meter import memory_meter
+from course_lib.meter.tensors import aliases
+from course_lib.meter.tensors.storages import tensors_in
 
 N = 1000
 BYTES = 4 * N
@@ -29,10 +30,10 @@ def in_a_graph(tensors: list[Tensor]) -> list[Any]:
     return [tensor * torch.ones(1, requires_grad=True) for tensor in tensors]
 
 
-def lent_for(seconds: float, keep: Callable[[list[Tensor]], list[Any]] = in_python) -> type[loans.Loan]:
-    """A loan that the backend keeps for so long."""
+def kept_for(seconds: float, keep: Callable[[list[Tensor]], list[Any]] = in_python) -> type[aliases.Aliases]:
+    """Backend aliases that the backend keeps for `seconds`."""
 
-    class Kept(loans.Loan):
+    class Kept(aliases.Aliases):
         def __init__(self, arguments: Iterable[Any]) -> None:
             super().__init__(arguments)
             kept = keep(list(tensors_in(self.arguments)))
@@ -79,15 +80,15 @@ def program(request: pytest.FixtureRequest) -> Callable[[], None]:
 def test_a_tensor_that_the_backend_keeps_a_moment_longer_is_not_counted_beside_the_next(
     program: Callable[[], None], keep: Callable[[list[Tensor]], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_meter, "Loan", lent_for(0.1, keep))
+    monkeypatch.setattr(memory_meter, "Aliases", kept_for(0.1, keep))
     assert [report.peak_bytes for report in World(2).run(program).memory] == [BYTES, BYTES]
 
 
 def test_a_tensor_that_the_backend_never_gives_back_is_counted_and_waited_for_no_longer_than_said(
     program: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_meter, "Loan", lent_for(5.0))
-    monkeypatch.setattr(loans, "PATIENCE", 0.2)
+    monkeypatch.setattr(memory_meter, "Aliases", kept_for(5.0))
+    monkeypatch.setattr(aliases, "PATIENCE", 0.2)
     start = time.perf_counter()
     assert [report.peak_bytes for report in World(2).run(program).memory] == [2 * BYTES, 2 * BYTES]
     assert time.perf_counter() - start < 4.0

@@ -1,0 +1,1 @@
+"""The memory behind a tensor, and the references that keep it."""

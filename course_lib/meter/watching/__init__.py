@@ -1,0 +1,1 @@
+"""Watch what runs on a rank's thread: operators, arithmetic, modules and optimizers, `torch.compile`."""
