@@ -42,16 +42,16 @@ def train(
     resume: str | None = None,
     save: str | None = None,
 ) -> list[float]:
-    """This rank's losses, trained by DeepSpeed as `config` says. For `World(n, backend="processes").run`.
+    """Train with DeepSpeed as `config` says, and return this rank's losses. For `World(n, backend="processes").run`.
 
     Args:
         make_model: makes the same model on every rank.
-        batch: gives this rank's inputs and targets of a step.
+        batch: returns this rank's inputs and targets of a step.
         loss_of: the mean loss of outputs and targets.
         config: with an optimizer.
-        steps: how many.
-        resume: the folder of a checkpoint, from whose step training goes on. Where another number of ranks saved it, it
-            has to be `universal`, and the config to say `"checkpoint": {"load_universal": True}`.
+        steps: the number of steps.
+        resume: the folder of a checkpoint, from whose step training goes on. If a different number of ranks saved it,
+            make it `universal`, and add `"checkpoint": {"load_universal": True}` to the config.
         save: the folder to which all ranks save a checkpoint at the end.
 
     Raises:
@@ -63,17 +63,18 @@ def train(
         if resume and engine.load_checkpoint(resume)[0] is None:
             raise _no_checkpoint(resume)
         begin = engine.global_steps * engine.gradient_accumulation_steps()
-        losses = []
-        for step in range(begin, begin + steps):
-            inputs, targets = batch(step)
-            loss = loss_of(engine(inputs), targets)
-            engine.backward(loss)
-            engine.step()
-            losses.append(loss.item())
+        losses = [_step(engine, loss_of, *batch(step)) for step in range(begin, begin + steps)]
         if save:
             engine.save_checkpoint(save)
         engine.destroy()
     return losses
+
+
+def _step(engine: Any, loss_of: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, targets: Tensor) -> float:
+    loss = loss_of(engine(inputs), targets)
+    engine.backward(loss)
+    engine.step()
+    return loss.item()
 
 
 def universal(folder: str) -> None:
