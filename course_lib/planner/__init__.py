@@ -8,21 +8,21 @@ seconds         volume <- cost <- hardware;  work, schedule, hardware <- step
 the whole       memory, volume, step, explain <- plan <- choose;  deepspeed: DeepSpeed's estimates, to compare with
 """
 
-from .checks import known, whole
 from .choose import Candidate, Choice, choose
-from .cost import Group, Link, bus_bandwidth, fit, ring_seconds, seconds, tree_seconds
 from .deepspeed import estimate_zero2, estimate_zero3
 from .explain import duration, how, shortage, size
-from .hardware import HARDWARE, Hardware, hardware
-from .models import MODELS
-from .optimizers import OPTIMIZERS, Optimizer
-from .parts import AVERAGING, CATEGORIES, MOMENTS, STEP, Part
+from .memory.parts import AVERAGING, CATEGORIES, MOMENTS, STEP, Part
 from .plan import Plan, largest_params, plan
-from .precision import PRECISIONS, Precision
-from .schedule import Span, Timeline
-from .settings import CHECKPOINTING, Settings
-from .shapes import Model, Transformer
-from .volume import PASSES, Collective
+from .timing.cost import Group, Link, bus_bandwidth, fit, ring_seconds, seconds, tree_seconds
+from .timing.hardware import HARDWARE, Hardware, hardware
+from .timing.schedule import Span, Timeline
+from .timing.volume import PASSES, Collective
+from .training.checks import known, whole
+from .training.models import MODELS
+from .training.optimizers import OPTIMIZERS, Optimizer
+from .training.precision import PRECISIONS, Precision
+from .training.settings import CHECKPOINTING, Settings
+from .training.shapes import Model, Transformer
 
 __all__ = [
     "AVERAGING",

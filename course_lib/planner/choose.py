@@ -7,13 +7,13 @@ from itertools import product
 from typing import Any
 
 from .explain import duration, how, shortage, size
-from .hardware import Hardware
-from .hardware import hardware as named
 from .plan import Plan, plan
-from .schedule import Timeline
-from .settings import CHECKPOINTING
-from .shapes import Model, Transformer
-from .step import COMMUNICATION, COMPUTE, HOST
+from .timing.hardware import Hardware
+from .timing.hardware import hardware as named
+from .timing.schedule import Timeline
+from .timing.step import COMMUNICATION, COMPUTE, HOST
+from .training.settings import CHECKPOINTING
+from .training.shapes import Model, Transformer
 
 _OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "parameters"))
 _EQUAL = 0.05  # steps that differ by less count as equal: the estimate of seconds is not more exact

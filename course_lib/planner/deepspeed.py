@@ -11,7 +11,7 @@ The formulas: `docs/code-docs/source/memory.rst` of DeepSpeed; without offload.
 
 import math
 
-from .checks import whole
+from .training.checks import whole
 
 
 def estimate_zero2(params: float, world_size: int) -> int:

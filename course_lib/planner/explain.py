@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .hardware import Hardware
-from .parts import MOMENTS
-from .settings import Settings
-from .shapes import Model
-from .step import COMMUNICATION, COMPUTE, HOST
-from .work import EQUAL_UNITS
+from .memory.parts import MOMENTS
+from .timing.hardware import Hardware
+from .timing.step import COMMUNICATION, COMPUTE, HOST
+from .timing.work import EQUAL_UNITS
+from .training.settings import Settings
+from .training.shapes import Model
 
 if TYPE_CHECKING:
     from .plan import Plan

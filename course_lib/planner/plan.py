@@ -1,4 +1,27 @@
-"""The plan of a training: its cost for each rank, in bytes held, bytes sent and seconds."""
+"""The plan of a training: its cost for each rank, in bytes held, bytes sent and seconds.
+
+[Note: how exact a plan is]
+States and bytes sent are exact, to the byte, wherever the shapes are known. The peak is within 2 % of the measured
+memory of this course's engines, DistributedDataParallel, ZeroRedundancyOptimizer and `fully_shard`, for a `model`, and
+for shapes if activations are small compared with the states: shapes say nothing about activations. Give
+`activation_bytes` with the gradients of activations in it, which are a good part of it in a convolutional model: the
+most that both take at once, as the meter finds it in a step of the plain model on one rank,
+
+    held = (e.deltas.get("activations", 0) + e.deltas.get("other", 0) for e in run.memory[0].timeline)
+    activation_bytes = max(itertools.accumulate(held))
+
+Then the peak is within 3 % if this is four fifths of it or more. If it is less, gradients of parameters and of
+activations may be largest together in the middle of backward, and the peak is higher than planned.
+
+[Note: the order of gradients]
+`gradient_order` lists positions of tensors, all units laid end to end. One operator makes a list's gradients, such as
+those of an LSTM's layer. By default the order is from the last tensor to the first, each in its own list. A position
+that occurs twice belongs to a tied weight. Stage 2's memory depends on the order if a model uses tensors in a different
+order than it has them. torch reports the order, except for tensors that are tied or made at once:
+
+    for place, p in enumerate(model.parameters()):
+        p.register_hook(lambda _, at=place: order.append([at]))
+"""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -6,18 +29,19 @@ from functools import cached_property
 from math import floor
 from typing import Any
 
-from . import explain, step
-from .checks import pick, whole
-from .engines import layout
-from .hardware import Hardware
-from .hardware import hardware as named
-from .memory import parts
-from .models import MODELS
-from .parts import BEGIN, CATEGORIES, MOMENTS, Part
-from .schedule import Timeline
-from .settings import Settings, settings
-from .shapes import Model, Transformer, of_params, of_transformer
-from .volume import Collective, collectives
+from . import explain
+from .memory.engines import layout
+from .memory.memory import parts
+from .memory.parts import BEGIN, CATEGORIES, MOMENTS, Part
+from .timing import step
+from .timing.hardware import Hardware
+from .timing.hardware import hardware as named
+from .timing.schedule import Timeline
+from .timing.volume import Collective, collectives
+from .training.checks import pick, whole
+from .training.models import MODELS
+from .training.settings import Settings, settings
+from .training.shapes import Model, Transformer, of_params, of_transformer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,29 +151,11 @@ def plan(
     >>> plan(params=7.5e9, world_size=64, stage=2, precision="mixed").bytes["optimizer"]
     1406250000
 
-    How exact it is: states and bytes sent are exact, to the byte, wherever the shapes are known. The peak is within 2 %
-    of the measured memory of this course's engines, DistributedDataParallel, ZeroRedundancyOptimizer and `fully_shard`,
-    for a `model`, and for shapes if activations are small compared with the states: shapes say nothing about
-    activations. Give `activation_bytes` with the gradients of activations in it, which are a good part of it in a
-    convolutional model: the most that both take at once, as the meter finds it in a step of the plain model on one
-    rank,
-
-        held = (e.deltas.get("activations", 0) + e.deltas.get("other", 0) for e in run.memory[0].timeline)
-        activation_bytes = max(itertools.accumulate(held))
-
-    Then the peak is within 3 % if this is four fifths of it or more. If it is less, gradients of parameters and of
-    activations may be largest together in the middle of backward, and the peak is higher than planned.
-
     Args:
         params: the number of parameters, such as 7.5e9; or the shapes of all tensors, in the order of
             `model.parameters()`, which makes the bytes exact to the last piece of padding; or shapes grouped into
             units, which are what stage 3 gathers at once.
-        gradient_order: with shapes, the order in which backward makes their gradients: lists of positions, all units
-            laid end to end. One operator makes a list's gradients, such as those of an LSTM's layer. By default from
-            the last tensor to the first, each in its own list. A position that occurs twice belongs to a tied weight.
-            Stage 2's memory depends on it if a model uses tensors in a different order than it has them. torch reports
-            the order, except for tensors that are tied or made at once: `for place, p in enumerate(model.parameters()):
-            p.register_hook(lambda _, at=place: order.append([at]))`.
+        gradient_order: with shapes, the order in which backward makes their gradients; `plan.py` in this package says more.
         model: instead of `params`, one of `MODELS` by name, or a `Transformer` of your own; then activations are
             planned too.
         given: any of `Settings`: world_size, stage, precision, optimizer, batch, sequence, checkpointing, attention,
@@ -162,20 +168,12 @@ def plan(
     """
     if (params is None) == (model is None):
         raise ValueError(
-            f"plan(params={params!r}, model={model!r}): what is trained is told by one of the two. "
-            "Give params=7.5e9, say, or model='llama-7b'."
+            f"plan(params={params!r}, model={model!r}): give one of the two, such as params=7.5e9 or model='llama-7b'."
         )
     if model is not None and gradient_order is not None:
         raise ValueError("gradient_order with model=…: it is known of a model. Leave it out, or give params.")
     described = of_params(params, gradient_order) if model is None else _described(model)
-    chosen = settings(**given)
-    known = described.transformer
-    if known and chosen.sequence > known.context:
-        raise ValueError(
-            f"sequence={chosen.sequence} with {known.name}: it was made for at most {known.context} tokens. "
-            "Choose a shorter sequence."
-        )
-    return Plan(model=described, settings=chosen)
+    return Plan(model=described, settings=_fitting(described, settings(**given)))
 
 
 def largest_params(memory_bytes: float, **given: Any) -> int:
@@ -196,3 +194,14 @@ def _described(model: "str | Transformer | Model") -> Model:
     if isinstance(model, Model):
         return model
     return of_transformer(model if isinstance(model, Transformer) else pick("model", model, MODELS))
+
+
+def _fitting(model: Model, chosen: Settings) -> Settings:
+    """Return the settings, unless they ask for a longer sequence than the model was made for."""
+    known = model.transformer
+    if known and chosen.sequence > known.context:
+        raise ValueError(
+            f"sequence={chosen.sequence} with {known.name}: it was made for at most {known.context} tokens. "
+            "Choose a shorter sequence."
+        )
+    return chosen

@@ -114,7 +114,7 @@ def _hatch(kind: str, width: float) -> str:
 
 
 def _draw_memory(drawing: Drawing, plan: Plan, machine: Hardware) -> None:
-    moments = _told_apart(plan)
+    moments = _distinct(plan)
     most = 1.05 * max(plan.peak_bytes, machine.memory_bytes)
     drawing.title("Held by rank 0 on its device")
     drawing.legend((name, name) for name in CATEGORIES if plan.bytes[name])
@@ -131,7 +131,7 @@ def _draw_memory(drawing: Drawing, plan: Plan, machine: Hardware) -> None:
     )
 
 
-def _told_apart(plan: Plan) -> dict[str, dict[str, int]]:
+def _distinct(plan: Plan) -> dict[str, dict[str, int]]:
     """The moments; "averaging" only where an engine holds something then that it does not hold in the step."""
     moments = dict(plan.moments)
     if all(moments[AVERAGING][category] <= moments[STEP][category] for category in CATEGORIES):

@@ -9,7 +9,7 @@ from course_lib import CourseError, World
 from course_lib.commands import journal
 from course_lib.commands.cli import main
 from course_lib.commands.rerun import rerun, table
-from course_lib.planner.hardware import HARDWARE
+from course_lib.planner.timing.hardware import HARDWARE
 from course_lib.world import world
 
 LESSON = """

@@ -11,8 +11,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from course_lib import World, zero
 from course_lib.planner import Transformer, plan
-from course_lib.planner.partition import greedy
-from course_lib.planner.shapes import numel
+from course_lib.planner.memory.partition import greedy
+from course_lib.planner.training.shapes import numel
 
 RANKS = 3
 LAYERS = ((5, 7), (7, 7), (7, 3))

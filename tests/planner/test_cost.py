@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib.planner import HARDWARE, Group, Link, bus_bandwidth, fit, ring_seconds, tree_seconds
-from course_lib.planner.cost import seconds
+from course_lib.planner.timing.cost import seconds
 
 LINK = Link(alpha=1e-6, bandwidth=100e9)
 NODE = Group(members=4, nodes=1, inside=LINK)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from course_lib.planner.fully_shard_replay import Backward, Cut, Moment, forward
+from course_lib.planner.memory.fully_shard_replay import Backward, Cut, Moment, forward
 
 OUTER, *LAYERS = (Cut(unit, ranks=2) for unit in (((2, 2),), ((4, 3), (5,)), ((6,),)))
 

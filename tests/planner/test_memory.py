@@ -3,9 +3,9 @@
 import pytest
 
 from course_lib.planner import MODELS, Transformer, plan
-from course_lib.planner.activations import kept, layer
-from course_lib.planner.allocator import cuda_bytes
-from course_lib.planner.partition import flat, greedy, rows
+from course_lib.planner.memory.activations import kept, layer
+from course_lib.planner.memory.allocator import cuda_bytes
+from course_lib.planner.memory.partition import flat, greedy, rows
 
 LAYERS = [[], [(7, 5), (7,)], [(3, 7), (3,)]]  # 42 and 24 elements, and nothing outside of layers
 PSI = 66

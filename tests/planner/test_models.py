@@ -3,8 +3,8 @@
 import pytest
 
 from course_lib.planner import HARDWARE, MODELS, plan
-from course_lib.planner.shapes import of_transformer
-from course_lib.planner.work import backward, forward
+from course_lib.planner.timing.work import backward, forward
+from course_lib.planner.training.shapes import of_transformer
 
 # GPT-2: the counts of the released checkpoints. Llama: elements of the released weights.
 PUBLISHED = {

@@ -5,7 +5,7 @@ from math import floor
 import pytest
 
 from course_lib.planner import estimate_zero2, estimate_zero3, largest_params, plan
-from course_lib.planner.allocator import cuda_bytes
+from course_lib.planner.memory.allocator import cuda_bytes
 
 # Rajbhandari et al., "ZeRO" (arXiv 1910.02054)
 

@@ -1,7 +1,7 @@
 """What this course's engines hold while gradients are averaged, bucket by bucket and layer by layer."""
 
 from course_lib.planner import plan
-from course_lib.planner.replay import Moment, data_parallel, stage1, stage2, stage3
+from course_lib.planner.memory.replay import Moment, data_parallel, stage1, stage2, stage3
 
 
 def test_data_parallel_keeps_every_flat_grad() -> None:

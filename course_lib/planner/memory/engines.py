@@ -8,12 +8,12 @@ the states, as in the paper's formulas.
 from dataclasses import replace
 from functools import partial
 
+from ..training.settings import Settings
+from ..training.shapes import Model, numel
 from .fully_shard import fully_shard
 from .layout import BUCKET_BYTES, Held, Layout, everything, gradients, parameters, uncut, unit_buffers
 from .partition import flat, greedy
 from .parts import END, START
-from .settings import Settings
-from .shapes import Model, numel
 from .zero import zero
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from .checks import pick, whole
+from ..training.checks import pick, whole
 from .cost import Group, Link
 
 DATASHEETS = {

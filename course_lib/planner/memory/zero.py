@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+from ..training.settings import Settings
+from ..training.shapes import Model, numel
 from . import replay
 from .layout import BUCKET_BYTES, Held, Layout, everything, outer_gradients, parameters, uncut
 from .parts import AVERAGING, END, FORWARD, START, STEP
 from .replay import Moment, Sizes
-from .settings import Settings
-from .shapes import Model, numel
 
 
 def zero(model: Model, settings: Settings) -> Layout:

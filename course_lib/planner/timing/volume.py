@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .engines import layout
-from .settings import Settings
-from .shapes import Model
+from ..memory.engines import layout
+from ..training.settings import Settings
+from ..training.shapes import Model
 
 PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1}
 """How many times a ring of N carries (N-1)/N of the whole from each member to the next."""

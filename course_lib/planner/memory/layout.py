@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..training.precision import Precision
+from ..training.settings import Settings
+from ..training.shapes import Model, Unit, numel
 from .parts import AVERAGING, END, FORWARD, MOMENTS, START, STEP
-from .precision import Precision
-from .settings import Settings
-from .shapes import Model, Unit, numel
 
 BUCKET_BYTES = 25 * 2**20
 """The default size of a bucket, as in DistributedDataParallel."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
+from ..training.settings import Settings
+from ..training.shapes import Model, Transformer
 from . import activations
 from .allocator import cuda_bytes
 from .engines import layout
 from .layout import Held, Layout
 from .parts import END, FORWARD, START, STEP, Part
-from .settings import Settings
-from .shapes import Model, Transformer
 
 
 def parts(model: Model, settings: Settings) -> tuple[Part, ...]:

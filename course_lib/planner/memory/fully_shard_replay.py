@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from ..training.shapes import Unit
 from .partition import rows
-from .shapes import Unit
 
 Sizes = Sequence[int]
 

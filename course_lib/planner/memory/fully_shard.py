@@ -8,14 +8,14 @@ are accumulated in fp32.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..training.precision import Precision
+from ..training.settings import Settings
+from ..training.shapes import Model
 from .activations import of_a_layer
 from .fully_shard_replay import Backward, Cut, Moment, forward
 from .layout import BUCKET_BYTES, Held, Layout, outer_gradients, parameters
 from .partition import rows
 from .parts import AVERAGING, BEGIN, END, FORWARD, START, STEP
-from .precision import Precision
-from .settings import Settings
-from .shapes import Model
 
 
 def fully_shard(model: Model, settings: Settings) -> Layout:

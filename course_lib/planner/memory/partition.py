@@ -9,7 +9,7 @@ greedy  no tensor cut: the largest first, to the rank that has least so far: as 
 import math
 from collections.abc import Sequence
 
-from .shapes import Shape, Unit, numel
+from ..training.shapes import Shape, Unit, numel
 
 
 def flat(units: Sequence[Unit], ranks: int) -> list[int]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .checks import known, whole
+from ..training.checks import known, whole
 from .volume import PASSES
 
 

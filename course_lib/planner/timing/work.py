@@ -7,8 +7,8 @@ V/16lh) of Narayanan et al. (arXiv 2104.04473), section 5.1.
 
 from dataclasses import dataclass
 
-from .settings import Settings
-from .shapes import Model, numel
+from ..training.settings import Settings
+from ..training.shapes import Model, numel
 
 EQUAL_UNITS = 32
 """A model of unknown shapes is timed as this many equal layers: as many as Llama 7B has."""

@@ -8,8 +8,8 @@ feed-forward layer where GPT has two. As in the paper, means and variances of th
 out. All bytes are per token.
 """
 
-from .settings import Settings
-from .shapes import Model, Transformer
+from ..training.settings import Settings
+from ..training.shapes import Model, Transformer
 
 _MASK = 1  # bytes of an element of a dropout mask, on GPUs; on CPUs torch keeps it as wide as the data
 

@@ -5,13 +5,13 @@ Three streams: "compute", "communication", and "host" for copies over PCIe and f
 of the one in use. Without it, all work is sequential.
 """
 
+from ..memory.engines import layout
+from ..training.settings import Settings
+from ..training.shapes import Model
 from . import work
 from .cost import seconds
-from .engines import layout
 from .hardware import Hardware
 from .schedule import Span, Streams, Timeline
-from .settings import Settings
-from .shapes import Model
 from .volume import Collective, collectives
 from .work import Work
 
