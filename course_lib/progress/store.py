@@ -57,17 +57,22 @@ MIGRATIONS = (
 )
 TABLES = ("attempts", "verdicts", "hints", "answers", "predictions", "measurements", "imported")
 
+ADVICE = {
+    "damaged": "If you have an export, read it in with `course progress --import FILE`.",
+    "newer": "Update the course, then rename the file back.",
+}
+
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 Tables = dict[str, list[dict[str, Any]]]
 
 
 class _Unusable(Exception):
-    """The file can be read, but not used by this version of the course. `suffix` is for the renamed file."""
+    """The file cannot be used by this version of the course. `suffix` is for the renamed file, a key of `ADVICE`."""
 
-    def __init__(self, suffix: str, reason: str, advice: str) -> None:
+    def __init__(self, suffix: str, reason: str) -> None:
         super().__init__(reason)
-        self.suffix, self.reason, self.advice = suffix, reason, advice
+        self.suffix = suffix
 
 
 class Store:
@@ -108,9 +113,6 @@ class Store:
     def _use_file(self, work: Work[T], busy_seconds: float) -> T:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            if not self._checked:
-                self._transact_file(_check, busy_seconds)
-                self._checked = True
             return self._transact_file(work, busy_seconds)
         except _Unusable:
             self._put_aside()
@@ -120,23 +122,27 @@ class Store:
         with suppress(FileExistsError):  # SQLite would use the umask's mode; journals get the file's mode
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, mode=0o600))
         with closing(_connect(self.path, busy_seconds)) as db:
+            if not self._checked:
+                _transact(db, _check)
+                self._checked = True
             return _transact(db, work)
 
     def _put_aside(self) -> None:
         """Rename the file, unless another kernel has just done so: then this would move its new file."""
+        self._checked = False
         with closing(_connect(self.path.with_name(f"{self.path.name}.lock"), BUSY_SECONDS)) as lock:
             lock.execute("BEGIN EXCLUSIVE")
             try:
-                self._transact_file(_check, BUSY_SECONDS)
+                self._transact_file(lambda db: None, BUSY_SECONDS)
             except _Unusable as error:
                 names = (f"{self.path}.{error.suffix}-{n}" for n in itertools.count(1))
                 aside = next(name for name in names if not Path(name).exists())
-                for part in ("-journal", "-wal", ""):  # the journals first: they must never meet the new file
+                for part in ("-journal", ""):  # the journal first: it must never meet the new file
                     with suppress(FileNotFoundError):
                         Path(f"{self.path}{part}").rename(f"{aside}{part}")
                 self._notices["aside"] = (
-                    f"The progress file {self.path} {error.reason}. It is kept, unchanged, as {aside}, and a "
-                    f"new one was begun, so earlier work shows as not started. {error.advice}"
+                    f"The progress file {self.path} {error}. It is kept, unchanged, as {aside}, and a new one was "
+                    f"begun, so earlier work shows as not started. {ADVICE[error.suffix]}"
                 )
 
     def _enter_memory(self, error: Exception) -> sqlite3.Connection:
@@ -163,10 +169,8 @@ class Store:
 
 
 def dump(db: sqlite3.Connection) -> Tables:
-    """Return every row of every table, oldest first. An old file that cannot be written lacks the newest tables."""
-    present = {row["name"] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    queries = {name: f"SELECT * FROM {name} ORDER BY rowid" for name in TABLES if name in present}
-    return {name: [dict(row) for row in db.execute(query)] for name, query in queries.items()}
+    """Return every row of every table, oldest first."""
+    return {name: [dict(row) for row in db.execute(f"SELECT * FROM {name} ORDER BY rowid")] for name in TABLES}
 
 
 def merge(db: sqlite3.Connection, tables: Tables) -> int:
@@ -204,7 +208,7 @@ def _transact(db: sqlite3.Connection, work: Work[T]) -> T:
     except sqlite3.DatabaseError as error:
         # Exactly this class means damage. A full disk, a lock or a broken rule raise its subclasses.
         if type(error) is sqlite3.DatabaseError:
-            raise _damaged(str(error)) from error
+            raise _Unusable("damaged", f"is damaged ({error})") from error
         raise
 
 
@@ -213,7 +217,8 @@ def _prepare(db: sqlite3.Connection) -> None:
     newest = len(MIGRATIONS)
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > newest:
-        raise _newer(version, newest)
+        formats = f"format {version}, this one reads up to {newest}"
+        raise _Unusable("newer", f"was written by a newer version of the course ({formats})")
     for statement in itertools.chain.from_iterable(MIGRATIONS[version:]):
         db.execute(statement)
     if version < newest:
@@ -224,29 +229,4 @@ def _check(db: sqlite3.Connection) -> None:
     """Read every page. This takes a millisecond or two per megabyte, so it runs once in a kernel, not in each call."""
     report = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if report != "ok":
-        raise _damaged(report)
-    with closing(_connect(":memory:", busy_seconds=0)) as model:
-        _prepare(model)
-        if _schema(db) != _schema(model):
-            raise _damaged("its tables are not those of the course")
-
-
-def _schema(db: sqlite3.Connection) -> set[str]:
-    """Return the SQL that created each table, index, view and trigger, except for SQLite's own."""
-    return {row["sql"] for row in db.execute("SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")}
-
-
-def _newer(version: int, newest: int) -> _Unusable:
-    return _Unusable(
-        "newer",
-        f"was written by a newer version of the course (format {version}, this one reads up to {newest})",
-        "Update the course, then rename the file back.",
-    )
-
-
-def _damaged(reason: str) -> _Unusable:
-    return _Unusable(
-        "damaged",
-        f"is damaged ({reason})",
-        "If you have an export, read it in with `course progress --import FILE`.",
-    )
+        raise _Unusable("damaged", f"is damaged ({report})")

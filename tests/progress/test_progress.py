@@ -184,15 +184,6 @@ def test_others_on_this_machine_cannot_read_the_file(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_an_old_file_that_cannot_be_written_is_read(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "MIGRATIONS", store.MIGRATIONS[:1])
-        patch.setattr(store, "TABLES", store.TABLES[:-1])
-        solve(Progress(open_path), "zero1.partition")
-    with read_only_folder(open_path):
-        assert Progress(open_path).summary().exercises["zero1.partition"].passed
-
-
 def test_of_two_machines_the_first_prediction_counts(tmp_path: Path) -> None:
     laptop, server = Progress(tmp_path / "laptop.sqlite3"), Progress(tmp_path / "server.sqlite3")
     laptop.predict("zero1.peak", "992")
@@ -512,25 +503,6 @@ def test_a_damaged_file_in_a_read_only_folder_stays_where_it_is(open_path: Path)
         assert progress.summary().exercises["zero1.step"].passed
         assert "kept in memory" in progress.notice
     assert open_path.read_bytes() == b"not a database at all\n" * 1000
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "ALTER TABLE attempts ADD COLUMN extra TEXT NOT NULL DEFAULT ''",
-        "DROP TABLE hints",
-        "CREATE TRIGGER forget AFTER INSERT ON hints BEGIN DELETE FROM attempts; END",
-    ],
-)
-def test_a_file_with_other_tables_is_kept_aside(path: Path, statement: str) -> None:
-    solve(Progress(path), "zero1.partition")
-    with closing(sqlite3.connect(path)) as db:
-        db.execute(statement)
-    progress = Progress(path)
-    progress.hint_taken("zero1.step", 0)
-    assert "is damaged (its tables are not those of the course)" in progress.notice
-    with closing(sqlite3.connect(progress.kept_aside()[0])) as db:
-        assert db.execute("SELECT exercise FROM attempts").fetchall() == [("zero1.partition",)]
 
 
 ADD_NOTES = ("CREATE TABLE notes (text TEXT)", "INSERT INTO notes VALUES ('from the next version')")
