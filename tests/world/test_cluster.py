@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import CourseError, RankError, World, zero
-from course_lib.world import results
+from course_lib.world import pickling
 from course_lib.world.cluster.backend import check
 from course_lib.world.collectives.call import Call
 from course_lib.world.learner_code import SourceLine
@@ -168,7 +168,7 @@ def test_times_are_told_by_the_kernels_clock(far_end):
         stopped=False,
         raised=None,
         exited=False,
-        result=results.pack(None),
+        result=pickling.pack_result(None),
         calls=[call],
         span=(1001.0, 1003.0),
         memory=None,

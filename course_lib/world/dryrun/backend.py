@@ -21,11 +21,12 @@ from ..collectives.fault import RankReport
 from ..errors.message import MORE_TIME, RUN_AGAIN, still_busy
 from ..errors.rank_error import Interrupted, RankError, advice_for, quoted
 from ..learner_code import source_line_of
+from ..pickling import Copies
 from ..rank_threads import interrupts, process_state, stopping
 from ..torch_hooks import interposer, private
 from ..torch_hooks.patching import Replacement, SharedContext, replaced
 from .fake_patches import replacements
-from .fake_tensors import FakeCopies, NoNumbers
+from .fake_tensors import NoNumbers
 from .rank import DryRank, NotInGroup
 from .run import DryOutcome
 
@@ -65,11 +66,9 @@ class DryRun:
     ) -> DryOutcome:
         """Call `fn(*args, **kwargs)` as that rank."""
         with interrupts.put_off() as late:
-            return self._run(FakeCopies(fn, args, kwargs), timeout, size_of, late)
+            return self._run(Copies(fn, args, kwargs), timeout, size_of, late)
 
-    def _run(
-        self, copies: FakeCopies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
-    ) -> DryOutcome:
+    def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> DryOutcome:
         started = time.perf_counter()
         meter = None if size_of is None else measured.memory_meter(self._rank, started, size_of, WeakSet())
         rank = DryRank(self._rank, self._world_size, copies, meter)

@@ -7,7 +7,6 @@ stay known: `torch.tensor(3.0).item()` is 3.0. Code that needs an unknown value,
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +20,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
 from ...meter import current, tensors_in, watched_again
-from ..copies import Copies
+from ..pickling import Copies, FunctionCall
 from ..torch_hooks import interposer
 from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
 
@@ -130,24 +129,16 @@ def _is_small_integer(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= KNOWN_NUMEL
 
 
-class FakeCopies(Copies):
-    """`Copies` whose tensors are fake."""
+def fake_copy(copies: Copies, mode: WithoutNumbers, made: Callable[[Tensor], None]) -> FunctionCall:
+    """Return a copy whose tensors are fake. Make each with `mode`, and call `made` with it."""
 
-    def unpack_for(self, mode: WithoutNumbers, made: Callable[[Tensor], None]) -> Any:
-        """Return a new copy of the function, its arguments and its keyword arguments.
+    def rebuild(*args: Any) -> Tensor:
+        fake = mode.from_tensor(torch._utils._rebuild_tensor_v2(*args))
+        made(fake)
+        return fake
 
-        Make each tensor fake with `mode`, and call `made` with it.
-        """
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            return rebuild if name == "_rebuild_tensor_v2" else super().find_class(module, name)
 
-        def rebuild(*args: Any) -> Tensor:
-            fake = mode.from_tensor(torch._utils._rebuild_tensor_v2(*args))
-            made(fake)
-            return fake
-
-        class Unpickler(pickle.Unpickler):
-            def find_class(self, module: str, name: str) -> Any:
-                return rebuild if name == "_rebuild_tensor_v2" else super().find_class(module, name)
-
-        unpickler = Unpickler(io.BytesIO(self._packed))
-        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
-        return unpickler.load()
+    return copies.unpack(Unpickler)

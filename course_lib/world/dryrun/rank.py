@@ -22,10 +22,11 @@ from ...meter import MemoryMeter, tensors_in
 from ..collectives.call import Call
 from ..collectives.recorder import CallRecorder
 from ..learner_code import ErrorReport, learner_line
+from ..pickling import Copies
 from ..rank_threads.rank_state import RankState
 from ..rank_threads.stopping import Stoppable
 from ..torch_hooks import interposer, private
-from .fake_tensors import FakeCopies, NoNumbers, WithoutNumbers
+from .fake_tensors import NoNumbers, WithoutNumbers, fake_copy
 
 
 class NotInGroup(BaseException):
@@ -36,7 +37,7 @@ class NotInGroup(BaseException):
 class DryRank(Stoppable):
     """Rank `rank` of `world_size`: its thread and, afterwards, its result or exception."""
 
-    def __init__(self, rank: int, world_size: int, copies: FakeCopies, meter: MemoryMeter | None) -> None:
+    def __init__(self, rank: int, world_size: int, copies: Copies, meter: MemoryMeter | None) -> None:
         super().__init__(name=f"rank {rank}")
         self.rank, self.world_size = rank, world_size
         self.rank_state = RankState(rank, world_size)
@@ -99,7 +100,7 @@ class DryRank(Stoppable):
     def _call(self) -> None:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=self.rank, world_size=self.world_size)
         with contextlib.nullcontext() if self.meter is None else self.meter.watching():
-            fn, args, kwargs = self._copies.unpack_for(self._mode, self._made)
+            fn, args, kwargs = fake_copy(self._copies, self._mode, self._made)
             self.span = (time.perf_counter(), inf)
             with self._mode:
                 meter = self.meter

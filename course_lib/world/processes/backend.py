@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import CourseError
-from .. import copies, results
+from .. import pickling
 from ..errors.message import error_of
 from ..rank_threads import interrupts
 from ..run import Outcome
@@ -74,9 +74,9 @@ class Processes:
         timeout: float,
         size_of: Callable[[int], int] | None,
     ) -> Outcome:
-        packed = copies.pack(fn, args, kwargs)
+        packed = pickling.pack_call(fn, args, kwargs)
         if len(packed) > LARGE_BYTES:
-            label, nbytes = copies.largest(fn, args, kwargs)
+            label, nbytes = pickling.largest(fn, args, kwargs)
             warnings.warn(
                 f"every rank is sent {len(packed):,} bytes, {nbytes:,} of them for {label}, again in each run. Make "
                 "that inside the function, or load it there from a file.",
@@ -91,7 +91,7 @@ class Processes:
             )
         left = [run_loop.left[rank] for rank in range(self._world_size)]
         return Outcome(
-            results=[results.unpack(rank, one.result) for rank, one in enumerate(left)],
+            results=[pickling.unpack_result(rank, one.result) for rank, one in enumerate(left)],
             output=outputs,
             calls=[one.calls for one in left],
             started=coordinator.started,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ...meter import MemoryReport
 from ..collectives.call import Call
 from ..learner_code import ErrorReport, SourceLine
-from ..results import Packed
+from ..pickling import Packed
 from .placement import Place
 
 # -- from the kernel ---------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ class Job:
         place: where the rank is.
         group: where the ranks find each other. A change means a new default group.
         nccl: tensors on GPUs go through NCCL; if not, through gloo.
-        packed: function and arguments; see `copies.unpack`.
+        packed: function and arguments; see `pickling.unpack_call`.
         size_of: how memory is counted, pickled by name; None if it is not measured.
         started: when the run began, in seconds of `time.perf_counter` on the rank's machine.
         kernel: the kernel's environment, if the rank is on its machine; None if not.

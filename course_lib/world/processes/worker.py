@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 
 from ...meter import MemoryMeter
-from .. import copies, measured, results
+from .. import measured, pickling
 from ..collectives.fault import Stopped
 from ..learner_code import ErrorReport, importing
 from ..rank_threads.rank_state import rank_variables, seed_process
@@ -131,7 +131,7 @@ class Worker:
             stopped=stopped,
             raised=None if error is None or stopped else ErrorReport.of(error),
             exited=isinstance(error, SystemExit),
-            result=results.pack(value),
+            result=pickling.pack_result(value),
             calls=rank.calls,
             span=rank.span,
             memory=rank.meter.report() if rank.meter is not None and error is None else None,
@@ -152,7 +152,7 @@ class Worker:
                 rank.meter = measured.memory_meter(job.rank, job.started, job.size_of, meters)
                 stack.enter_context(measured.meters_informed())
                 stack.enter_context(rank.meter.watching())
-            fn, args, kwargs = copies.unpack(job.packed)
+            fn, args, kwargs = pickling.unpack_call(job.packed)
             self._send(job.number, Started())
             with rank.in_learners_code():
                 value = fn(*args, **kwargs) if rank.meter is None else rank.meter.call(fn, args, kwargs)

@@ -21,9 +21,9 @@ from ...meter import MemoryMeter
 from .. import measured
 from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import RankReport, State
-from ..copies import Copies
 from ..errors.message import error_of
 from ..learner_code import source_line_of
+from ..pickling import Copies
 from ..rank_threads import interrupts, one_process, process_state, stopping
 from ..run import Outcome
 from ..torch_hooks import gloo

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from ...meter import MemoryMeter, unwatched
 from ..collectives.fault import Fault, State, Stopped
-from ..copies import Copies
 from ..learner_code import ErrorReport
+from ..pickling import Copies
 from ..rank_threads.one_process import one_profiler
 from ..rank_threads.rank_state import RankState
 from ..rank_threads.stopping import Stoppable

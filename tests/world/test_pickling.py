@@ -3,7 +3,7 @@
 import cloudpickle
 import torch
 
-from course_lib.world import copies
+from course_lib.world import pickling
 
 
 def test_the_submodules_that_a_function_uses_are_those_that_cloudpickle_finds():
@@ -15,5 +15,5 @@ def test_the_submodules_that_a_function_uses_are_those_that_cloudpickle_finds():
 
     used = [torch, concurrent, os, torch.nn, 3]
     theirs = cloudpickle.cloudpickle._find_imported_submodules(program.__code__, used)
-    ours = copies._submodules(program.__code__, used)
+    ours = pickling._submodules(program.__code__, used)
     assert {torch.nn.functional, concurrent.futures} <= set(ours) == set(theirs)
