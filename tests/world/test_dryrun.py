@@ -265,7 +265,7 @@ def test_groups_have_their_members_only() -> None:
         dist.all_reduce(torch.ones(6), group=dist.new_group([0, 1]))
 
     assert dry(within).comm[63].sent_bytes == 2 * 24 * 2 // 3
-    with pytest.raises(RankError, match="all_reduce was called on a group that rank 63 does not belong to"):
+    with pytest.raises(RankError, match="rank 63 of 64 called all_reduce on a group that it does not belong to"):
         dry(outside)
 
 

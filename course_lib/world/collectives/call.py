@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...meter import tensors_in
-from ..learner_code import SourceLine, Unfinished, learner_line
+from ..learner_code import SourceLine, Unfinished
 
 # The name in `torch.distributed` of each c10d operator.
 OPS = {
@@ -83,7 +83,7 @@ class Times:
         delivering: the transport has the call, and its thread has not finished delivering the result.
     """
 
-    issued: float = field(default_factory=time.perf_counter)
+    issued: float = inf
     matched: float = inf
     done: float = inf
     waited_from: float = inf
@@ -137,7 +137,7 @@ class Call:
     padding_bytes: int = 0
     number: int = 1
     times: Times = field(default_factory=Times, compare=False, repr=False)
-    unfinished: Unfinished | None = field(default_factory=Unfinished.here, compare=False, repr=False)
+    unfinished: Unfinished | None = field(default=None, compare=False, repr=False)
 
     @property
     def numels(self) -> tuple[int, ...]:
@@ -168,10 +168,13 @@ class Call:
         return f"{str(self.dtype).removeprefix('torch.')} {shapes}{more}"
 
 
-def describe(
-    op: str, number: int, group_name: str, ranks: tuple[int, ...], arguments: dict[str, Any], reduce_op: str | None
-) -> Call:
-    """Return the `Call` for a `c10d` operator with `arguments`, by their names in its schema."""
+def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a `Call` that follow from the `arguments` of a `c10d` operator, by their names in its
+    schema. `ranks` are the members of the group.
+
+    Raises:
+        ValueError: the root is no member.
+    """
     tensors = list(tensors_in(arguments.get(_AGREED.get(op, ""), ())))
     root = next((arguments[name] for name in ("root_rank", "src", "dst") if name in arguments), None)
     if root is not None and not 0 <= root < len(ranks):
@@ -179,24 +182,17 @@ def describe(
             f"{op}: there is no rank {root} in this group of {len(ranks)}. "
             f"src and dst are global ranks, here one of {list(ranks)}."
         )
-    agreed = op not in ("all_to_all", "all_to_all_single")
     whole = list(tensors_in(arguments.get(_WHOLE.get(op, ""), ())))
     parts = len(ranks) if op in ("gather", "scatter") else 1  # only the root has the whole tensor
-    return Call(
-        op=op,
-        number=number,
-        group_name=group_name,
-        ranks=ranks,
-        source_line=learner_line(),
-        root=None if root is None else ranks[root],
-        reduce_op=reduce_op,
-        shapes=tuple(tuple(tensor.shape) for tensor in tensors),
-        dtype=tensors[0].dtype if tensors else None,
-        layout=tensors[0].layout if tensors else torch.strided,
-        splits=None if agreed else _splits(op, arguments, len(ranks)),
-        total_bytes=parts * sum(tensor.numel() * tensor.element_size() for tensor in whole),
-        padding_bytes=parts * sum(getattr(t, "padding_numel", 0) * t.element_size() for t in whole),
-    )
+    return {
+        "root": None if root is None else ranks[root],
+        "shapes": tuple(tuple(tensor.shape) for tensor in tensors),
+        "dtype": tensors[0].dtype if tensors else None,
+        "layout": tensors[0].layout if tensors else torch.strided,
+        "splits": _splits(op, arguments, len(ranks)) if op in ("all_to_all", "all_to_all_single") else None,
+        "total_bytes": parts * sum(tensor.numel() * tensor.element_size() for tensor in whole),
+        "padding_bytes": parts * sum(getattr(t, "padding_numel", 0) * t.element_size() for t in whole),
+    }
 
 
 def _splits(op: str, arguments: dict[str, Any], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

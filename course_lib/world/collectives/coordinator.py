@@ -6,6 +6,7 @@ So a call that reached gloo always finishes, a waiting rank can be stopped, and 
 differs, a peer that has left, ranks that wait for each other.
 
     PendingCall   the calls of one collective (or of one message: a send and its recv), one for each member
+    LocalCall     one of these calls on its rank's side: when it enters the backend, and where its result goes
     Matching      finds the pending call that a call belongs to
     Fault         the reason why the run cannot go on; the first one counts. Ranks are stopped shortly afterwards, so
                   that the message can say where each of them would have waited.
@@ -15,8 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from ..learner_code import SourceLine
 from .call import Call
@@ -31,8 +31,7 @@ SETTLE = 0.15
 class Coordinator:
     """The calls of one run: it lets matching calls proceed and finds faults.
 
-    It moves no bytes and waits for nothing: `simulated.coordinator.ThreadCoordinator` and `processes.run_loop.RunLoop`
-    do. One lock guards it.
+    It moves no bytes and waits for nothing: `rank_threads.coordinator` and `processes.run_loop` do. One lock guards it.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -49,11 +48,12 @@ class Coordinator:
 
     # -- events of ranks -----------------------------------------------------------------------------------------
 
-    def arrive(self, rank: int, call: Call, tag: int, execute: Callable[[], Any]) -> PendingCall:
-        """Add a call of `rank`, and return its pending call. `execute` hands it to the backend once all have called."""
+    def arrive(self, rank: int, call: Call, tag: int, proceed: Callable[[], object]) -> PendingCall:
+        """Add a call of `rank`, and return its pending call. `proceed` lets it enter the backend once all have
+        called."""
         with self.changed:
             pending = self._matching.pending(rank, call, tag)
-            self._join(rank, pending, call, execute)
+            self._join(rank, pending, call, proceed)
             return pending
 
     def wait(self, rank: int, pending: PendingCall) -> None:
@@ -103,20 +103,16 @@ class Coordinator:
         with self.changed:
             self._fail(Fault(kind=kind, ranks=tuple(r for r, s in enumerate(self.states) if s is State.RUNNING)))
 
-    def stop(self) -> None:
-        """Stop every rank that waits or makes a call from now on."""
-        with self.changed:
-            self.stopping = True
-            for pending in self._matching.open:
-                pending.call_off()
-
-    def reports(self, where: Callable[[int], SourceLine | None]) -> list[RankReport]:
-        """Return what each rank is doing. `where` returns the learner's line that a rank is at."""
+    def reports(
+        self, where: Callable[[int], SourceLine | None], ranks: Iterable[int] | None = None
+    ) -> list[RankReport]:
+        """Return what each of `ranks`, by default all, is doing. `where` returns the learner's line that a rank is
+        at."""
         with self.changed:
             calls = {rank: pending.calls[rank] for rank, pending in self.waits.items()}
             return [
-                RankReport(rank=rank, state=state.value, source_line=where(rank), call=calls.get(rank))
-                for rank, state in enumerate(self.states)
+                RankReport(rank=rank, state=self.states[rank].value, source_line=where(rank), call=calls.get(rank))
+                for rank in (range(self.world_size) if ranks is None else ranks)
             ]
 
     def busy(self, *states: State) -> bool:
@@ -130,9 +126,10 @@ class Coordinator:
 
     # -- the life of a call --------------------------------------------------------------------------------------
 
-    def _join(self, rank: int, pending: PendingCall, call: Call, execute: Callable[[], Any]) -> None:
+    def _join(self, rank: int, pending: PendingCall, call: Call, proceed: Callable[[], object]) -> None:
         detail = pending.disagreement(call)
-        pending.calls[rank], pending.execute[rank] = call, execute
+        pending.calls[rank] = call
+        pending.proceed.append(proceed)
         if detail:
             self._break(pending, Fault(kind="mismatch", ranks=tuple(pending.calls), calls=pending.calls, detail=detail))
         self._check_absent(pending)
@@ -140,7 +137,7 @@ class Coordinator:
             self._release(pending)
 
     def _release(self, pending: PendingCall) -> None:
-        """Hand the calls to the backend: every member has called."""
+        """Let the calls enter the backend: every member has called."""
         if any(self.states[rank] is State.DIED for rank in pending.members):
             self._matching.mark_broken(pending)
             return
@@ -150,10 +147,9 @@ class Coordinator:
             return
         if self.diverged is None and len({call.source_line for call in pending.calls.values()}) > 1:
             self.diverged = pending
-        someone_went_on = bool(pending.futures)
-        pending.take_place()
-        if pending.errors and someone_went_on:  # torch's C++ waits for a Work without reading its error
-            self.refused(pending, tuple(pending.errors), str(next(iter(pending.errors.values()))))
+        for proceed in pending.proceed:
+            proceed()
+        pending.proceed.clear()
         for rank in [rank for rank, waited in self.waits.items() if waited is pending]:
             self.states[rank] = State.RUNNING  # at once, although its thread may wake later
             del self.waits[rank]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
+from ..learner_code import Unfinished, learner_line
 from ..torch_hooks import private
-from .call import OPS, Call, describe
+from .call import OPS, Call, Times, described
 from .validation import check
 
 
@@ -18,8 +20,8 @@ class CallRecorder:
         self._rank = rank
         self._numbers: Counter[tuple[str, str]] = Counter()
 
-    def call(self, operator: Any, arguments: dict[str, Any], devices: tuple[str, ...] = ("cpu",)) -> Call:
-        """Return the call of `operator` with `arguments`, checked and numbered.
+    def collective(self, operator: Any, arguments: dict[str, Any], devices: tuple[str, ...]) -> Call:
+        """Record a collective or a message, and return it, checked and numbered.
 
         Args:
             operator: a `c10d` operator.
@@ -31,14 +33,34 @@ class CallRecorder:
         """
         name = operator._schema.name.split("::")[1]
         group = private.group_of(arguments["process_group"])
-        reduce_op = private.reduce_op_name(arguments["reduce_op"]) if "reduce_op" in arguments else None
-        op, ranks = OPS.get(name, name), private.group_ranks(group)
-        number = self._numbers[group.group_name, op] + 1
-        call = describe(op, number, group.group_name, ranks, arguments, reduce_op)
-        check(op, len(ranks), call.root == self._rank, arguments, devices)
-        self._numbers[group.group_name, op] = number
+        op, group_name, ranks = OPS.get(name, name), group.group_name, private.group_ranks(group)
+        details = described(op, ranks, arguments)
+        if "reduce_op" in arguments:
+            details["reduce_op"] = private.reduce_op_name(arguments["reduce_op"])
+        check(op, len(ranks), details["root"] == self._rank, arguments, devices)
+        self._numbers[group_name, op] += 1
+        return self._recorded(made_here(op, group_name, ranks, number=self._numbers[group_name, op], **details))
+
+    def new_group(self, group_name: str, ranks: list[int]) -> Call:
+        """Record the creation of a group, and return it."""
+        return self._recorded(made_here("new_group", group_name, tuple(ranks)))
+
+    def _recorded(self, call: Call) -> Call:
         self.calls.append(call)
         return call
+
+
+def made_here(op: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
+    """Return a call that this thread makes now, at the learner's line."""
+    return Call(
+        op=op,
+        group_name=group_name,
+        ranks=ranks,
+        source_line=learner_line(),
+        times=Times(issued=time.perf_counter()),
+        unfinished=Unfinished.here(),
+        **details,
+    )
 
 
 def is_asynchronous(call: Call, arguments: dict[str, Any]) -> bool:

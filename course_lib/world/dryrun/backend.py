@@ -8,7 +8,6 @@ kernels use while they compute, such as an LSTM's, is not counted: there, the pe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakSet
@@ -17,21 +16,18 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
 from .. import measured
-from ..collectives.fault import RankReport
-from ..errors.message import MORE_TIME, RUN_AGAIN, still_busy
-from ..errors.rank_error import Interrupted, RankError, advice_for, quoted
-from ..learner_code import source_line_of
+from ..errors.message import error_of
 from ..pickling import Copies
-from ..rank_threads import interrupts, process_state, stopping
+from ..rank_threads import interrupts, process_state
+from ..rank_threads.supervisor import run_ranks
 from ..torch_hooks import interposer, private
 from ..torch_hooks.patching import Replacement, SharedContext, replaced
 from .fake_patches import replacements
-from .fake_tensors import NoNumbers
-from .rank import DryRank, NotInGroup
+from .rank import DryRank, WithoutPeers
 from .run import DryOutcome
 
-GRACE = 1.0
-"""Seconds in which a rank must stop, before it is abandoned."""
+CLOSING = 0.6
+"""Seconds in which the rank must end its groups, before it is left behind."""
 
 
 class DryRun:
@@ -69,93 +65,29 @@ class DryRun:
             return self._run(Copies(fn, args, kwargs), timeout, size_of, late)
 
     def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> DryOutcome:
-        started = time.perf_counter()
-        meter = None if size_of is None else measured.memory_meter(self._rank, started, size_of, WeakSet())
-        rank = DryRank(self._rank, self._world_size, copies, meter)
-        with process_state.of_threads(measured=meter is not None), _dry_threads.in_use():
-            failure = _supervised(rank, timeout, late)
-        for line in rank.rank_state.output.splitlines():
+        coordinator = WithoutPeers(self._rank, self._world_size)
+        rank = DryRank(self._rank, coordinator, copies)
+        if size_of is not None:
+            rank.meter = measured.memory_meter(self._rank, coordinator.started, size_of, WeakSet())
+        with process_state.of_threads(measured=size_of is not None), _dry_threads.in_use():
+            reports = run_ranks(coordinator, [rank], timeout, late)
+            rank.join(CLOSING)
+        output = rank.rank_state.output
+        for line in output.splitlines():
             print(f"[rank {self._rank}] {line}")
-        if failure is not None:
-            raise failure from None
+        if coordinator.fault is not None:
+            ended = [report.ended(rank.raised, stopped=not rank.is_alive()) for report in reports]
+            raise error_of(coordinator.fault, ended, None, timeout, [output], world_size=self._world_size)
         return DryOutcome(
             results=[rank.result],
-            output=[rank.rank_state.output],
+            output=[output],
             calls=[rank.recorder.calls],
-            started=started,
-            spans=[rank.span],
-            memory=[meter.report()] if meter is not None else [],
+            started=coordinator.started,
+            spans=[coordinator.spans[self._rank]],
+            memory=[] if rank.meter is None else [rank.meter.report()],
             rank=self._rank,
             world_size=self._world_size,
         )
-
-
-def _supervised(rank: DryRank, timeout: float, late: list[Any]) -> RankError | Interrupted | None:
-    """Run `rank` until it has left, its time is over, or `late` holds an interrupt. Return what went wrong."""
-    deadline = time.monotonic() + timeout
-    source_line = None
-    rank.start()
-    while rank.is_alive() and not late and time.monotonic() < deadline:
-        rank.join(0.1)  # short, to notice `late`
-    if rank.is_alive():
-        kind = "interrupted" if late else "timeout"
-        source_line = source_line_of(rank)
-        _stop(rank)
-    elif rank.error is None:
-        return None
-    else:
-        kind = {SystemExit: "exited", NotInGroup: "not_in_group"}.get(rank.error, "raised")
-    report = RankReport(
-        rank=rank.rank,
-        state="running" if rank.raised is None else "raised",
-        source_line=source_line,
-        raised=None if kind in ("timeout", "interrupted") else rank.raised,
-        stopped=not rank.is_alive(),
-    )
-    message = _message(kind, report, rank.world_size, timeout)
-    if kind == "interrupted":
-        late.clear()
-        return Interrupted(message)
-    return RankError(message, kind=kind, rank=rank.rank, ranks=[report], output=[rank.rank_state.output])
-
-
-def _stop(rank: DryRank) -> None:
-    began = time.monotonic()
-    deadline = began + GRACE
-    while rank.is_alive() and (now := time.monotonic()) < deadline:
-        if now < began + stopping.IMPORTING and stopping.imports(rank):
-            deadline = now + GRACE
-        else:
-            rank.stop()
-        rank.join(0.02)
-    stopping.stop_looking()
-
-
-def _message(kind: str, report: RankReport, world_size: int, timeout: float) -> str:
-    """Return the message of the `RankError`."""
-    who = f"the dry run of rank {report.rank} of {world_size}"
-    source_line, advice = report.source_line, RUN_AGAIN
-    if report.raised is not None:
-        source_line, advice = (
-            report.raised.source_line,
-            advice_for(report.raised.message) or "fix that line and run it again.",
-        )
-        headline = f"{who} raised {report.raised}"
-        if report.raised.type == NoNumbers.__name__:
-            headline = f"{who}: {report.raised.message}"
-            advice = (
-                "decide by what is known without computing, such as shapes, ranks and Python's own numbers, or leave "
-                "that line out of the dry run. Where the number matters, run the function in a small world: World(4)."
-            )
-    elif kind == "timeout":
-        headline = f"{who} was stopped after its time limit of {timeout:g} s"
-        advice = f"look for a loop that never ends; {MORE_TIME}"
-    else:
-        headline = f"{who} was interrupted"
-    lines = [headline, *([f"  at {quoted(source_line)}"] if source_line is not None else []), f"Next: {advice}"]
-    if not report.stopped:
-        lines.append(still_busy([report.rank]))
-    return "\n".join(lines)
 
 
 def _without_peers(helper: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,59 +6,48 @@ known, the numbers are not.
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from math import inf
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ...meter import MemoryMeter, tensors_in
-from ..collectives.call import Call
-from ..collectives.recorder import CallRecorder
-from ..learner_code import ErrorReport, learner_line
+from ...meter import tensors_in
+from ..collectives.fault import State
+from ..collectives.local_call import LocalCall
+from ..learner_code import ErrorReport
 from ..pickling import Copies
-from ..rank_threads.rank_state import RankState
-from ..rank_threads.stopping import Stoppable
-from ..torch_hooks import interposer, private
+from ..rank_threads.coordinator import ThreadCoordinator
+from ..rank_threads.rank_thread import RankThread
+from ..torch_hooks import private
 from .fake_tensors import NoNumbers, WithoutNumbers, fake_copy
 
 
-class NotInGroup(BaseException):
-    """A collective was called on a foreign group. It is no Exception: torch's log of Exceptions would fail on the
-    group."""
+class WithoutPeers(ThreadCoordinator):
+    """The coordinator of rank `rank`: the others have nothing to do, and every call proceeds at once."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__(world_size)
+        self.states = [State.RETURNED] * world_size
+        self.states[rank] = State.RUNNING
+
+    def called(self, local: LocalCall) -> None:
+        pass
+
+    def wait_for(self, local: LocalCall) -> None:
+        pass
 
 
-class DryRank(Stoppable):
-    """Rank `rank` of `world_size`: its thread and, afterwards, its result or exception."""
+class DryRank(RankThread):
+    """The rank: its thread and, afterwards, its result or exception."""
 
-    def __init__(self, rank: int, world_size: int, copies: Copies, meter: MemoryMeter | None) -> None:
-        super().__init__(name=f"rank {rank}")
-        self.rank, self.world_size = rank, world_size
-        self.rank_state = RankState(rank, world_size)
-        self.meter = meter
-        self.recorder = CallRecorder(rank)
-        self.span = (inf, inf)  # when it entered and left the function
-        self.result: Any = None
-        self.raised: ErrorReport | None = None
-        self.error: type[BaseException] | None = None
-        self.groups: SimpleNamespace = interposer.no_groups()
-        self._copies = copies
+    def __init__(self, rank: int, coordinator: WithoutPeers, copies: Copies) -> None:
+        super().__init__(rank, coordinator, copies)
         self._mode = WithoutNumbers()
 
-    # -- the interposer of this thread: see interposer.Interposer ---------------------------------------------------
-
-    @property
-    def generator(self) -> torch.Generator:
-        return self.rank_state.torch
-
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
-        call = self.recorder.call(operator, arguments)
+        call = self.recorder.collective(operator, arguments, ("cpu",))
         call.times.matched = call.times.done = call.times.issued
         if self.meter is not None:
             self.meter.lend(arguments.values())  # sets their category; no transport borrows them
@@ -68,56 +57,28 @@ class DryRank(Stoppable):
         self._mode.forget(tensors)
         return private.completed(operator, arguments)
 
-    def new_group(self, group_name: str, ranks: list[int]) -> None:
-        call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), source_line=learner_line())
-        call.times.matched = call.times.done = call.times.issued
-        self.recorder.calls.append(call)
+    def join_group(self) -> None:
+        world_size = self.coordinator.world_size
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=self.rank, world_size=world_size)
 
-    def not_in_group(self, op: str) -> None:
-        raise NotInGroup(f"{op} was called on a group that rank {self.rank} does not belong to")
-
-    def waiting(self, waited: Any) -> None:
-        pass
-
-    @contextlib.contextmanager
-    def identity(self) -> Iterator[None]:
-        with interposer.interposed(self), self.rank_state.own():
-            yield
-
-    # -- the thread ------------------------------------------------------------------------------------------------
-
-    def run(self) -> None:
-        with self.identity():
-            try:
-                self._call()
-            except BaseException as error:
-                self.raised, self.error = _raised(error), type(error)
-            finally:
-                self.span = (self.span[0], time.perf_counter())
-                if dist.is_initialized():
-                    dist.destroy_process_group()
-
-    def _call(self) -> None:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=self.rank, world_size=self.world_size)
-        with contextlib.nullcontext() if self.meter is None else self.meter.watching():
-            fn, args, kwargs = fake_copy(self._copies, self._mode, self._made)
-            self.span = (time.perf_counter(), inf)
-            with self._mode:
-                meter = self.meter
-                result = self.stoppably(
-                    partial(fn, *args, **kwargs) if meter is None else partial(meter.call, fn, args, kwargs)
-                )
+    def call_copy(self) -> None:
+        call = fake_copy(self._copies, self._mode, self._made)
+        with self._mode:
+            result = self.in_learners_code(*call)
         self.result = private.without_mode(result)
+
+    def report(self, error: BaseException) -> ErrorReport:
+        """Return the report of `error`; if `NoNumbers` caused it, with that error's type and message."""
+        behind: BaseException | None = error
+        while behind is not None and not isinstance(behind, NoNumbers):
+            behind = behind.__cause__
+        report = super().report(error)
+        return report if behind is None else replace(report, type=NoNumbers.__name__, message=str(behind))
+
+    def leave_groups(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
     def _made(self, tensor: torch.Tensor) -> None:
         if self.meter is not None:
             self.meter.resized(tensor, "set_")  # the name of the operator that unpickles tensors
-
-
-def _raised(error: BaseException) -> ErrorReport:
-    """Return the report of `error`; if `NoNumbers` caused it, with that error's type and message."""
-    behind: BaseException | None = error
-    while behind is not None and not isinstance(behind, NoNumbers):
-        behind = behind.__cause__
-    record = ErrorReport.of(error)
-    return record if behind is None else replace(record, type=NoNumbers.__name__, message=str(behind))

@@ -10,10 +10,6 @@ from .exit_status import after_death
 from .mismatch import disagreement
 from .rank_error import Interrupted, RankError, advice_for, grouped, quoted, who
 
-RUN_AGAIN = "run the cell again; the world is ready for it."
-MORE_TIME = "if the work is only long, give the world more time: World(…, timeout=…)."
-"""Advice that does not depend on the ranks."""
-
 
 def error_of(
     fault: Fault,
@@ -22,6 +18,7 @@ def error_of(
     timeout: float,
     output: Sequence[str],
     replaced: Sequence[int] = (),
+    world_size: int | None = None,
 ) -> RankError | Interrupted:
     """Return the exception to raise for a failed run.
 
@@ -32,17 +29,25 @@ def error_of(
         timeout: the time limit, in seconds.
         output: what each rank had printed.
         replaced: the ranks that have a new process now.
+        world_size: number of ranks; by default that of `reports`. A dry run reports one of many.
     """
-    message = _message(fault, reports, diverged, timeout, replaced)
+    message = _message(fault, reports, diverged, timeout, replaced, world_size or len(reports))
     if fault.kind == "interrupted":
         return Interrupted(message)
     return RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=output)
 
 
 def _message(
-    fault: Fault, reports: Sequence[RankReport], diverged: PendingCall | None, timeout: float, replaced: Sequence[int]
+    fault: Fault,
+    reports: Sequence[RankReport],
+    diverged: PendingCall | None,
+    timeout: float,
+    replaced: Sequence[int],
+    world_size: int,
 ) -> str:
-    headline, advice = _WRITERS[fault.kind](fault, reports, timeout)
+    headline, advice = _WRITERS[fault.kind](fault, reports, world_size)
+    if fault.kind == "timeout":
+        headline = f"the run was stopped after its time limit of {timeout:g} s: {headline}"
     lines = [headline, *_where(fault, reports)]
     if fault.kind in ("absent", "mismatch", "deadlock"):
         if diverged is not None:
@@ -57,7 +62,7 @@ def _message(
     lines.append(f"Next: {advice}")
     busy = [report.rank for report in reports if not report.stopped]
     if busy:
-        lines.append(still_busy(busy))
+        lines.append(_still_busy(busy))
     if replaced:
         others = "" if len(replaced) == len(reports) else "; the others kept theirs"
         lines.append(
@@ -67,21 +72,22 @@ def _message(
     return "\n".join(lines)
 
 
-def still_busy(ranks: Sequence[int]) -> str:
+def _still_busy(ranks: Sequence[int]) -> str:
     """Return a note on `ranks` that did not stop."""
     return (
-        f"Note: {who(ranks)} could not be interrupted (a long call outside Python) and will stop when that call "
-        "returns. What it does until then is ignored."
+        f"Note: {who(ranks)} could not be interrupted (a long call outside Python, or a loop that catches every "
+        "exception). What it still does is ignored, until it ends by itself."
     )
 
 
-def _raised(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+def _raised(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     report = _in_headline(fault, reports)
     assert report is not None and report.raised is not None
-    same = [r.rank for r in reports if r.raised and (r.raised.type, r.raised.message) == _key(report)]
-    headline = f"{who(same, len(reports))} of {len(reports)} raised {report.raised}"
-    if len(same) == len(reports) > 1:
-        headline = f"{who(same, len(reports))} raised {report.raised}"
+    same = [r.rank for r in reports if _key(r) == _key(report)]
+    if report.raised.type == "NoNumbers":
+        return f"the dry run of {who(same)} of {world_size}: {report.raised.message}", advice_for(report.raised.message)
+    all_of = "" if len(same) == world_size > 1 else f" of {world_size}"
+    headline = f"{who(same, world_size)}{all_of} raised {report.raised}"
     waiting = any(r.call for r in reports)
     consequence = " The other ranks were stopped: they would have waited for it forever." if waiting else ""
     advice = advice_for(report.raised.message) or "fix that line and run the cell again."
@@ -91,7 +97,7 @@ def _raised(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tupl
 def _in_headline(fault: Fault, reports: Sequence[RankReport]) -> RankReport | None:
     """Return the rank whose exception is in the headline, if any."""
     if fault.kind == "exited":
-        return reports[fault.ranks[0]]
+        return next(report for report in reports if report.rank == fault.ranks[0])
     return next(report for report in reports if report.raised) if fault.kind == "raised" else None
 
 
@@ -99,19 +105,19 @@ def _key(report: RankReport) -> tuple[str, str] | None:
     return (report.raised.type, report.raised.message) if report.raised else None
 
 
-def _exited(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+def _exited(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     report = _in_headline(fault, reports)
     assert report is not None
     same = [r.rank for r in reports if _key(r) == _key(report)]
-    leavers = who(same, len(reports)) if len(same) == len(reports) else f"{who(same)} of {len(reports)}"
-    consequence = ", and its peers would be left without it" if len(same) == 1 < len(reports) else ""
+    leavers = who(same, world_size) if len(same) == world_size else f"{who(same)} of {world_size}"
+    consequence = ", and its peers would be left without it" if len(same) == 1 < world_size else ""
     return (
         f"{leavers} left through sys.exit({report.raised.message if report.raised else ''}){consequence}",
         "use `return` to end a rank's work, on every rank at the same point.",
     )
 
 
-def _absent(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     calls = fault.calls
     first = next(iter(calls.values()))
     waiters = f"{who(sorted(calls))} wait{'s' if len(calls) == 1 else ''} in"
@@ -130,18 +136,18 @@ def _absent(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tupl
     )
 
 
-def _mismatch(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+def _mismatch(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     return disagreement(fault)
 
 
-def _refused(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+def _refused(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     return (
-        f"gloo refused the {fault.calls[fault.ranks[0]].name} of {who(fault.ranks, len(reports))}: {fault.detail}",
+        f"gloo refused the {fault.calls[fault.ranks[0]].name} of {who(fault.ranks, world_size)}: {fault.detail}",
         "fix the arguments of that call. gloo, the backend of this world, takes fewer shapes and dtypes than NCCL.",
     )
 
 
-def _deadlock(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     messages = all(call.op in ("send", "recv") for call in fault.calls.values())
     verbs = {call.op for call in fault.calls.values()}
     advice = "find an order of calls in which each rank's next partner is ready for it."
@@ -150,37 +156,35 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tu
             f"let some ranks {'recv' if verbs == {'send'} else 'send'} first (for example the even ones), "
             f"or use {'isend' if verbs == {'send'} else 'irecv'} and wait for it afterwards."
         )
-    return f"deadlock: {who(fault.ranks, len(reports))} wait for each other", advice
+    return f"deadlock: {who(fault.ranks, world_size)} wait for each other", advice
 
 
-def _not_in_group(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+def _not_in_group(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     rank = fault.ranks[0]
     op = fault.calls[rank].op
     return (
-        f"rank {rank} of {len(reports)} called {op} on a group that it does not belong to",
+        f"rank {rank} of {world_size} called {op} on a group that it does not belong to",
         f"call {op} only on the members: `if dist.get_rank() in ranks:`. (torch alone would skip the call without "
         "a word of what is wrong.)",
     )
 
 
-def _died(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
-    return f"{who(fault.ranks, len(reports))} of {len(reports)} died: {fault.detail}", after_death(fault.detail)
+def _died(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
+    return f"{who(fault.ranks, world_size)} of {world_size} died: {fault.detail}", after_death(fault.detail)
 
 
-def _timeout(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
+def _timeout(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     running = [report.rank for report in reports if report.state == "running"]
-    busy = running or [report.rank for report in reports if report.state == "waiting"]
-    return (
-        f"the run was stopped after its time limit of {timeout:g} s: {who(busy, len(reports))} had not finished",
-        f"look for a loop that never ends on {who(busy, len(reports))}; {MORE_TIME}",
-    )
+    busy = who(running or [report.rank for report in reports if report.state == "waiting"], world_size)
+    more_time = "if the work is only long, give the world more time: World(…, timeout=…)."
+    return f"{busy} had not finished", f"look for a loop that never ends on {busy}; {more_time}"
 
 
-def _interrupted(fault: Fault, reports: Sequence[RankReport], timeout: float) -> tuple[str, str]:
-    return "the run was interrupted", RUN_AGAIN
+def _interrupted(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
+    return "the run was interrupted", "run the cell again; the world is ready for it."
 
 
-_WRITERS: dict[Kind, Callable[[Fault, Sequence[RankReport], float], tuple[str, str]]] = {
+_WRITERS: dict[Kind, Callable[[Fault, Sequence[RankReport], int], tuple[str, str]]] = {
     "raised": _raised,
     "exited": _exited,
     "absent": _absent,

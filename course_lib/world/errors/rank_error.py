@@ -23,8 +23,12 @@ _ADVICE = {
         "To read their names here, call dist.set_debug_level(dist.DebugLevel.INFO) before you make the DDP: torch "
         "reads TORCH_DISTRIBUTED_DEBUG only when it is imported."
     ),
+    "a dry run has no numbers": (
+        "decide by what is known without computing, such as shapes, ranks and Python's own numbers, or leave that line "
+        "out of the dry run. Where the number matters, run the function in a small world: World(4)."
+    ),
 }
-"""What to do next for errors of torch without advice, by a part of their text."""
+"""What to do next for errors without advice, by a part of their text."""
 
 
 class RankError(CourseError):
@@ -98,5 +102,5 @@ def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:
 
 
 def advice_for(message: str) -> str:
-    """Return what to do next about an error of torch; empty if nothing is known."""
+    """Return what to do next about an error; empty if nothing is known."""
     return next((advice for part, advice in _ADVICE.items() if part in message), "")

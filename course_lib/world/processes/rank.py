@@ -14,19 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from typing import Any
 
 import torch
 
-from ...meter import MemoryMeter, tensors_in, unwatched
+from ...meter import tensors_in
 from ..collectives.call import Call
 from ..collectives.fault import Stopped
-from ..collectives.pending import PendingCall
-from ..collectives.pending_work import Promises, pending_work
-from ..collectives.recorder import CallRecorder, is_asynchronous
-from ..learner_code import learner_line, source_line_of
+from ..collectives.local_call import LocalCall
+from ..collectives.rank import InterposedRank
+from ..collectives.recorder import is_asynchronous
+from ..learner_code import source_line_of
 from ..torch_hooks import private
 from .protocol import (
     Blocked,
@@ -49,26 +48,25 @@ STOP_EVERY = 0.02
 
 
 @dataclass(kw_only=True)
-class OpenCall:
-    """A call that the rank has made, and that may not enter the backend yet.
+class Ticket:
+    """What a rank keeps with a call that may not enter the backend yet.
 
     Attributes:
         index: of the call, among the rank's.
-        pending: of this rank only, for an asynchronous call, which the listener lets proceed.
         may_go: set when the call may proceed, or the run is over.
     """
 
     index: int
-    pending: PendingCall | None = None
     may_go: threading.Event = field(default_factory=threading.Event)
 
 
-class ProcessRank:
+class ProcessRank(InterposedRank):
     """The interposer of this process (see `interposer.Interposer`), and the handler of the kernel's messages.
+
+    Its peers are behind these messages: it is its own `collectives.rank.Peers`.
 
     Attributes:
         job: the run.
-        meter: set if memory is measured.
         stopping: the run is over; the rank must stop.
         stoppable: the main thread is in the learner's code, where an exception is safe.
         span: when it entered and left that code.
@@ -78,22 +76,20 @@ class ProcessRank:
     generator: torch.Generator | None = None  # the process's own
 
     def __init__(self, job: Job, send: Callable[[FromRank], None]) -> None:
+        super().__init__(job.rank, self, ("cpu",) if job.device is None else ("cpu", "cuda"))
         self.job = job
-        self.meter: MemoryMeter | None = None
         self.stopping = False
         self.stoppable = False
         self.span = (inf, inf)
         self.done = threading.Event()
         self._send = send
-        self._recorder = CallRecorder(job.rank)
         self._lock = threading.Lock()
-        self._open: dict[int, OpenCall] = {}
-        self._promises: Promises[tuple[Call, OpenCall]] = Promises()
+        self._open: dict[int, LocalCall] = {}  # calls that may not enter the backend yet, by index
 
     @property
     def calls(self) -> list[Call]:
         """Return the rank's calls."""
-        return self._recorder.calls
+        return self.recorder.calls
 
     # -- messages from the kernel ----------------------------------------------------------------------------------
 
@@ -106,23 +102,23 @@ class ProcessRank:
 
     def _go(self, index: int) -> None:
         with self._lock:
-            waiting = self._open.pop(index, None)
-        if waiting is None:
+            local = self._open.pop(index, None)
+        if local is None:
             return
-        if waiting.pending is not None:
-            waiting.pending.take_place()
-            for error in waiting.pending.errors.values():
-                self._send(Refused(index=index, reason=str(error)))
-        waiting.may_go.set()
+        if local.future is not None:  # else the rank itself starts it
+            local.start()
+            local.deliver(local.error)
+            if local.error is not None:
+                self._send(Refused(index=index, reason=str(local.error)))
+        local.ticket.may_go.set()
 
     def _stop(self) -> None:
         with self._lock:
             self.stopping = True
             waiting = list(self._open.values())
-        for one in waiting:
-            if one.pending is not None:
-                one.pending.call_off()
-            one.may_go.set()
+        for local in waiting:
+            local.call_off()
+            local.ticket.may_go.set()
         threading.Thread(target=self._keep_stopping, daemon=True).start()
 
     def _keep_stopping(self) -> None:
@@ -148,7 +144,7 @@ class ProcessRank:
             self.span = (entered, time.perf_counter())
 
     @contextlib.contextmanager
-    def _shielded(self) -> Iterator[None]:
+    def shielded(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():  # autograd's, which gets no signal
             yield
             return
@@ -158,84 +154,53 @@ class ProcessRank:
         finally:
             self.stoppable = before
 
-    def _report(self, call: Call, tag: int, *, waits: bool, pending: PendingCall | None = None) -> OpenCall:
-        """Report `call` to the kernel."""
-        one = OpenCall(index=len(self.calls) - 1, pending=pending)
+    # -- the peers: see collectives.rank.Peers ---------------------------------------------------------------------
+
+    def called(self, local: LocalCall) -> None:
+        ticket = local.ticket = Ticket(index=len(self.calls) - 1)
         with self._lock:
             if self.stopping:
                 raise Stopped
-            self._open[one.index] = one
-        self._send(CallArrived(index=one.index, call=call, tag=tag, waits=waits, gated=True))
-        return one
+            self._open[ticket.index] = local
+        waits = local.future is None
+        self._send(CallArrived(index=ticket.index, call=local.call, tag=local.tag, waits=waits, gated=True))
 
-    def _wait(self, one: OpenCall) -> None:
-        one.may_go.wait()
+    def wait_for(self, local: LocalCall) -> None:
+        ticket: Ticket = local.ticket
+        if local.future is not None and not ticket.may_go.is_set():
+            self._send(Blocked(index=ticket.index))
+        ticket.may_go.wait()
         if self.stopping:
             raise Stopped
 
-    # -- the interposer --------------------------------------------------------------------------------------------
+    def called_outside(self, rank: int, call: Call) -> None:
+        self._send(OutsideGroup(call=call))
+        while not self.stopping:
+            time.sleep(STOP_EVERY)
+        raise Stopped
 
-    def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
-        with self._shielded():
-            if self.meter is None:
-                return self._collective(operator, arguments, partial(execute, *arguments.values()))
-            loan = self.meter.lend(arguments.values())
-            result = self._collective(operator, arguments, unwatched(partial(execute, *loan.arguments)))
-            self.meter.lent(loan, self.calls[-1].times)
-            return result
+    # -- tensors on a GPU ------------------------------------------------------------------------------------------
 
     def _collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
-        on_gpu = next(tensors_in(arguments)).is_cuda
-        call = self._recorder.call(operator, arguments, ("cpu",) if self.job.device is None else ("cpu", "cuda"))
-        tag = arguments.get("tag", 0)
-        if self.job.nccl and on_gpu:
-            return self._at_once(call, tag, execute)
-        asynchronous = is_asynchronous(call, arguments)
-        if asynchronous and not on_gpu:
-            pending = PendingCall(members=frozenset({self.job.rank}), calls={self.job.rank: call})
-            pending.execute[self.job.rank] = execute
-            result, promise = pending_work(pending, self.job.rank, call, operator, arguments, contextlib.nullcontext)
-            self._promises.add(promise, (call, self._report(call, tag, waits=False, pending=pending)))
-            return result
-        # On a GPU, a rank waits for its peers even in an asynchronous call: gloo's own Work knows the GPU's streams,
-        # and ours would not.
-        call.times.waited_from = call.times.issued
-        self._wait(self._report(call, tag, waits=True))
-        call.times.matched = time.perf_counter()
-        result = execute()
-        if result is not None and not asynchronous and call.op != "recv":  # a recv's Work can be waited for once
-            private.work_of(result).wait()  # the caller would wait next; waiting here measures the end
-        call.times.done = time.perf_counter()
+        if not next(tensors_in(arguments)).is_cuda:
+            return super()._collective(operator, arguments, execute)
+        local = self._recorded(operator, arguments, execute)
+        if self.job.nccl:
+            return self._at_once(local)
+        if not is_asynchronous(local.call, arguments):
+            return self._completed(local)
+        # A rank waits for its peers even in an asynchronous call: gloo's own Work knows the GPU's streams, and ours
+        # would not.
+        local.call.times.waited_from = local.call.times.issued
+        self.called(local)
+        self.wait_for(local)
+        result = local.result()
+        local.call.times.done = time.perf_counter()
         return result
 
-    def _at_once(self, call: Call, tag: int, execute: Callable[[], Any]) -> Any:
+    def _at_once(self, local: LocalCall) -> Any:
         """Hand the call to NCCL at once; its work ends when the GPU reaches it."""
-        self._send(CallArrived(index=len(self.calls) - 1, call=call, tag=tag, waits=False, gated=False))
-        call.times.matched = time.perf_counter()
-        result = execute()
-        call.times.done = time.perf_counter()
+        self._send(CallArrived(index=len(self.calls) - 1, call=local.call, tag=local.tag, waits=False, gated=False))
+        result = local.result()
+        local.call.times.done = time.perf_counter()
         return result
-
-    def new_group(self, group_name: str, ranks: list[int]) -> None:
-        with self._shielded():
-            call = Call(op="new_group", group_name=group_name, ranks=tuple(ranks), source_line=learner_line())
-            self.calls.append(call)
-            call.times.waited_from = call.times.issued
-            self._wait(self._report(call, 0, waits=True))
-            call.times.matched = call.times.done = time.perf_counter()
-
-    def not_in_group(self, op: str) -> None:
-        with self._shielded():
-            self._send(OutsideGroup(call=Call(op=op, group_name="", ranks=(), source_line=learner_line())))
-            while not self.stopping:
-                time.sleep(STOP_EVERY)
-            raise Stopped
-
-    def waiting(self, waited: Any) -> None:
-        with self._shielded():
-            for promise, (call, one) in self._promises.of(waited):
-                call.times.wait_begins()
-                if not one.may_go.is_set():
-                    self._send(Blocked(index=one.index))
-                self._wait(one)
-                promise.future.wait()

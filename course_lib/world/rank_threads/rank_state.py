@@ -93,12 +93,14 @@ class RankState:
         return self._printed.text
 
     def sleep(self, seconds: float) -> None:
-        """Sleep in short naps, between which the thread can be stopped. Return at once if the rank must stop."""
+        """Sleep in short naps, between which the thread can be stopped. Return after one if the rank must stop."""
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
         end = time.monotonic() + seconds
-        while not self.stopping and (left := end - time.monotonic()) > 0:
+        while (left := end - time.monotonic()) > 0:
             _sleep(min(left, 0.02))
+            if self.stopping:
+                return
 
     @contextmanager
     def own(self) -> Iterator[None]:

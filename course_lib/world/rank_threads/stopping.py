@@ -16,9 +16,6 @@ from .rank_state import RankState
 
 Result = TypeVar("Result")
 
-IMPORTING = 10.0
-"""Seconds that a thread may take to finish an import before it is stopped there."""
-
 
 class Stoppable(threading.Thread):
     """A rank's thread. It can be stopped only in the learner's code.

@@ -1,14 +1,12 @@
 """The simulated backend: ranks are threads of this process, with real gloo between them.
 
-One thread for each rank runs the learner's function. The thread that called `World.run` supervises: it waits for all
-ranks, and ends the run at the first fault, the time limit or an interrupt. Nothing is kept between runs: groups,
-threads and sockets are made in a few milliseconds, and closed before the run returns.
+One thread for each rank runs the learner's function; `rank_threads.supervisor` waits for all. Nothing is kept between
+runs: groups, threads and sockets are made in a few milliseconds, and closed before the run returns.
 """
 
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,23 +17,23 @@ import torch.distributed as dist
 from ...errors import CourseError
 from ...meter import MemoryMeter
 from .. import measured
-from ..collectives.coordinator import SETTLE, Coordinator
-from ..collectives.fault import RankReport, State
+from ..collectives.coordinator import SETTLE
+from ..collectives.fault import State
 from ..errors.message import error_of
-from ..learner_code import source_line_of
 from ..pickling import Copies
-from ..rank_threads import interrupts, one_process, process_state, stopping
+from ..rank_threads import interrupts, one_process, process_state
+from ..rank_threads.coordinator import ThreadCoordinator
+from ..rank_threads.supervisor import run_ranks
 from ..run import Outcome
 from ..torch_hooks import gloo
-from .coordinator import ThreadCoordinator
 from .open_files import make_room
 from .rank import Rank
 
 MAX_RANKS = 64
 """The most ranks of a simulated world."""
 
-GRACE = 0.4
-"""Seconds in which ranks must stop, before they are abandoned."""
+DELIVERING = 0.4
+"""Seconds in which results that no rank waits for may still be delivered."""
 
 
 class Simulated:
@@ -69,17 +67,17 @@ class Simulated:
         make_room(self._world_size)
         coordinator = ThreadCoordinator(self._world_size)
         ranks = _ranks(coordinator, copies, size_of)
-        reports = _run_loop(coordinator, ranks, timeout, late, measured=size_of is not None)
+        with process_state.of_threads(measured=size_of is not None), one_process.one_at_a_time.in_use():
+            reports = run_ranks(coordinator, ranks, timeout, late, SETTLE)
+            _close(coordinator, ranks)
         outputs = [rank.rank_state.output for rank in ranks]
-        if (fault := coordinator.fault) is not None:
-            if fault.kind == "interrupted":
-                late.clear()
+        if coordinator.fault is not None:
             ended = [r.ended(ranks[r.rank].raised, stopped=not ranks[r.rank].is_alive()) for r in reports]
-            raise error_of(fault, ended, coordinator.diverged, timeout, outputs)
+            raise error_of(coordinator.fault, ended, coordinator.diverged, timeout, outputs)
         return Outcome(
             results=[rank.result for rank in ranks],
             output=outputs,
-            calls=coordinator.log,
+            calls=[rank.recorder.calls for rank in ranks],
             started=coordinator.started,
             spans=coordinator.spans,
             memory=[rank.meter.report() for rank in ranks if rank.meter is not None],
@@ -96,83 +94,12 @@ def _ranks(coordinator: ThreadCoordinator, copies: Copies, size_of: Callable[[in
     return ranks
 
 
-def _run_loop(
-    coordinator: ThreadCoordinator, ranks: list[Rank], timeout: float, late: list[Any], *, measured: bool
-) -> list[RankReport]:
-    """Run the ranks until they have left or are stopped. Return what each rank was doing at a fault."""
-    reports: list[RankReport] = []
-    with process_state.of_threads(measured=measured), one_process.one_at_a_time.in_use():
-        for rank in ranks:
-            rank.start()
-        _supervise(coordinator, timeout, late)
-        if coordinator.fault is not None:
-            _settle(coordinator)
-            reports = coordinator.reports(lambda rank: source_line_of(ranks[rank]))
-            _stop(coordinator, ranks)
-        _close(coordinator, ranks)
-    return reports
-
-
-def _supervise(coordinator: Coordinator, timeout: float, late: list[Any]) -> None:
-    """Wait until the run is over. Fail it after `timeout` seconds, or when `late` holds an interrupt."""
-    deadline = time.monotonic() + timeout
-    with coordinator.changed:
-        while not coordinator.over:
-            left = deadline - time.monotonic()
-            if late:
-                coordinator.fail("interrupted")
-            elif left <= 0:
-                coordinator.fail("timeout")
-            else:
-                coordinator.changed.wait(min(left, 0.1))  # short, to notice `late`
-
-
-def _settle(coordinator: Coordinator) -> None:
-    """Wait a moment, in which ranks reach their next wait or fail too."""
-    assert coordinator.fault is not None
-    deadline = time.monotonic() + (0 if coordinator.fault.from_outside else SETTLE)
-    with coordinator.changed:
-        while coordinator.busy(State.RUNNING) and (left := deadline - time.monotonic()) > 0:
-            coordinator.changed.wait(left)
-
-
-def _stop(coordinator: ThreadCoordinator, ranks: list[Rank]) -> None:
-    """Stop the ranks that have not left by themselves."""
-    coordinator.stop()
-    _send_stopped(coordinator, ranks, every=0.02, seconds=GRACE / 2, importing=stopping.IMPORTING)
-    # A rank that is still running catches everything. A second exception during the handling of the first leaves a loop
-    # of `try: ... except: pass`. For that, threads must switch more often than every 5 ms.
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    _send_stopped(coordinator, ranks, every=1e-4, seconds=GRACE / 2)
-    sys.setswitchinterval(interval)
-    stopping.stop_looking()
-
-
-def _send_stopped(
-    coordinator: ThreadCoordinator, ranks: list[Rank], *, every: float, seconds: float, importing: float = 0
-) -> None:
-    """Send `Stopped` for `seconds`, except to ranks that import a module: their imports extend the time, up to
-    `importing`."""
-    began = time.monotonic()
-    deadline = began + seconds
-    while coordinator.busy(State.RUNNING, State.WAITING) and (now := time.monotonic()) < deadline:
-        for rank, state in zip(ranks, coordinator.states, strict=True):
-            if state in (State.RUNNING, State.WAITING):
-                if now < began + importing and stopping.imports(rank):
-                    deadline = now + seconds
-                else:
-                    rank.stop()
-        with coordinator.changed:
-            coordinator.changed.wait(every)
-
-
 def _close(coordinator: ThreadCoordinator, ranks: list[Rank]) -> None:
     """Let all ranks that have left close their groups, at the same time."""
     # A learner's callback must not hold the last reference to a group. It runs on gloo's thread, which is joined when
     # the group ends, and a thread that joins itself ends the process.
-    deadline = time.monotonic() + GRACE
-    while coordinator.delivering and time.monotonic() < deadline:
+    deadline = time.monotonic() + DELIVERING
+    while any(rank.delivering for rank in ranks) and time.monotonic() < deadline:
         time.sleep(1e-4)
     with gloo.loopback.hurried():
         for rank in ranks:

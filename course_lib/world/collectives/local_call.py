@@ -1,0 +1,188 @@
+"""`LocalCall`: a call on the rank's own side, from when it is made until its result has arrived.
+
+A rank waits in the call, or it goes on at once with a Work and waits later. The call enters the backend once every
+member has called: `PendingCall` knows who has, and nothing of Works and results.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...meter import storage_of, tensors_in
+from ..learner_code import called_from_python
+from ..torch_hooks import private
+from .call import Call, Times
+
+Future = torch.futures.Future[Any]
+
+Identity = Callable[[], AbstractContextManager[None]]
+"""Returns a context in which the calling thread acts as one rank."""
+
+_WITHOUT_FUTURE = ("send", "recv", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced")
+"""Ops whose gloo Work has no future."""
+
+
+@dataclass(eq=False, kw_only=True)
+class LocalCall:
+    """One call of one rank.
+
+    Attributes:
+        rank: the rank.
+        call: the record of the call.
+        tag: of a message.
+        execute: hands the call to the backend, and returns the operator's result; None once that has happened.
+        ticket: what the coordinator keeps with the call.
+        error: the exception with which the backend refused the call.
+        future: for a rank that goes on: completes with `[result]`, or with `[exception]`.
+        arrived: the same for the rank: returns the result, or raises the exception.
+    """
+
+    rank: int
+    call: Call
+    tag: int = 0
+    execute: Callable[[], Any] | None
+    ticket: Any = None
+    error: Exception | None = None
+    future: Future | None = None
+    arrived: Future | None = None
+    _identity: Identity | None = field(default=None, init=False)
+    _result: Any = field(default=None, init=False)
+    _work: Any = field(default=None, init=False)
+    _outputs: frozenset[int] = field(default=frozenset(), init=False)  # identifies the storages that receive the result
+
+    # -- for the rank --------------------------------------------------------------------------------------------
+
+    def promise(self, operator: Any, arguments: dict[str, Any], identity: Identity) -> Any:
+        """Return the operator's result before the call is made. The thread that delivers it acts as the rank through
+        `identity`."""
+        times = self.call.times
+        in_backward = private.at_end_of_backward(times.wait_begins, times.wait_ends)
+        if not in_backward and not called_from_python():
+            times.waited_from = times.issued
+        self._identity, self.future = identity, Future()
+        self.arrived = self.future.then(_delivered)
+        # While the Work lives, torch returns this object to the rank.
+        result, self._work = private.pending_result(operator, arguments, self.arrived)
+        storages = map(storage_of, tensors_in(next(iter(arguments.values()))))
+        self._outputs = frozenset(storage._cdata for storage in storages if storage is not None)
+        return result
+
+    def is_of(self, waited: Any) -> bool:
+        """Return whether `waited` is the call's Work, or a tensor that receives its result."""
+        if not isinstance(waited, torch.Tensor):
+            return waited is self._work
+        storage = storage_of(waited)
+        return storage is not None and storage._cdata in self._outputs
+
+    def result(self) -> Any:
+        """Return the backend's result; start the call if nobody has. Raise the backend's error."""
+        if self.execute is not None:
+            self.start()
+        if self.error is not None:
+            raise self.error
+        result, self._result = self._result, None
+        return result
+
+    # -- for the coordinator -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Hand the call to the backend: every member has called."""
+        assert self.execute is not None
+        execute, self.execute = self.execute, None
+        self.call.times.matched = time.perf_counter()
+        try:
+            self._result = execute()
+        except Exception as error:  # the backend refuses this rank's call
+            self.error = error
+
+    def deliver(self, error: Exception | None) -> None:
+        """Complete the future, if the rank goes on: with the result when the backend has finished, or with `error`.
+
+        Every member's call must have started: for some ops, this waits for the end.
+        """
+        if self.future is None:
+            return
+        if error is not None:  # its peers' calls wait in the backend until the groups are closed
+            _complete(self.future, error)
+            return
+        work, self._result = private.work_of(self._result), None
+        if self.call.op in _WITHOUT_FUTURE:
+            result = _end_of(work)
+            self.call.times.done = time.perf_counter()
+            _complete(self.future, result)
+        else:
+            assert self._identity is not None
+            _chain(work, self.future, self.call.times, self._identity)
+
+    def call_off(self) -> None:
+        """Complete the future with an error, and release the call's group, which must end on its rank's own thread.
+
+        gloo joins its threads when a group ends. On one of these threads, that would end the process.
+        """
+        self.execute = None
+        if self.future is not None:
+            _complete(self.future, RuntimeError("the run was stopped; the message tells which rank failed"))
+
+
+def _delivered(done: Future) -> Any:
+    """Return the result of a rank's future, or raise its error: DDP's C++ reducer would take an exception that is a
+    value (as `Future.set_exception` makes it) for its tensors, and end the process."""
+    value = done.value().pop()  # so that only the rank holds it
+    if isinstance(value, BaseException):
+        raise value
+    return value
+
+
+def _complete(future: Future, result: Any) -> None:
+    """Complete `future` with `[result]`, unless another thread has completed it."""
+    with suppress(RuntimeError):
+        future.set_result([result])
+
+
+def _end_of(work: Any) -> Any:
+    """Return the result of a `work` without a future. Every member's call is running, so the wait is short."""
+    try:
+        work.wait()
+    except RuntimeError as error:  # a member's process died
+        return error
+    return []
+
+
+def _chain(work: Any, future: Future, times: Times, identity: Identity) -> None:
+    """Complete `future` when the backend's `work` ends, with its value or its error."""
+
+    def finish(done: Future) -> None:
+        held.clear()
+        times.done = time.perf_counter()
+        if threading.get_ident() == here:  # another rank's thread: it holds a lock that a callback may need
+            threading.Thread(target=deliver, args=(done,), daemon=True).start()
+        else:
+            deliver(done)
+
+    def deliver(done: Future) -> None:
+        try:
+            result = _detached(done.value())
+        except RuntimeError as error:
+            result = error
+        with identity():
+            _complete(future, result)
+        times.delivering = False
+
+    times.delivering = True
+    here = threading.get_ident()
+    held = [work]  # the backend drops a work without references, finished or not
+    work.get_future().add_done_callback(finish)
+
+
+def _detached(value: Any) -> Any:
+    """Return new tensors for the backend's: keeping the result must not keep the tensors that the backend was lent."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    return [_detached(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,134 @@
+"""`InterposedRank`: one rank's collectives, from the operator to the result. Every backend's ranks are of this class.
+
+Backends differ in the rank's peers: threads of this process, other processes, or nobody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Protocol
+
+from ...meter import MemoryMeter, unwatched
+from ..torch_hooks import private
+from .call import Call
+from .local_call import Future, LocalCall
+from .recorder import CallRecorder, is_asynchronous, made_here
+
+
+class Peers(Protocol):
+    """The coordinator, as one rank sees it."""
+
+    def called(self, local: LocalCall) -> None:
+        """Report a call. It enters the backend once every member has called."""
+
+    def wait_for(self, local: LocalCall) -> None:
+        """Wait until the call may enter the backend.
+
+        Raises:
+            Stopped: the run is over.
+        """
+
+    def called_outside(self, rank: int, call: Call) -> None:
+        """Fail the run, because `rank` does not belong to the group of `call`, and raise `Stopped`."""
+
+
+class InterposedRank:
+    """The handler of one rank's calls to torch: see `interposer.Interposer`.
+
+    Attributes:
+        rank: its number.
+        meter: measures its memory; None if that is not measured.
+        recorder: its calls.
+    """
+
+    def __init__(self, rank: int, peers: Peers, devices: tuple[str, ...] = ("cpu",)) -> None:
+        self.rank = rank
+        self.meter: MemoryMeter | None = None
+        self.recorder = CallRecorder(rank)
+        self._peers, self._devices = peers, devices
+        # The asynchronous calls whose results have not arrived. One that failed stays: torch's C++ waits for a Work
+        # without reading its error, so each wait must raise it.
+        self._promised: dict[LocalCall, None] = {}
+
+    def shielded(self) -> AbstractContextManager[None]:
+        """Return a context in which the rank is not stopped."""
+        return nullcontext()
+
+    def identity(self) -> AbstractContextManager[None]:
+        """Return a context in which the calling thread acts as this rank."""
+        return nullcontext()
+
+    @property
+    def delivering(self) -> bool:
+        """Return whether a result is being delivered to the rank, which may have left without waiting for it."""
+        return any(call.times.delivering for call in self.recorder.calls)
+
+    # -- the interposer ------------------------------------------------------------------------------------------
+
+    def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
+        with self.shielded():
+            if self.meter is None:
+                return self._collective(operator, arguments, partial(execute, *arguments.values()))
+            loan = self.meter.lend(arguments.values())
+            result = self._collective(operator, arguments, unwatched(partial(execute, *loan.arguments)))
+            self.meter.lent(loan, self.recorder.calls[-1].times)
+            return result
+
+    def new_group(self, group_name: str, ranks: list[int]) -> None:
+        """Wait until every member creates the group: gloo's own wait for a missing member could not be stopped."""
+        with self.shielded():
+            call = self.recorder.new_group(group_name, ranks)
+            self._completed(LocalCall(rank=self.rank, call=call, execute=lambda: None))
+
+    def not_in_group(self, op: str) -> None:
+        with self.shielded():
+            self._peers.called_outside(self.rank, made_here(op, "", ()))
+
+    def waiting(self, waited: Any) -> None:
+        with self.shielded():
+            for local in [one for one in list(self._promised) if one.is_of(waited)]:
+                local.call.times.wait_begins()
+                self._peers.wait_for(local)
+                assert local.arrived is not None
+                local.arrived.wait()
+
+    # -- a call --------------------------------------------------------------------------------------------------
+
+    def _recorded(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> LocalCall:
+        call = self.recorder.collective(operator, arguments, self._devices)
+        return LocalCall(rank=self.rank, call=call, tag=arguments.get("tag", 0), execute=execute)
+
+    def _collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
+        """Make the call, and return the operator's result: at the end of the call, or at once if it is
+        asynchronous."""
+        local = self._recorded(operator, arguments, execute)
+        if not is_asynchronous(local.call, arguments):
+            return self._completed(local)
+        result = local.promise(operator, arguments, self.identity)
+        self._promised[local] = None
+        assert local.arrived is not None
+        local.arrived.add_done_callback(partial(self._arrived, local))
+        self._peers.called(local)
+        return result
+
+    def _arrived(self, local: LocalCall, done: Future) -> None:
+        try:
+            done.value()
+        except RuntimeError:
+            return
+        del self._promised[local]
+
+    def _completed(self, local: LocalCall) -> Any:
+        """Make the call, wait for its end, and return the operator's result."""
+        call = local.call
+        call.times.waited_from = call.times.issued
+        self._peers.called(local)
+        self._peers.wait_for(local)
+        result = local.result()
+        if result is not None and call.op != "recv":  # the caller waits for a recv's Work, which is possible once
+            private.work_of(result).wait()  # the caller would wait next; waiting here measures the end
+        call.times.done = time.perf_counter()
+        return result

@@ -1,0 +1,99 @@
+"""The coordinator of ranks that are threads: they wait in it, and the last member hands all calls to the backend."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from math import inf
+
+from ..collectives.call import Call
+from ..collectives.coordinator import Coordinator
+from ..collectives.fault import Fault, State, Stopped
+from ..collectives.local_call import LocalCall
+from ..collectives.pending import PendingCall
+
+
+class ThreadCoordinator(Coordinator):
+    """The coordinator of one run, which every rank's thread uses: see `collectives.rank.Peers`.
+
+    Attributes:
+        spans: when each rank entered and left the function.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        super().__init__(world_size)
+        self.spans = [(inf, inf)] * world_size
+        self._threads: dict[int, int] = {}
+        self._gates: dict[PendingCall, threading.Condition] = {}  # where ranks wait
+        self._waiting: defaultdict[PendingCall, list[LocalCall]] = defaultdict(list)  # calls that have not proceeded
+
+    # -- for ranks -----------------------------------------------------------------------------------------------
+
+    def called(self, local: LocalCall) -> None:
+        with self.changed:
+            if self.stopping:
+                raise Stopped
+            local.ticket = pending = self._matching.pending(local.rank, local.call, local.tag)
+            self._waiting[pending].append(local)
+            self._join(local.rank, pending, local.call, local.start)
+            if pending.broken:
+                self.wait(local.rank, pending)
+
+    def wait_for(self, local: LocalCall) -> None:
+        with self.changed:
+            self.wait(local.rank, local.ticket)
+
+    def called_outside(self, rank: int, call: Call) -> None:
+        with self.changed:
+            self.outside(rank, call)
+
+    def entered(self, rank: int) -> None:
+        """Record that `rank` is about to run the learner's function, on this thread."""
+        self._threads[rank] = threading.get_ident()
+        self.spans[rank] = (time.perf_counter(), inf)
+
+    def left(self, rank: int, state: State, fault: Fault | None = None) -> None:
+        self.spans[rank] = (self.spans[rank][0], time.perf_counter())
+        super().left(rank, state, fault)
+
+    # -- for the supervisor --------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop every rank that waits or makes a call from now on."""
+        with self.changed:
+            self.stopping = True
+            for waiting in self._waiting.values():
+                for local in waiting:
+                    local.call_off()
+            for gate in self._gates.values():
+                gate.notify_all()
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def wait(self, rank: int, pending: PendingCall) -> None:
+        """Wait until every member of `pending` has called.
+
+        Raises:
+            Stopped: the run is over.
+        """
+        if self._threads[rank] == threading.get_ident():  # a callback's wait does not block its rank
+            super().wait(rank, pending)
+        while pending.open and not self.stopping:
+            self._gates.setdefault(pending, threading.Condition(self._lock)).wait()
+        if self.stopping:
+            raise Stopped
+
+    def _release(self, pending: PendingCall) -> None:
+        super()._release(pending)
+        if pending.open:
+            return
+        started = self._waiting.pop(pending)
+        errors = {local.rank: local.error for local in started if local.error is not None}
+        first = next(iter(errors.values()), None)
+        for local in started:
+            local.deliver(first)
+        if first is not None and any(local.future for local in started):  # see InterposedRank._promised
+            self.refused(pending, tuple(errors), str(first))
+        if gate := self._gates.pop(pending, None):
+            gate.notify_all()

@@ -1,0 +1,102 @@
+"""`RankThread`: a rank that is a thread of this process, behaves like a process, and can be stopped."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..collectives.fault import Fault, State, Stopped
+from ..collectives.rank import InterposedRank
+from ..learner_code import ErrorReport
+from ..pickling import Copies
+from ..torch_hooks import interposer
+from .coordinator import ThreadCoordinator
+from .rank_state import RankState
+from .stopping import Stoppable
+
+
+class RankThread(Stoppable, InterposedRank):
+    """One rank: its thread, its rank state and, afterwards, its result or exception.
+
+    Attributes:
+        result: what the learner's function returned.
+        raised: what it raised.
+        groups: the rank's process groups; see `interposer.ThreadInterposer`.
+    """
+
+    def __init__(self, rank: int, coordinator: ThreadCoordinator, copies: Copies) -> None:
+        Stoppable.__init__(self, name=f"rank {rank}")
+        InterposedRank.__init__(self, rank, coordinator)
+        self.coordinator = coordinator
+        self.rank_state = RankState(rank, coordinator.world_size)
+        self.result: Any = None
+        self.raised: ErrorReport | None = None
+        self.groups = interposer.no_groups()
+        self._copies = copies
+
+    @property
+    def generator(self) -> torch.Generator:
+        return self.rank_state.torch
+
+    @contextlib.contextmanager
+    def identity(self) -> Iterator[None]:
+        with interposer.interposed(self), self.rank_state.own():
+            yield
+
+    # -- what kinds of ranks do differently --------------------------------------------------------------------------
+
+    def join_group(self) -> None:
+        """Join the default group of all ranks."""
+        raise NotImplementedError
+
+    def call_copy(self) -> None:
+        """Call a copy of the learner's function, and keep its result."""
+        self.result = self.in_learners_code(*self._copies.unpack())
+
+    def report(self, error: BaseException) -> ErrorReport:
+        """Return the report of the exception that ended the learner's function."""
+        return ErrorReport.of(error)
+
+    def leave_groups(self) -> None:
+        """End the rank's groups, when it has left the learner's function."""
+        raise NotImplementedError
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        with self.identity():
+            try:
+                self._work()
+            finally:
+                self.leave_groups()
+
+    def _work(self) -> None:
+        error = self._error()
+        if error is None:
+            self.coordinator.left(self.rank, State.RETURNED)
+        elif isinstance(error, Stopped) or self.coordinator.stopping:  # then the error is a consequence
+            self.coordinator.left(self.rank, State.RAISED)
+        else:
+            self.raised = self.report(error)
+            fault = Fault(kind="exited" if isinstance(error, SystemExit) else "raised", ranks=(self.rank,))
+            self.coordinator.left(self.rank, State.RAISED, fault)
+
+    def _error(self) -> BaseException | None:
+        """Run the learner's function, and return its exception."""
+        try:
+            self.join_group()
+            with contextlib.nullcontext() if self.meter is None else self.meter.watching():
+                self.call_copy()
+        except BaseException as error:
+            return error
+        return None
+
+    def in_learners_code(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the learner's function, where the rank may be stopped."""
+        self.coordinator.entered(self.rank)
+        meter = self.meter
+        return self.stoppably(partial(fn, *args, **kwargs) if meter is None else partial(meter.call, fn, args, kwargs))

@@ -1,0 +1,92 @@
+"""The supervisor of ranks that are threads: it waits for all, and ends the run at a fault, the time limit or an
+interrupt. It is the thread that called `World.run`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ..collectives.coordinator import SETTLE
+from ..collectives.fault import RankReport, State
+from ..learner_code import source_line_of
+from .coordinator import ThreadCoordinator
+from .rank_thread import RankThread
+from .stopping import imports, stop_looking
+
+STOP_EVERY = 0.02
+"""Seconds between two requests to a rank that must stop."""
+
+GRACE = 0.4
+"""Seconds in which ranks must stop, before they are left behind."""
+
+IMPORTING = 10.0
+"""Seconds that a rank may take to finish an import before it is stopped there."""
+
+
+def run_ranks(
+    coordinator: ThreadCoordinator, ranks: Sequence[RankThread], timeout: float, late: list[Any], settle: float = SETTLE
+) -> list[RankReport]:
+    """Run the ranks until they have left or are stopped. Return what each was doing at a fault.
+
+    Args:
+        coordinator: of the ranks.
+        ranks: threads that have not started.
+        timeout: seconds after which they are stopped.
+        late: contains an interrupt as soon as it arrives.
+        settle: seconds after a fault in which the other ranks may reach their next wait, or fail too.
+    """
+    for rank in ranks:
+        rank.start()
+    _supervise(coordinator, timeout, late)
+    fault = coordinator.fault
+    if fault is None:
+        return []
+    if not fault.from_outside:
+        _settle(coordinator, settle)
+    by_number = {rank.rank: rank for rank in ranks}
+    reports = coordinator.reports(lambda rank: source_line_of(by_number[rank]), by_number)
+    _stop(coordinator, ranks)
+    if fault.kind == "interrupted":
+        late.clear()
+    return reports
+
+
+def _supervise(coordinator: ThreadCoordinator, timeout: float, late: list[Any]) -> None:
+    """Wait until the run is over. Fail it after `timeout` seconds, or when `late` holds an interrupt."""
+    deadline = time.monotonic() + timeout
+    with coordinator.changed:
+        while not coordinator.over:
+            left = deadline - time.monotonic()
+            if late:
+                coordinator.fail("interrupted")
+            elif left <= 0:
+                coordinator.fail("timeout")
+            else:
+                coordinator.changed.wait(min(left, 0.1))  # short, to notice `late`
+
+
+def _settle(coordinator: ThreadCoordinator, seconds: float) -> None:
+    """Wait a moment, in which ranks reach their next wait or fail too."""
+    deadline = time.monotonic() + seconds
+    with coordinator.changed:
+        while coordinator.busy(State.RUNNING) and (left := deadline - time.monotonic()) > 0:
+            coordinator.changed.wait(left)
+
+
+def _stop(coordinator: ThreadCoordinator, ranks: Sequence[RankThread]) -> None:
+    """Stop the ranks that have not left by themselves. A rank that imports a module has longer."""
+    coordinator.stop()
+    began = time.monotonic()
+    deadline = began + GRACE
+    while coordinator.busy(State.RUNNING, State.WAITING) and (now := time.monotonic()) < deadline:
+        for rank in ranks:
+            if coordinator.states[rank.rank] not in (State.RUNNING, State.WAITING):
+                continue
+            if now < began + IMPORTING and imports(rank):
+                deadline = now + GRACE
+            else:
+                rank.stop()
+        with coordinator.changed:
+            coordinator.changed.wait(STOP_EVERY)
+    stop_looking()
