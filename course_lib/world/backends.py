@@ -1,19 +1,35 @@
-"""The table of backends, by name. A backend's module is imported when a world first uses that backend."""
+"""The list of backends, by name. A backend's module is imported when a world first uses that backend."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
 import re
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from ..errors import CourseError
-from .run import Outcome, Run
+from .run import Run
 
-if TYPE_CHECKING:
-    from .processes.pool import Pool
+BACKENDS = {
+    "simulated": "simulated.backend.Simulated",
+    "processes": "cluster.processes.on_cpus",
+    "nccl": "cluster.processes.on_gpus",
+    "dryrun": "dryrun.backend.DryRun",
+}
+"""The function or class that makes each backend, by its path in this package.
+
+It takes the number of ranks, and as keyword arguments the options of a world that make sense for it. It raises a
+CourseError if it cannot provide what was asked. `gpus` is the number in `nccl:8`.
+"""
+
+_OPTIONS = {
+    "rank": "only a dry run shows one rank out of many",
+    "share_gpu": "only the backend 'nccl' has GPUs to share",
+    "cluster": "only processes can be on several machines",
+}
+"""Why the other backends do not take an option."""
 
 
 class Backend(Protocol):
@@ -27,8 +43,8 @@ class Backend(Protocol):
         *,
         timeout: float,
         size_of: Callable[[int], int] | None,
-    ) -> Outcome:
-        """Call `fn(*args, **kwargs)` on every rank at once.
+    ) -> Run:
+        """Call `fn(*args, **kwargs)` on every rank at once, and show what the ranks print.
 
         Args:
             fn, args, kwargs: what each rank calls.
@@ -43,97 +59,8 @@ class Backend(Protocol):
         """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """The arguments of a world, as they were passed.
-
-    Attributes:
-        world_size: number of ranks. The backend checks it.
-        rank: for a dry run, the rank that runs; None if the argument was left out.
-        share_gpu: for NCCL, several ranks may share a GPU.
-        gpus: the most GPUs of a machine to use; None for all of them.
-        cluster: an `ipyparallel.Client` of the machines to run on; None for this machine.
-    """
-
-    world_size: int
-    rank: int | None = None
-    share_gpu: bool = False
-    gpus: int | None = None
-    cluster: Any = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A row of the table.
-
-    Attributes:
-        make: returns a backend; raises a CourseError if the choice is impossible.
-        streams: the backend shows output while ranks run. If not, the world shows it after the run.
-        run_class: makes the `Run` from the outcome.
-    """
-
-    make: Callable[[Choice], Backend]
-    streams: bool = False
-    run_class: Callable[[Any], Run] = Run
-
-
-def _simulated(choice: Choice) -> Backend:
-    from .simulated.backend import Simulated
-
-    return Simulated(choice.world_size)
-
-
-def _dryrun(choice: Choice) -> Backend:
-    from .dryrun.backend import DryRun
-
-    return DryRun(choice.world_size, 0 if choice.rank is None else choice.rank)
-
-
-def _one_rank(outcome: Any) -> Run:
-    from .dryrun.run import DryRunResult
-
-    return DryRunResult(outcome)
-
-
-def _processes(choice: Choice) -> Backend:
-    from .processes.backend import Processes
-
-    return Processes(choice.world_size, pool=_pool(choice))
-
-
-def _nccl(choice: Choice) -> Backend:
-    from .processes.gpus import on_gpus
-
-    return on_gpus(choice.world_size, pool=_pool(choice), gpus=choice.gpus, share_gpu=choice.share_gpu)
-
-
-def _pool(choice: Choice) -> Pool:
-    if choice.cluster is not None:
-        from .cluster.backend import pool_of
-
-        return pool_of(choice.cluster)
-    if not hasattr(os, "fork"):
-        raise CourseError(
-            f"World(backend='processes'): {sys.platform} cannot fork processes, as Linux and macOS do. "
-            "Leave the argument out for simulated ranks, which run everywhere."
-        )
-    from .processes.pool import pool
-
-    return pool
-
-
-BACKENDS = {
-    "simulated": Entry(make=_simulated),
-    "processes": Entry(make=_processes, streams=True),
-    "nccl": Entry(make=_nccl, streams=True),
-    "dryrun": Entry(make=_dryrun, streams=True, run_class=_one_rank),
-}
-
-
-def chosen(
-    world_size: int, *, backend: str | None, rank: int | None, share_gpu: bool, cluster: Any
-) -> tuple[str, Entry, Backend]:
-    """Return the chosen backend's name, its entry and the backend.
+def chosen(world_size: int, backend: str | None, options: dict[str, Any]) -> tuple[str, Backend]:
+    """Return the chosen backend's name, and the backend. `options` are those that were passed to the world.
 
     Raises:
         CourseError: the backend does not exist, or cannot run with these arguments.
@@ -141,32 +68,22 @@ def chosen(
     asked = backend if backend is not None else os.environ.get("COURSE_WORLD") or "simulated"
     matched = re.fullmatch(r"([a-z]+)(?::([1-9][0-9]*))?", asked) if isinstance(asked, str) else None
     name, gpus = (matched[1], matched[2]) if matched else ("", None)
-    if name not in BACKENDS or (gpus and name != "nccl"):
+    taken: Mapping[str, Any] = {}
+    if name in BACKENDS:
+        module, _, attribute = BACKENDS[name].rpartition(".")
+        make = getattr(importlib.import_module(f".{module}", __package__), attribute)
+        taken = inspect.signature(make).parameters
+    if not taken or (gpus and "gpus" not in taken):
         raise CourseError(
             f"World(backend={asked!r}): there is no such backend here; there is {', '.join(BACKENDS)}, and nccl:8 for "
             "8 GPUs. Leave the argument out, and unset $COURSE_WORLD, for simulated ranks."
         )
-    if rank is not None and name != "dryrun":
-        raise CourseError(
-            f"World(rank={rank!r}): only a dry run shows one rank out of many; the backend here is {name!r}, where all "
-            "of them run. Leave rank= out, or say backend='dryrun'."
-        )
-    if share_gpu and name != "nccl":
-        raise CourseError(
-            f"World(share_gpu={share_gpu!r}): only the backend 'nccl' has GPUs to share; the backend here is {name!r}. "
-            "Leave share_gpu= out, or say backend='nccl'."
-        )
-    if cluster is not None and name not in ("processes", "nccl"):
-        raise CourseError(
-            f"World(cluster=...): only processes can be on several machines; the backend here is {name!r}. Leave "
-            "cluster= out, or say backend='nccl', or backend='processes' for CPUs."
-        )
-    entry = BACKENDS[name]
-    choice = Choice(
-        world_size=world_size,
-        rank=rank,
-        share_gpu=bool(share_gpu),
-        gpus=int(gpus) if gpus is not None else None,
-        cluster=cluster,
-    )
-    return name, entry, entry.make(choice)
+    for option, value in options.items():
+        if option not in taken:
+            raise CourseError(
+                f"World({option}={value!r}): {_OPTIONS[option]}; the backend here is {name!r}. Leave {option}= out, or "
+                "choose that backend with backend=."
+            )
+    if gpus:
+        options = options | {"gpus": int(gpus)}
+    return name, make(world_size, **options)

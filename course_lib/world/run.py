@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,27 +16,6 @@ if TYPE_CHECKING:
     from ..plots import Picture
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The raw result of a run; each list is by rank.
-
-    Attributes:
-        results: return values.
-        output: printed text.
-        calls: calls, in order.
-        started: when the run began, in seconds of `time.perf_counter`.
-        spans: when the rank entered and left the function, on the same clock.
-        memory: what the rank held; empty if not measured.
-    """
-
-    results: list[Any]
-    output: list[str]
-    calls: list[list[Call]]
-    started: float
-    spans: list[tuple[float, float]]
-    memory: list[MemoryReport]
-
-
 class Run(Sequence[Any]):
     """The result of a run: `run[2]` is what rank 2 returned, `list(run)` what each rank returned.
 
@@ -46,11 +24,29 @@ class Run(Sequence[Any]):
         calls: each rank's collectives, messages and new groups, by rank, in order.
     """
 
-    def __init__(self, outcome: Outcome) -> None:
-        self._results, self.output = tuple(outcome.results), tuple(outcome.output)
-        self.calls: tuple[tuple[Call, ...], ...] = tuple(map(tuple, outcome.calls))
-        self._started, self._spans = outcome.started, outcome.spans
-        self._memory = tuple(outcome.memory)
+    def __init__(
+        self,
+        *,
+        results: Iterable[Any],
+        output: Iterable[str],
+        calls: Iterable[Iterable[Call]],
+        started: float,
+        spans: Sequence[tuple[float, float]],
+        memory: Iterable[MemoryReport],
+    ) -> None:
+        """Keep what a backend returns, by rank.
+
+        Args:
+            results: return values.
+            output: printed text.
+            calls: calls, in order.
+            started: when the run began, in seconds of `time.perf_counter`.
+            spans: when the rank entered and left the function, on the same clock.
+            memory: what the rank held; empty if not measured.
+        """
+        self._results, self.output = tuple(results), tuple(output)
+        self.calls: tuple[tuple[Call, ...], ...] = tuple(map(tuple, calls))
+        self._started, self._spans, self._memory = started, spans, tuple(memory)
 
     @property
     def memory(self) -> tuple[MemoryReport, ...]:
@@ -147,3 +143,9 @@ def shortened(value: Any, limit: int = 200) -> str:
     """Return the `repr` of `value`, cut to `limit` characters."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def show(output: str, rank: int) -> None:
+    """Print a rank's output, each line with its rank."""
+    for line in output.splitlines():
+        print(f"[rank {rank}] {line}")

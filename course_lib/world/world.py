@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -13,7 +13,6 @@ import torch.distributed as dist
 from ..errors import CourseError
 from ..meter import ALLOCATORS
 from .backends import chosen
-from .errors.rank_error import RankError
 from .run import Run, shortened
 from .torch_hooks import interposer
 
@@ -71,9 +70,9 @@ class World:
                 "as a GPU's would. Leave the argument out for the bytes that tensors need."
             )
         self.world_size = int(world_size)
-        self.backend, self._entry, self._backend = chosen(
-            self.world_size, backend=backend, rank=rank, share_gpu=share_gpu, cluster=cluster
-        )
+        passed = {"rank": rank, "share_gpu": share_gpu or None, "cluster": cluster}
+        options = {option: value for option, value in passed.items() if value is not None}
+        self.backend, self._backend = chosen(self.world_size, backend, options)
         self.timeout = float(timeout)
         self.measure = measure
         self.allocator = allocator
@@ -102,16 +101,8 @@ class World:
                 "Call World.run in the notebook, and collectives inside the function."
             )
         check_call(fn, args, kwargs)
-        try:
-            size_of = ALLOCATORS[self.allocator] if self.measure else None
-            outcome = self._backend.run(fn, args, kwargs, timeout=self.timeout, size_of=size_of)
-        except RankError as error:
-            if not self._entry.streams:
-                show(error.output)
-            raise
-        if not self._entry.streams:
-            show(outcome.output)
-        run = self._entry.run_class(outcome)
+        size_of = ALLOCATORS[self.allocator] if self.measure else None
+        run = self._backend.run(fn, args, kwargs, timeout=self.timeout, size_of=size_of)
         for observer in observers:
             observer(getattr(fn, "__name__", type(fn).__name__), self, run)
         return run
@@ -122,13 +113,6 @@ observers: list[Callable[[str, World, Run], None]] = []
 
 The list belongs to the process: a command installs an observer before the learner's code makes worlds.
 """
-
-
-def show(output: Sequence[str]) -> None:
-    """Print the ranks' output in the order of ranks, each line with its rank."""
-    for rank, text in enumerate(output):
-        for line in text.splitlines():
-            print(f"[rank {rank}] {line}")
 
 
 def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -74,3 +74,23 @@ def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(tmp_path, monkeypat
         World(2, timeout=0.2).run(program)
     assert caught.value.kind == "timeout" and "could not be interrupted" not in str(caught.value)
     assert list(World(2).run(program)) == [3, 3]
+
+
+def test_a_loop_that_catches_everything_is_left_behind():
+    over = threading.Event()
+
+    def program():
+        while True:
+            try:
+                while not over.is_set():
+                    time.sleep(0.01)
+                return
+            except BaseException:
+                continue
+
+    error = failure(World(2, timeout=0.5), program)
+    assert error.kind == "timeout" and "could not be interrupted" in str(error)
+    over.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("rank "):
+            thread.join(10)

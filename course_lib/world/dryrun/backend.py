@@ -20,11 +20,12 @@ from ..errors.message import error_of
 from ..pickling import Copies
 from ..rank_threads import interrupts, process_state
 from ..rank_threads.supervisor import run_ranks
+from ..run import show
 from ..torch_hooks import interposer, private
 from ..torch_hooks.patching import Replacement, SharedContext, replaced
 from .fake_patches import replacements
 from .rank import DryRank, WithoutPeers
-from .run import DryOutcome
+from .run import DryRunResult
 
 CLOSING = 0.6
 """Seconds in which the rank must end its groups, before it is left behind."""
@@ -59,12 +60,14 @@ class DryRun:
         *,
         timeout: float,
         size_of: Callable[[int], int] | None,
-    ) -> DryOutcome:
+    ) -> DryRunResult:
         """Call `fn(*args, **kwargs)` as that rank."""
         with interrupts.put_off() as late:
             return self._run(Copies(fn, args, kwargs), timeout, size_of, late)
 
-    def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> DryOutcome:
+    def _run(
+        self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
+    ) -> DryRunResult:
         coordinator = WithoutPeers(self._rank, self._world_size)
         rank = DryRank(self._rank, coordinator, copies)
         if size_of is not None:
@@ -73,12 +76,11 @@ class DryRun:
             reports = run_ranks(coordinator, [rank], timeout, late)
             rank.join(CLOSING)
         output = rank.rank_state.output
-        for line in output.splitlines():
-            print(f"[rank {self._rank}] {line}")
+        show(output, self._rank)
         if coordinator.fault is not None:
             ended = [report.ended(rank.raised, stopped=not rank.is_alive()) for report in reports]
             raise error_of(coordinator.fault, ended, None, timeout, [output], world_size=self._world_size)
-        return DryOutcome(
+        return DryRunResult(
             results=[rank.result],
             output=[output],
             calls=[rank.recorder.calls],

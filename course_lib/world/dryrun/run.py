@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from ...errors import CourseError
 from ...meter import Communication, MemoryReport
 from .. import measured
-from ..run import Outcome, Run, shortened
+from ..run import Run, shortened
 
 _Value = TypeVar("_Value")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DryOutcome(Outcome):
-    """An `Outcome` whose lists hold only one rank.
-
-    Attributes:
-        rank: its number.
-        world_size: the number of ranks.
-    """
-
-    rank: int
-    world_size: int
 
 
 class OnlyRank(tuple[_Value, ...]):
@@ -60,15 +46,15 @@ class OnlyRank(tuple[_Value, ...]):
 class DryRunResult(Run):
     """The result of one rank out of many: `run[63]`, `run.memory[63]`, `run.comm[63]`."""
 
-    def __init__(self, outcome: DryOutcome) -> None:
-        super().__init__(outcome)
-        self._outcome = outcome
+    def __init__(self, *, rank: int, world_size: int, **of_one_rank: Any) -> None:
+        super().__init__(**of_one_rank)
+        self._rank, self._world_size = rank, world_size
         self._results = self._only("run", self._results)
         self.output = self._only("run.output", self.output)
         self.calls = self._only("run.calls", self.calls)
 
     def _only(self, name: str, values: Iterable[_Value]) -> OnlyRank[_Value]:
-        return OnlyRank(name, values, self._outcome.rank, self._outcome.world_size)
+        return OnlyRank(name, values, self._rank, self._world_size)
 
     @property
     def memory(self) -> OnlyRank[MemoryReport]:
@@ -78,7 +64,7 @@ class DryRunResult(Run):
     @cached_property
     def comm(self) -> OnlyRank[Communication]:
         """What the rank sent: bytes by meaning, and every call."""
-        sent = measured.communication(self._outcome.rank, self.calls[self._outcome.rank], self._started)
+        sent = measured.communication(self._rank, self.calls[self._rank], self._started)
         return self._only("run.comm", [sent])
 
     @property
@@ -98,4 +84,4 @@ class DryRunResult(Run):
         )
 
     def __repr__(self) -> str:
-        return f"Run\n  rank {self._outcome.rank} of {self._outcome.world_size}: {shortened(next(iter(self)))}"
+        return f"Run\n  rank {self._rank} of {self._world_size}: {shortened(next(iter(self)))}"

@@ -12,7 +12,7 @@ from ...errors import CourseError
 from .. import pickling
 from ..errors.message import error_of
 from ..rank_threads import interrupts
-from ..run import Outcome
+from ..run import Run
 from .placement import Machine, Place, evenly
 from .pool import Pool, pool
 from .protocol import Job
@@ -73,7 +73,7 @@ class Processes:
         *,
         timeout: float,
         size_of: Callable[[int], int] | None,
-    ) -> Outcome:
+    ) -> Run:
         packed = pickling.pack_call(fn, args, kwargs)
         if len(packed) > LARGE_BYTES:
             label, nbytes = pickling.largest(fn, args, kwargs)
@@ -90,7 +90,7 @@ class Processes:
                 coordinator.fault, run_loop.reports, coordinator.diverged, timeout, outputs, replaced=run_loop.replaced
             )
         left = [run_loop.left[rank] for rank in range(self._world_size)]
-        return Outcome(
+        return Run(
             results=[pickling.unpack_result(rank, one.result) for rank, one in enumerate(left)],
             output=outputs,
             calls=[one.calls for one in left],

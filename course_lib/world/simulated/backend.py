@@ -24,7 +24,7 @@ from ..pickling import Copies
 from ..rank_threads import interrupts, one_process, process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.supervisor import run_ranks
-from ..run import Outcome
+from ..run import Run, show
 from ..torch_hooks import gloo
 from .open_files import make_room
 from .rank import Rank
@@ -59,11 +59,11 @@ class Simulated:
         *,
         timeout: float,
         size_of: Callable[[int], int] | None,
-    ) -> Outcome:
+    ) -> Run:
         with interrupts.put_off() as late:
             return self._run(Copies(fn, args, kwargs), timeout, size_of, late)
 
-    def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Outcome:
+    def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
         make_room(self._world_size)
         coordinator = ThreadCoordinator(self._world_size)
         ranks = _ranks(coordinator, copies, size_of)
@@ -71,10 +71,12 @@ class Simulated:
             reports = run_ranks(coordinator, ranks, timeout, late, SETTLE)
             _close(coordinator, ranks)
         outputs = [rank.rank_state.output for rank in ranks]
+        for rank, output in enumerate(outputs):
+            show(output, rank)
         if coordinator.fault is not None:
             ended = [r.ended(ranks[r.rank].raised, stopped=not ranks[r.rank].is_alive()) for r in reports]
             raise error_of(coordinator.fault, ended, coordinator.diverged, timeout, outputs)
-        return Outcome(
+        return Run(
             results=[rank.result for rank in ranks],
             output=outputs,
             calls=[rank.recorder.calls for rank in ranks],

@@ -56,7 +56,7 @@ def test_a_rank_that_sleeps_too_long(world):
 
 
 @pytest.mark.slow
-def test_a_loop_that_catches_everything(world):
+def test_a_loop_that_catches_everything(process_world):
     def program():
         while True:
             try:
@@ -64,7 +64,7 @@ def test_a_loop_that_catches_everything(world):
             except BaseException:
                 continue
 
-    assert failure(world(2, timeout=0.7), program).kind == "timeout"
+    assert failure(process_world(2, timeout=0.7), program).kind == "timeout"
 
 
 @pytest.mark.slow
