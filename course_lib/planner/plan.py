@@ -155,7 +155,8 @@ def plan(
         params: the number of parameters, such as 7.5e9; or the shapes of all tensors, in the order of
             `model.parameters()`, which makes the bytes exact to the last piece of padding; or shapes grouped into
             units, which are what stage 3 gathers at once.
-        gradient_order: with shapes, the order in which backward makes their gradients; `plan.py` in this package says more.
+        gradient_order: with shapes, the order in which backward makes their gradients; `plan.py` in this package says
+            more.
         model: instead of `params`, one of `MODELS` by name, or a `Transformer` of your own; then activations are
             planned too.
         given: any of `Settings`: world_size, stage, precision, optimizer, batch, sequence, checkpointing, attention,

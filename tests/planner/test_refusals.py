@@ -115,7 +115,7 @@ def test_negative_sizes_are_refused() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"params": 1e9, "model": "gpt2"}])
 def test_a_plan_is_for_params_or_for_a_model(given: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="give one of the two, such as params=7.5e9"):
+    with pytest.raises(ValueError, match=r"give one of the two, such as params=7\.5e9"):
         plan(**given)
 
 
