@@ -1,7 +1,6 @@
-"""`course lab`: open JupyterLab on the first lesson, with the course's settings and its saved figures shown."""
+"""`course lab`: open JupyterLab on the first lesson, with the course's settings."""
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,6 @@ def launch(notebooks: Path, others: Sequence[str]) -> None:
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join([str(NOTEBOOKS / ".jupyter"), *paths])
     arguments = lab_arguments(notebooks, others)
     try_jupyters_folder()
-    trust(NOTEBOOKS)
     LabApp.launch_instance(arguments)
 
 
@@ -51,7 +49,7 @@ def lab_arguments(notebooks: Path, others: Sequence[str]) -> list[str]:
         f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}",
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        print("You are root, so JupyterLab is told --allow-root: usual in a container, unwise elsewhere.")
+        print("You are root, so JupyterLab gets --allow-root: usual in a container, unwise elsewhere.")
         arguments.append("--allow-root")
     return [*arguments, *others]
 
@@ -71,35 +69,6 @@ def try_jupyters_folder() -> None:
             return
     except OSError as error:
         raise CourseError(
-            f"{folder} cannot be written ({error.strerror}), and JupyterLab keeps there what it knows of its kernels. "
+            f"{folder} cannot be written ({error.strerror}), and JupyterLab keeps its kernels' connection files there. "
             "Make it writable, or name a home that is: HOME=/a/folder/of/yours make lab"
         ) from error
-
-
-def trust(notebooks: Path) -> None:
-    """Mark the lessons as trusted, because JupyterLab hides the saved figures of notebooks that it does not trust.
-
-    The lessons come with this code, which runs anyway. Another notebook in the folder, or one that replaced a lesson,
-    may contain scripts that run as soon as it is opened. So only notebooks that git reports as unchanged are trusted.
-    """
-    from nbformat import read
-    from nbformat.sign import NotebookNotary
-
-    notary = NotebookNotary()
-    for path in as_shipped(notebooks):
-        notary.sign(read(path, as_version=4))
-
-
-def as_shipped(notebooks: Path) -> list[Path]:
-    """Return the lessons that git reports as unchanged. Without git, print a message and return none."""
-    try:
-        unchanged = _listed(notebooks) - _listed(notebooks, "--modified")
-    except (OSError, subprocess.CalledProcessError):
-        print("Without git, JupyterLab cannot tell the course's notebooks from others: figures show once cells ran.")
-        return []
-    return [notebooks / name for name in sorted(unchanged)]
-
-
-def _listed(notebooks: Path, *which: str) -> set[str]:
-    command = ["git", "-C", str(notebooks), "ls-files", "-z", *which, "--", "[0-9][0-9]-*.ipynb"]
-    return {*subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")} - {""}

@@ -1,15 +1,11 @@
 import json
 import os
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 
-import nbformat
 import psutil
 import pytest
-from nbformat.sign import NotebookNotary
-from nbformat.v4 import new_markdown_cell, new_notebook
 
 from course_lib.commands import cli, doctor, lab
 from course_lib.commands.doctor import Finding
@@ -58,33 +54,6 @@ def test_lab_passes_jupyterlab_its_own_options(tmp_path: Path, monkeypatch: pyte
     assert cli.main(["lab", "--no-browser", "--port", "9999"]) == 0
     assert given == ["--no-browser", "--port", "9999"]
     assert os.environ["JUPYTER_CONFIG_PATH"].split(os.pathsep)[1:] == ["mine"]
-
-
-def signed(path: Path) -> bool:
-    return bool(NotebookNotary().check_signature(nbformat.read(path, as_version=4)))
-
-
-def test_lessons_are_trusted_as_they_came_and_nothing_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
-    lesson, replaced, added = (tmp_path / f"0{n}-a-lesson.ipynb" for n in range(3))
-    for path in (lesson, replaced):
-        nbformat.write(new_notebook(cells=[new_markdown_cell(path.name)]), path)
-    for command in (["init", "-q"], ["add", "."]):
-        subprocess.run(["git", "-C", tmp_path, *command], check=True)
-    for path in (replaced, added):
-        nbformat.write(new_notebook(cells=[new_markdown_cell("of a friend")]), path)
-
-    lab.trust(tmp_path)
-
-    assert [signed(path) for path in (lesson, replaced, added)] == [True, False, False]
-
-
-def test_without_git_no_notebook_is_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert lab.as_shipped(tmp_path) == []
-    assert "Without git, JupyterLab cannot tell" in capsys.readouterr().out
 
 
 def test_lab_says_where_it_looked_for_the_lessons(tmp_path: Path) -> None:
