@@ -112,4 +112,4 @@ def _replacements() -> Iterator[Replacement]:
 
 
 _dry_threads = SharedContext(lambda: replaced(_replacements()))
-"""The context in which threads may be dry runs."""
+"""The context in which threads may be dry runs. Process-wide, because it replaces functions of torch."""

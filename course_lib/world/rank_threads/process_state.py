@@ -46,7 +46,7 @@ def _process_settings_kept() -> Iterator[None]:
 def _new_objects_collected() -> Iterator[None]:
     """Let Python's garbage collector look only at what ranks make, and collect that at the end.
 
-    A full collection of a kernel with torch takes 0.2 s, and every failed run collects: see `simulated.backend`.
+    A full collection of a kernel with torch takes 0.2 s, and every failed run collects: see `simulated.backend._close`.
     """
     gc.freeze()
     try:
@@ -56,6 +56,7 @@ def _new_objects_collected() -> Iterator[None]:
         gc.unfreeze()
 
 
+# Process-wide, because what they change belongs to the process, and several runs may overlap in it.
 _process_settings = SharedContext(_process_settings_kept)
 _collector = SharedContext(_new_objects_collected)
 _meters_informed = SharedContext(measured.meters_informed)

@@ -241,4 +241,4 @@ def _replacements() -> Iterator[Replacement]:
 
 
 state_by_thread = SharedContext(lambda: replaced(_replacements()))
-"""The context in which threads may have a rank state."""
+"""The context in which threads may have a rank state. Process-wide, because it replaces attributes of modules."""

@@ -232,4 +232,4 @@ def _rank_threads() -> Iterator[None]:
 
 
 rank_threads = SharedContext(_rank_threads)
-"""The context in which threads may be `interposed`."""
+"""The context in which threads may be `interposed`. Process-wide, because it replaces attributes of torch."""
