@@ -1,17 +1,19 @@
-"""Lesson 06, ZeRO-3: parameters that are gathered before they are used, and freed after it.
+"""Lesson 06, ZeRO-3: parameters that are gathered before they are used, and freed afterwards.
 
-stubs holds what the learner starts from; each exercise is a module; they share data, rules, and the unit that they
-work on. The learner's stage 3 is made of them: shard_params at the start; gather_ahead, which calls start_gather, and
-sharded_forward for each unit; reduce_gradients when its gradients are there.
+Each exercise is a module; data holds what they share, unit the `Unit` that they work on. The learner's stage 3 calls
+shard_params at the start, gather_ahead and sharded_forward for each unit, and reduce_gradients when all gradients of a
+unit have arrived. gather_ahead calls start_gather.
 """
 
-from .gather_ahead import GATHER_AHEAD
+from . import gather_ahead, reduce_gradients, shard_params, sharded_forward, start_gather
 from .quiz import QUIZ
-from .reduce_gradients import REDUCE_GRADIENTS
-from .shard_params import SHARD_PARAMS
-from .sharded_forward import SHARDED_FORWARD
-from .start_gather import START_GATHER
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = (SHARD_PARAMS, START_GATHER, SHARDED_FORWARD, REDUCE_GRADIENTS, GATHER_AHEAD)
+EXERCISES = (
+    shard_params.exercise,
+    start_gather.exercise,
+    sharded_forward.exercise,
+    reduce_gradients.exercise,
+    gather_ahead.exercise,
+)

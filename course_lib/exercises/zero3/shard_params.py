@@ -1,4 +1,4 @@
-"""A module's parameters become one shard, and the memory of the whole is freed."""
+"""Keep one shard of a module's parameters, and free the memory of the whole."""
 
 from __future__ import annotations
 
@@ -12,170 +12,15 @@ from torch import Tensor, nn
 
 from ...meter import mark
 from ..checking.rules import lets_go
-from ..declare import Exercise, Mistake
-from . import stubs, unit
+from ..exercise import Exercise
 from .data import Holder, Shapes, draw_params
-
-Params = list[nn.Parameter]
-
-
-def padded_flat(params: Params) -> Tensor:
-    flat = torch.cat([param.detach().reshape(-1) for param in params])
-    return F.pad(flat, (0, -flat.numel() % dist.get_world_size()))
-
-
-def empty(params: Params) -> None:
-    for param in params:
-        param.data = torch.empty(0, dtype=param.dtype)
-
-
-def view_of_the_whole(params: Params) -> Tensor:
-    flat = padded_flat(params)
-    empty(params)
-    return flat.chunk(dist.get_world_size())[dist.get_rank()]
-
-
-def parameters_kept(params: Params) -> Tensor:
-    return padded_flat(params).chunk(dist.get_world_size())[dist.get_rank()].clone()
-
-
-def emptied_by_a_view(params: Params) -> Tensor:
-    shard = parameters_kept(params)
-    for param in params:
-        param.data = param.data.reshape(-1)[:0]
-    return shard
-
-
-def new_parameters(params: Params) -> Tensor:
-    shard = parameters_kept(params)
-    params[:] = [nn.Parameter(torch.empty(0, dtype=param.dtype)) for param in params]
-    return shard
-
-
-def not_detached(params: Params) -> Tensor:
-    flat = torch.cat([param.flatten() for param in params])
-    empty(params)
-    return F.pad(flat, (0, -flat.numel() % dist.get_world_size())).chunk(dist.get_world_size())[dist.get_rank()].clone()
-
-
-def memory_taken_away(params: Params) -> Tensor:
-    shard = parameters_kept(params)
-    for param in params:
-        param.data.untyped_storage().resize_(0)
-    return shard
-
-
-def padding_in_front(params: Params) -> Tensor:
-    flat = torch.cat([param.detach().reshape(-1) for param in params])
-    padded = F.pad(flat, (-flat.numel() % dist.get_world_size(), 0))
-    empty(params)
-    return padded.chunk(dist.get_world_size())[dist.get_rank()].clone()
-
-
-def remainder_dropped(params: Params) -> Tensor:
-    flat = torch.cat([param.detach().reshape(-1) for param in params])
-    size = flat.numel() // dist.get_world_size()
-    empty(params)
-    return flat[dist.get_rank() * size : (dist.get_rank() + 1) * size].clone()
-
-
-def last_rank_shorter(params: Params) -> Tensor:
-    flat = torch.cat([param.detach().reshape(-1) for param in params])
-    size = -(-flat.numel() // dist.get_world_size())
-    empty(params)
-    return flat[dist.get_rank() * size : (dist.get_rank() + 1) * size].clone()
-
-
-def last_rank_takes_the_rest(params: Params) -> Tensor:
-    flat = torch.cat([param.detach().reshape(-1) for param in params])
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    size = flat.numel() // world_size
-    empty(params)
-    return flat[rank * size : None if rank == world_size - 1 else (rank + 1) * size].clone()
-
-
-def each_alone(params: Params) -> Tensor:
-    shards = [padded_flat([param]).chunk(dist.get_world_size())[dist.get_rank()] for param in params]
-    empty(params)
-    return torch.cat(shards)
-
-
-def whole_parameters(params: Params) -> Tensor:
-    mine = [param.detach().reshape(-1) for param in params[dist.get_rank() :: dist.get_world_size()]]
-    shard = torch.cat([*mine, torch.empty(0, dtype=params[0].dtype)])
-    empty(params)
-    return shard
-
-
-def dealt_like_cards(params: Params) -> Tensor:
-    shard = padded_flat(params)[dist.get_rank() :: dist.get_world_size()].clone()
-    empty(params)
-    return shard
-
-
-def first_shard_everywhere(params: Params) -> Tensor:
-    shard = padded_flat(params).chunk(dist.get_world_size())[0].clone()
-    empty(params)
-    return shard
-
-
-def next_ranks_shard(params: Params) -> Tensor:
-    world_size = dist.get_world_size()
-    shard = padded_flat(params).chunk(world_size)[(dist.get_rank() + 1) % world_size].clone()
-    empty(params)
-    return shard
-
-
-def in_float32(params: Params) -> Tensor:
-    flat = torch.cat([param.detach().reshape(-1) for param in params])
-    padded = torch.cat([flat, torch.zeros(-flat.numel() % dist.get_world_size())])
-    empty(params)
-    return padded.chunk(dist.get_world_size())[dist.get_rank()].clone()
-
-
-def with_a_slice(params: Params) -> Tensor:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    numel = sum(param.numel() for param in params)
-    shard_numel = (numel + world_size - 1) // world_size
-    flat = params[0].new_zeros(shard_numel * world_size)
-    offset = 0
-    with torch.no_grad():
-        for param in params:
-            flat[offset : offset + param.numel()] = param.view(-1)
-            offset += param.numel()
-            param.data = torch.tensor([], dtype=param.dtype)
-        return torch.clone(flat[rank * shard_numel : (rank + 1) * shard_numel])
-
-
-def piece_by_piece(params: Params) -> Tensor:
-    world_size = dist.get_world_size()
-    numels = [param.numel() for param in params]
-    shard_numel = -(-sum(numels) // world_size)
-    begin = dist.get_rank() * shard_numel
-    shard = torch.zeros(shard_numel, dtype=params[0].dtype)
-    offset = 0
-    for param, numel in zip(params, numels, strict=True):
-        first, last = max(begin, offset), min(begin + shard_numel, offset + numel)
-        if first < last:
-            shard[first - begin : last - begin] = param.data.flatten()[first - offset : last - offset]
-        offset += numel
-        param.data = param.data.new_empty(0)
-    return shard
-
-
-def as_a_parameter(params: Params) -> Tensor:
-    flat = torch.nn.utils.parameters_to_vector(params).detach()
-    missing = -flat.numel() % dist.get_world_size()
-    flat = torch.cat([flat, flat.new_zeros(missing)])
-    shard = nn.Parameter(flat.view(dist.get_world_size(), -1)[dist.get_rank()].clone())
-    empty(params)
-    return shard
-
 
 AFTER = "once the parameters are sharded"
 
 
-def shard_and_parameters(solution: Callable[[Params], Any], shapes: Shapes, dtype: torch.dtype, seed: int) -> Any:
+def shard_and_parameters(
+    solution: Callable[[list[nn.Parameter]], Any], shapes: Shapes, dtype: torch.dtype, seed: int
+) -> Any:
     module = Holder(shapes, dtype, seed)
     params = list(module.params)
     shard = solution(params)
@@ -190,144 +35,157 @@ def shard_and_parameters(solution: Callable[[Params], Any], shapes: Shapes, dtyp
     }
 
 
-SHARD_PARAMS = Exercise(
-    name="zero3.shard_params",
-    title="Keep a shard of the parameters",
-    task="Put the parameters into one flat tensor, one after the other, with zeros behind the last so that its length "
-    "is a multiple of the world size, and return the part of this rank: rank 0 has the first. An optimizer will update "
-    "it, so it must be a leaf: autograd does not link it to the parameters. Leave each of the module's parameters "
-    "empty, with 0 elements. The memory of the whole has to be freed: it is measured.",
-    stub=stubs.shard_params,
-    reference=unit.shard_params,
-    draw=draw_params,
-    trial=shard_and_parameters,
-    measured=True,
-    inputs_matter=False,
-    rules=[lets_go(AFTER)],
-    variants={"with-a-slice": with_a_slice, "piece-by-piece": piece_by_piece, "as-a-parameter": as_a_parameter},
-    mistakes=[
-        Mistake(
-            id="view-of-the-whole",
-            solution=view_of_the_whole,
-            told="The shard is a view of the flat tensor, as a slice or a chunk always is, and a view keeps the whole "
-            "in memory.",
-            action="Give the shard memory of its own: `.clone()`.",
-        ),
-        Mistake(
-            id="parameters-kept",
-            solution=parameters_kept,
-            told="The shard is right, and the parameters still hold all of their elements beside it.",
-            action="Give each parameter an empty tensor: `param.data = ...`.",
-        ),
-        Mistake(
-            id="emptied-by-a-view",
-            solution=emptied_by_a_view,
-            told="The parameters have no elements any more, but something still refers to their old memory, and that "
-            "keeps it: an empty slice of it, an attribute, or a variable outside the function.",
-            action="Assign a new tensor of 0 elements to `param.data`, not a slice of the old one, and keep the flat "
-            "tensor nowhere.",
-        ),
-        Mistake(
-            id="new-parameters",
-            solution=new_parameters,
-            told="You put new parameters into the list. The module still has its own parameters, and they still hold "
-            "all of their elements.",
-            action="Keep the parameters in the list, and assign an empty tensor to `param.data` of each.",
-        ),
-        Mistake(
-            id="not-detached",
-            solution=not_detached,
-            told="Autograd recorded how the shard was made from the parameters, so the shard is not a leaf. An "
-            "optimizer refuses to update such a tensor, and no gradient arrives in its `.grad`.",
-            action="Detach each parameter before you use it: `param.detach()`.",
-        ),
-        Mistake(
-            id="memory-taken-away",
-            solution=memory_taken_away,
-            told="You take the memory away from under the parameters, as FSDP2 does; they still have their shapes. "
-            "Here a parameter is empty when it has no elements: so nobody can read what is not there.",
-            action="Assign a new tensor of 0 elements to `param.data`.",
-        ),
-        Mistake(
-            id="padding-in-front",
-            solution=padding_in_front,
-            told="The padding stands in front of the first parameter, and moves all of them.",
-            action="`F.pad(flat, (0, missing))` puts it behind the last one.",
-        ),
-        Mistake(
-            id="remainder-dropped",
-            solution=remainder_dropped,
-            told="`numel // world_size` elements for each rank leave a remainder that no rank has: those parameters "
-            "are lost.",
-            action="Round up, and pad.",
-        ),
-        Mistake(
-            id="last-rank-shorter",
-            solution=last_rank_shorter,
-            told="The shards hold every element, and the last is shorter than the others. Then an all-gather, which "
-            "takes the same number from each rank, cannot put them together.",
-            action="Pad the flat tensor before you cut it.",
-        ),
-        Mistake(
-            id="last-rank-takes-the-rest",
-            solution=last_rank_takes_the_rest,
-            told="The last rank takes what is left over, so its shard is longer than the others. An all-gather takes "
-            "the same number from each rank.",
-            action="Round the shard's length up, and pad the flat tensor.",
-        ),
-        Mistake(
-            id="each-alone",
-            solution=each_alone,
-            told="Each parameter is padded and cut by itself. That can be done (FSDP2 does it), but here the "
-            "parameters are one flat tensor, so that one slice of it is the shard, and little is padded.",
-            action="Join the parameters first; pad and cut afterwards.",
-        ),
-        Mistake(
-            id="whole-parameters",
-            solution=whole_parameters,
-            told="Whole parameters are dealt to the ranks. So shards differ in size, and one large parameter cannot be "
-            "shared at all.",
-            action="Cut the flat tensor, wherever a parameter may begin or end.",
-        ),
-        Mistake(
-            id="dealt-like-cards",
-            solution=dealt_like_cards,
-            told="Each rank takes every N-th element. An all-gather puts shards one after the other, and would not "
-            "restore this order.",
-            action="Take elements that lie together: from rank · shard_numel on.",
-        ),
-        Mistake(
-            id="first-shard-everywhere",
-            solution=first_shard_everywhere,
-            told="Every rank keeps the first shard, so all others are lost.",
-            action="Use the rank where you choose the part.",
-        ),
-        Mistake(
-            id="next-ranks-shard",
-            solution=next_ranks_shard,
-            told="Each rank keeps the shard of the next one: the index is one too high.",
-            action="Rank 0 has the part that begins at element 0.",
-        ),
-        Mistake(
-            id="in-float32",
-            solution=in_float32,
-            told="The shard is float32, whatever the parameters are: `torch.zeros` makes float32 unless it is told "
-            "otherwise, and `torch.cat` takes the wider dtype for all. In 16 bits that is twice the memory.",
-            action="Give it the parameters' dtype: `F.pad` and `flat.new_zeros(...)` keep it.",
-        ),
-    ],
-    hints=[
-        "Which of the whole's elements must this rank still have when the function returns? And who else refers to the "
-        "memory of the rest?",
-        "Join, pad, cut, let go. A slice is a view of the whole; a copy is not. A parameter has its values in "
-        "`param.data`, to which another tensor can be assigned.",
-        "`torch.cat`, `F.pad(flat, (0, missing))`, `.chunk(world_size)`, `.clone()`, `param.data.new_empty(0)`. What "
-        "is missing to the next multiple is `-numel % world_size`.",
-        "```python\nflat = torch.cat([param.detach().flatten() for ...])\npadded = F.pad(flat, (0, ...))\n"
-        "for param in params:\n    param.data = ...\nreturn padded.chunk(...)[...].clone()\n```",
-    ],
-    explanation="Four lines, in the order join, pad, let go, cut. `chunk` gives views, and `clone` is what makes the "
-    "difference between 1/N and all of the memory: when the function returns, `flat` and `padded` go, and with them "
-    "the whole. Because shards do not care where a parameter begins, the padding is less than one element for each "
-    "rank, however many parameters there are. `detach` keeps autograd out of it.",
-)
+exercise = Exercise("zero3.shard_params", title="Keep a shard of the parameters", draw=draw_params,
+    trial=shard_and_parameters, measured=True, inputs_matter=False, rules=[lets_go(AFTER)], task="""
+    Join the parameters into one flat tensor, in their order, with zeros behind the last, so that its length is a
+    multiple of the world size. Cut it into world size shards, and return this rank's shard: rank 0 has the first. An
+    optimizer will update the shard, so it must be a leaf: autograd does not link it to the parameters. Leave each of
+    the module's parameters empty, with 0 elements. The memory of the whole must be freed; the check measures it.
+    """, hints="""
+    Which elements does this rank still need when the function returns?
+
+    Join, pad, empty, cut. A slice is a view and keeps the whole memory; a copy does not. A parameter's values are in
+    `param.data`, and you can assign a different tensor to it.
+
+    `torch.cat`, `F.pad(flat, (0, missing))`, `.chunk(world_size)`, `.clone()`, `param.data.new_empty(0)`. The number of
+    elements missing to the next multiple is `-numel % world_size`.
+
+    ```python
+    flat = torch.cat([param.detach().flatten() for ...])
+    padded = F.pad(flat, (0, ...))
+    for param in params:
+        param.data = ...
+    return padded.chunk(...)[...].clone()
+    ```
+    """, explanation="""
+    Four steps: join, pad, empty, cut. `chunk` gives views. `clone` gives the shard memory of its own; without it, the
+    rank would keep all of the memory instead of 1/N. When the function returns, `flat` and `padded` are freed, and the
+    memory of the whole with them. A shard may begin in the middle of a parameter. So there are at most N − 1
+    elements of padding, however many parameters there are. `detach` keeps autograd from recording how the shard was
+    made.
+    """)
+
+
+@exercise
+def shard_params(params: list[nn.Parameter]) -> Tensor:
+    """Return this rank's shard of the parameters, and leave each of them empty.
+
+    The parameters are flattened and joined, with zeros behind the last, so that all shards have the
+    same size. The shard is [shard_numel], on memory of its own. All params have the same dtype.
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    flat = torch.cat([param.detach().flatten() for param in params])
+    padded = F.pad(flat, (0, -flat.numel() % world_size))
+    for param in params:
+        param.data = param.data.new_empty(0)
+    return padded.chunk(world_size)[rank].clone()
+
+
+exercise.edit("view-of-the-whole", {".clone()": ""}, """
+    Your shard is a view of the flat tensor, as every slice and every chunk is. A view keeps the whole memory.
+    Next: give the shard memory of its own: `.clone()`.
+    """)
+
+exercise.edit("parameters-kept", {"for param in params:\nparam.data = param.data.new_empty(0)\n": ""}, """
+    The shard is right, but the parameters still hold all of their elements.
+    Next: assign an empty tensor to each: `param.data = ...`.
+    """)
+
+exercise.edit("emptied-by-a-view", {"param.data.new_empty(0)": "param.data.flatten()[:0]"}, """
+    The parameters have no elements any more, but something still refers to the memory of the whole and keeps it. It may
+    be an empty slice, an attribute, or a variable outside the function.
+    Next: assign a new tensor of 0 elements to `param.data`, not a slice of the old one, and store the flat tensor
+    nowhere.
+    """)
+
+exercise.edit("new-parameters", {"for param in params:\nparam.data = param.data.new_empty(0)":
+    "params[:] = [nn.Parameter(param.data.new_empty(0)) for param in params]"}, """
+    You put new parameters into the list. The module still has its own parameters, and these hold all of their elements.
+    Next: keep the parameters in the list, and assign an empty tensor to the `param.data` of each.
+    """)
+
+exercise.edit("not-detached", {".detach()": ""}, """
+    Autograd recorded how the shard was made from the parameters, so the shard is not a leaf. An optimizer refuses to
+    update such a tensor, and its `.grad` stays None.
+    Next: detach each parameter before you use it: `param.detach()`.
+    """)
+
+exercise.edit("memory-taken-away", {"param.data = param.data.new_empty(0)": "param.data.untyped_storage().resize_(0)"},
+    """
+    You freed the parameters' memory under them, as FSDP2 does, and they keep their shapes. Code that reads such a
+    parameter reads memory that does not exist. In this lesson, an empty parameter has 0 elements.
+    Next: assign a new tensor of 0 elements to `param.data`.
+    """)
+
+exercise.edit("padding-in-front", {"(0, -flat.numel() % world_size)": "(-flat.numel() % world_size, 0)"}, """
+    Your padding stands before the first parameter and moves all of them. The zeros belong behind the last.
+    Next: write `F.pad(flat, (0, missing))`; the second number is the padding behind.
+    """)
+
+exercise.edit("remainder-dropped", {"F.pad(flat, (0, -flat.numel() % world_size))":
+    "flat[: flat.numel() // world_size * world_size]"}, """
+    Each of your shards has `numel // world_size` elements. The remainder is on no rank, so these parameters are lost.
+    Next: pad the flat tensor to a multiple of the world size before you cut it.
+    """)
+
+exercise.edit("last-rank-shorter", {"F.pad(flat, (0, -flat.numel() % world_size))": "flat"}, """
+    Your shards contain every element, but the last shard is shorter than the others. An all-gather needs the same
+    number of elements from each rank.
+    Next: pad the flat tensor before you cut it.
+    """)
+
+exercise.edit("each-alone", {
+    "flat = torch.cat([param.detach().flatten() for param in params])\n"
+    "padded = F.pad(flat, (0, -flat.numel() % world_size))":
+    "padded = [F.pad(param.detach().flatten(), (0, -param.numel() % world_size)) for param in params]",
+    "padded.chunk(world_size)[rank].clone()": "torch.cat([each.chunk(world_size)[rank] for each in padded])"}, """
+    You pad and cut each parameter separately. FSDP2 does this too, but the task asks for one flat tensor: its shard is
+    one slice, and it needs little padding.
+    Next: join the parameters first, then pad and cut.
+    """)
+
+exercise.edit("whole-parameters", {"padded = F.pad(flat, (0, -flat.numel() % world_size))\n": "",
+    "for param in params]": "for param in params[rank::world_size]] or [params[0].new_empty(0)]",
+    "padded.chunk(world_size)[rank].clone()": "flat"}, """
+    You distribute whole parameters over the ranks. So the shards differ in size, and a single large parameter is not
+    sharded at all. Next: join all parameters, and cut the flat tensor, even in the middle of a parameter.
+    """)
+
+exercise.edit("dealt-like-cards", {"padded.chunk(world_size)[rank]": "padded[rank::world_size]"}, """
+    Each of your ranks takes every N-th element. An all-gather joins whole shards, one after the other, so it would not
+    restore the order. Next: take neighbouring elements, from `rank * shard_numel` on.
+    """)
+
+
+@exercise.variant
+def with_a_slice(params: list[nn.Parameter]) -> Tensor:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    shard_numel = (sum(param.numel() for param in params) + world_size - 1) // world_size
+    flat = params[0].new_zeros(shard_numel * world_size)
+    offset = 0
+    with torch.no_grad():
+        for param in params:
+            flat[offset : offset + param.numel()] = param.view(-1)
+            offset += param.numel()
+            param.data = torch.tensor([], dtype=param.dtype)
+        return torch.clone(flat[rank * shard_numel : (rank + 1) * shard_numel])
+
+
+@exercise.variant
+def piece_by_piece(params: list[nn.Parameter]) -> Tensor:
+    numels = [param.numel() for param in params]
+    shard_numel = -(-sum(numels) // dist.get_world_size())
+    begin = dist.get_rank() * shard_numel
+    shard = torch.zeros(shard_numel, dtype=params[0].dtype)
+    offset = 0
+    for param, numel in zip(params, numels, strict=True):
+        first, last = max(begin, offset), min(begin + shard_numel, offset + numel)
+        if first < last:
+            shard[first - begin : last - begin] = param.data.flatten()[first - offset : last - offset]
+        offset += numel
+        param.data = param.data.new_empty(0)
+    return shard
+
+
+exercise.variant_edit("as-a-parameter", {"padded.chunk(world_size)[rank].clone()":
+    "nn.Parameter(padded.view(world_size, -1)[rank].clone())"})

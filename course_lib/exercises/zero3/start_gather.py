@@ -1,210 +1,36 @@
-"""An all-gather that is not waited for, and parameters that become views of what it brings."""
+"""Start an all-gather of a unit's shards, and finish it later."""
 
 from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 
 from ...meter import mark
 from ..checking.findings import Finding
-from ..checking.observe import Trial
-from ..checking.rules import at_most, lets_go
-from ..declare import Case, Exercise, Mistake
-from . import stubs
-from .data import Holder, Shapes, draw_params, last_rank_comes_later, mark_when_gone, memory_of, poisoned_unit
-from .unit import Unit, free, start_gather
-
-Finish = Callable[[], None]
-
-
-def room(unit: Unit) -> Tensor:
-    return torch.zeros(dist.get_world_size() * unit.shard.numel(), dtype=unit.shard.dtype)
-
-
-def pieces(unit: Unit) -> list[Tensor]:
-    """Each parameter's part of `unit.flat`, flat."""
-    numels = [shape.numel() for shape in unit.shapes]
-    return list(unit.flat[: sum(numels)].split(numels))
-
-
-def views(unit: Unit) -> list[Tensor]:
-    """Each parameter's part of `unit.flat`, in its shape."""
-    return [piece.view(shape) for piece, shape in zip(pieces(unit), unit.shapes, strict=True)]
-
-
-def give(unit: Unit, tensors: list[Tensor]) -> None:
-    """Let each parameter be its tensor."""
-    for param, tensor in zip(unit.params, tensors, strict=True):
-        param.data = tensor
-
-
-def started(unit: Unit, then: Callable[[Unit], None]) -> Finish:
-    """What most of the mistakes have right: the all-gather is under way; to finish is to wait, and `then`."""
-    unit.flat = room(unit)
-    handle = dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        then(unit)
-
-    return finish
-
-
-def waits_at_once(unit: Unit) -> Finish:
-    unit.flat = room(unit)
-    dist.all_gather_single(unit.flat, unit.shard.detach())
-    return lambda: give(unit, views(unit))
-
-
-def waits_for_a_list(unit: Unit) -> Finish:
-    unit.flat = room(unit)
-    dist.all_gather(list(unit.flat.chunk(dist.get_world_size())), unit.shard.detach())
-    return lambda: give(unit, views(unit))
-
-
-def starts_in_finish(unit: Unit) -> Finish:
-    unit.flat = room(unit)
-
-    def finish() -> None:
-        dist.all_gather_single(unit.flat, unit.shard.detach())
-        give(unit, views(unit))
-
-    return finish
-
-
-def all_reduces(unit: Unit) -> Finish:
-    unit.flat = room(unit)
-    unit.flat.chunk(dist.get_world_size())[dist.get_rank()].copy_(unit.shard.detach())
-    handle: Any = dist.all_reduce(unit.flat, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        give(unit, views(unit))
-
-    return finish
-
-
-def never_waits(unit: Unit) -> Finish:
-    unit.flat = room(unit)
-    dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
-    return lambda: give(unit, views(unit))
-
-
-def returns_nothing(unit: Unit) -> None:
-    started(unit, lambda unit: give(unit, views(unit)))
-
-
-def keeps_the_views(unit: Unit) -> Finish:
-    finish = started(unit, lambda unit: give(unit, unit.__dict__["views"]))
-    unit.__dict__["views"] = views(unit)
-    return finish
-
-
-def copies(unit: Unit) -> Finish:
-    return started(unit, lambda unit: give(unit, [view.clone() for view in views(unit)]))
-
-
-def copies_into_the_empty(unit: Unit) -> Finish:
-    def copy(unit: Unit) -> None:
-        for param, view in zip(unit.params, views(unit), strict=True):
-            param.data.copy_(view)
-
-    return started(unit, copy)
-
-
-def new_parameters(unit: Unit) -> Finish:
-    def make(unit: Unit) -> None:
-        unit.params = [nn.Parameter(view) for view in views(unit)]
-
-    return started(unit, make)
-
-
-def not_in_the_unit(unit: Unit) -> Finish:
-    gathered = Unit.__new__(Unit)
-    gathered.shard, gathered.params, gathered.shapes = unit.shard, unit.params, unit.shapes
-
-    def let_go(gathered: Unit) -> None:
-        give(gathered, views(gathered))
-        gathered.flat = None
-
-    return started(gathered, let_go)
-
-
-def padding_not_cut_off(unit: Unit) -> Finish:
-    return started(unit, lambda unit: give(unit, list(unit.flat.split([shape.numel() for shape in unit.shapes]))))
-
-
-def all_from_the_front(unit: Unit) -> Finish:
-    return started(unit, lambda unit: give(unit, [unit.flat[: shape.numel()].view(shape) for shape in unit.shapes]))
-
-
-def flat_parameters(unit: Unit) -> Finish:
-    return started(unit, lambda unit: give(unit, pieces(unit)))
-
-
-def in_float32(unit: Unit) -> Finish:
-    unit.flat = room(unit).float()
-    handle = dist.all_gather_single(unit.flat, unit.shard.detach().float(), async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        give(unit, views(unit))
-
-    return finish
-
-
-def into_a_list(unit: Unit) -> Finish:
-    shard = unit.shard.data
-    unit.flat = shard.new_zeros(dist.get_world_size(), shard.numel()).view(-1)
-    handle: Any = dist.all_gather(list(unit.flat.chunk(dist.get_world_size())), shard, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        begin = 0
-        for param, shape in zip(unit.params, unit.shapes, strict=True):
-            param.data = unit.flat[begin : begin + shape.numel()].view(shape)
-            begin += shape.numel()
-
-    return finish
-
-
-def with_a_method(unit: Unit) -> Finish:
-    class Gather:
-        def __init__(self) -> None:
-            unit.flat = torch.zeros(unit.shard.numel() * dist.get_world_size(), dtype=unit.shard.dtype)
-            with torch.no_grad():
-                self.work: Any = dist.all_gather_single(unit.flat, unit.shard, async_op=True)
-
-        def finish(self) -> None:
-            self.work.wait()
-            offset = 0
-            for place, shape in enumerate(unit.shapes):
-                unit.params[place].data = torch.as_strided(
-                    unit.flat, shape, torch.empty(shape).stride(), storage_offset=offset
-                )
-                offset += shape.numel()
-
-    return Gather().finish
-
-
-def draw(rng: random.Random, number: int) -> Case:
-    """Never one rank: nobody would notice that it does not wait."""
-    return draw_params(rng, 0 if number == 3 else number)
-
+from ..checking.observe import Observation, Trial
+from ..checking.rules import lets_go
+from ..exercise import Case, Exercise
+from .data import Holder, Shapes, draw_params, last_rank_comes_later, mark_when_gone, memory_of
+from .unit import Unit, free, poisoned_unit
 
 GATHERED, FREED = "while the unit is gathered", "after the unit is freed"
 
 
+def draw(rng: random.Random, number: int) -> Case:
+    """Draw two ranks instead of one: on one rank, a solution that does not wait behaves like one that waits."""
+    return draw_params(rng, 0 if number == 3 else number)
+
+
 def gathered_parameters(
-    solution: Callable[[Unit], Finish], shapes: Shapes, dtype: torch.dtype, seed: int
+    solution: Callable[[Unit], Callable[[], None]], shapes: Shapes, dtype: torch.dtype, seed: int
 ) -> dict[str, Any]:
-    """The parameters and the length of `flat`.
+    """Return the parameters and the length of `flat`.
 
     Raises:
         RuntimeError: a rank finished before the last one had started.
@@ -224,156 +50,199 @@ def gathered_parameters(
     if dist.get_rank() == 0:
         mark(GATHERED)
     seen = {
-        "whether unit.flat is there once it is started": on_its_way,
+        "whether unit.flat exists once the gather is started": on_its_way,
         "the parameters": [param.detach().clone() for param in unit.module.parameters()],
         "elements in unit.flat": None if unit.flat is None else unit.flat.numel(),
     }
-    memory = memory_of(unit.module.parameters())
+    memory = memory_of([*unit.module.parameters(), *filter(torch.is_tensor, [unit.flat])])
     free(unit)
     mark_when_gone(FREED, memory)
     moments = [torch.zeros(2, dtype=torch.float64) for _ in range(dist.get_world_size())]
     dist.all_gather(moments, torch.tensor([started[0], finished], dtype=torch.float64))
     if min(finished for _, finished in moments) < max(started for started, _ in moments):
-        raise RuntimeError("finish() came to its end on one rank before another had started its all-gather")
+        raise RuntimeError("finish() returned on one rank before another rank had started its all-gather")
     return seen
 
 
-def starts_before_it_returns(trial: Trial) -> Iterator[Finding]:
-    """The first call of every rank except the last is not the message that says that the function has returned."""
-    late = [rank for rank, calls in enumerate(trial.yours.calls[:-1]) if calls[0].op == "send"]
-    if late:
-        yield Finding(
-            observed=f"{trial.who(late)} had not started an all-gather when the function returned.",
-            action="Start the all-gather before you return, with `async_op=True`.",
-        )
+def one_all_gather(trial: Trial) -> Iterator[Finding]:
+    """Require one all-gather on each rank, started before the solution returns. The other calls are the trial's."""
+    for rank, (expected, yours) in enumerate(zip(_ops(trial.expected), _ops(trial.yours), strict=True)):
+        made = Counter(yours) - (Counter(expected) - Counter(["all_gather"]))
+        if made != Counter(["all_gather"]):
+            listed = ", ".join(f"{count} {op}" for op, count in sorted(made.items())) or "no call"
+            yield Finding(
+                observed=f"rank {rank} made {listed}; the task asks for 1 all_gather.",
+                action="Gather all shards with one call of `dist.all_gather_single`.",
+            )
+            break
+        if yours != expected:
+            yield Finding(
+                observed=f"rank {rank} had not started its all-gather when the function returned.",
+                action="Start the all-gather before you return, with `async_op=True`.",
+            )
+            break
 
 
-START_GATHER = Exercise(
-    name="zero3.start_gather",
-    title="Gather a unit",
-    task="All-gather the shards of all ranks into a new tensor, `unit.flat`. Do not wait for it: return a function "
-    "that does, and that then lets each of `unit.params` be a view of its part, in its shape (`unit.shapes` has the "
-    "shapes). When `free(unit)` is called, all of it has to be freed. Padding is NaN here.",
-    stub=stubs.start_gather,
-    reference=start_gather,
-    draw=draw,
-    trial=gathered_parameters,
-    measured=True,
-    inputs_matter=False,
-    rules=[starts_before_it_returns, at_most("all_reduce", 0), lets_go(GATHERED), lets_go(FREED)],
-    case_count=4,
-    variants={"into-a-list": into_a_list, "with-a-method": with_a_method},
-    mistakes=[
-        Mistake(
-            id="waits-at-once",
-            solution=waits_at_once,
-            told="Your function waits for the all-gather before it returns, so nothing can be computed meanwhile. "
-            "Here a rank even waits for ever, since the last one starts only when all others have returned.",
-            action="Pass `async_op=True`, and call the handle's `wait()` in the function that you return.",
-        ),
-        Mistake(
-            id="waits-for-a-list",
-            solution=waits_for_a_list,
-            told="`dist.all_gather` returns when everything is there, so your function waits for it, and nothing can "
-            "be computed meanwhile. Here a rank even waits for ever, since the last one starts only when all others "
-            "have returned.",
-            action="Pass `async_op=True`, and call the handle's `wait()` in the function that you return.",
-        ),
-        Mistake(
-            id="starts-in-finish",
-            solution=starts_in_finish,
-            told="The all-gather starts only when `finish` is called. So no bytes move while the rank computes.",
-            action="Start the all-gather before you return, with `async_op=True`; only `wait()` belongs in `finish`.",
-        ),
-        Mistake(
-            id="all-reduces",
-            solution=all_reduces,
-            told="The values are right. But an all-reduce of a shard and zeros sends twice the bytes of an all-gather.",
-            action="Use `dist.all_gather_single(unit.flat, shard, async_op=True)`.",
-        ),
-        Mistake(
-            id="never-waits",
-            solution=never_waits,
-            told="The function that finishes does not wait for an all-gather: the parameters are used before the other "
-            "ranks' shards can be there.",
-            action="Keep the all-gather's handle, and call its `wait()` first of all when you finish.",
-        ),
-        Mistake(
-            id="returns-nothing",
-            solution=returns_nothing,
-            told="Your function returns None, and what it returns is to be called later: a function that finishes.",
-            action="Write `return finish` at the end, without parentheses.",
-        ),
-        Mistake(
-            id="keeps-the-views",
-            solution=keeps_the_views,
-            told="You keep the parameters' views somewhere else as well. Each of them keeps all of `unit.flat` in "
-            "memory, so `free(unit)` frees nothing.",
-            action="Make the views when you finish, and give them to the parameters alone.",
-        ),
-        Mistake(
-            id="copies",
-            solution=copies,
-            told="Each parameter is a copy of its part of `unit.flat`, so everything is there twice.",
-            action="Assign the view itself to `param.data`.",
-        ),
-        Mistake(
-            id="copies-into-the-empty",
-            solution=copies_into_the_empty,
-            told="`param.data.copy_(...)` writes into the memory that the parameter has, and a freed one has none.",
-            action="Assign to `param.data` instead: then the parameter gets other memory.",
-        ),
-        Mistake(
-            id="new-parameters",
-            solution=new_parameters,
-            told="You make new parameters. Those of the module, which its layers compute with, are still empty.",
-            action="Keep the parameters that there are, and assign to their `param.data`.",
-        ),
-        Mistake(
-            id="not-in-the-unit",
-            solution=not_in_the_unit,
-            told="The gathered tensor is not in `unit.flat`, so nobody can see that the unit is gathered.",
-            action="Gather into `unit.flat`.",
-        ),
-        Mistake(
-            id="padding-not-cut-off",
-            solution=padding_not_cut_off,
-            told="`unit.flat` is longer than its parameters together: behind the last there is padding, and `split` "
-            "wants to know where everything goes.",
-            action="Split `unit.flat[:numel]`.",
-        ),
-        Mistake(
-            id="all-from-the-front",
-            solution=all_from_the_front,
-            told="Every parameter is a view of the front of `unit.flat`, where the first one lies.",
-            action="Go on behind the piece before: `split` gives all pieces in order.",
-        ),
-        Mistake(
-            id="flat-parameters",
-            solution=flat_parameters,
-            told="Each parameter got its elements, but flat.",
-            action="Give the piece its shape: `piece.view(shape)`.",
-        ),
-        Mistake(
-            id="in-float32",
-            solution=in_float32,
-            told="`unit.flat` is float32, whatever the shard is.",
-            action="Use `unit.shard.dtype`, or `unit.shard.new_empty(...)`.",
-        ),
-    ],
-    hints=[
-        "How long is `unit.flat`? Which part of it belongs to the second parameter? When may they be read?",
-        "All shards, one after the other, are the parameters, one after the other, and then the padding. A function "
-        "that is defined inside another sees the other's variables, also later.",
-        "`dist.all_gather_single(unit.flat, shard, async_op=True)`, `handle.wait()`, "
-        "`unit.flat[:numel].split([numel, ...])`, `piece.view(shape)`, `param.data = ...`.",
-        "```python\nunit.flat = torch.empty(..., dtype=unit.shard.dtype)\nhandle = ...\n\ndef finish():\n"
-        "    handle.wait()\n    numels = [...]\n    pieces = unit.flat[: sum(numels)].split(numels)\n"
-        "    for param, shape, piece in zip(unit.params, unit.shapes, pieces):\n        ...\n\nreturn finish\n```",
-    ],
-    explanation="The tensor is one, and the parameters are windows onto it: gathering copies nothing a second time. "
-    "`param.data = ...` changes which memory a parameter is, and the parameter itself, which the module and the hooks "
-    "know, stays the same object. Between the two "
-    "halves `unit.flat` belongs to the all-gather, and holds anything. Afterwards three kinds of references keep its "
-    "memory: `unit.flat`, the parameters, and the handle, which `finish` closes over. `free` lets go of all three.",
-)
+def _ops(observation: Observation) -> list[list[str]]:
+    return [[call.op.removesuffix("_single") for call in calls] for calls in observation.calls]
+
+
+exercise = Exercise("zero3.start_gather", title="Gather a unit", draw=draw, trial=gathered_parameters, measured=True,
+    inputs_matter=False, rules=[one_all_gather, lets_go(GATHERED), lets_go(FREED)], case_count=4, task="""
+    Gather the shards of all ranks into a new tensor, `unit.flat`, with one call of an all-gather. Do not wait for it:
+    return a function that waits, and that then makes each of `unit.params` a view of its part of `unit.flat`, in its
+    shape (`unit.shapes` has the shapes). After `free(unit)`, nothing may keep this memory. The padding is NaN here.
+    """, hints="""
+    How long is `unit.flat`, and which part of it belongs to the second parameter?
+
+    The shards of all ranks, joined, are the joined parameters and then the padding. A function that is defined inside a
+    second function can use that function's variables, also later.
+
+    `dist.all_gather_single(unit.flat, shard, async_op=True)`, `handle.wait()`,
+    `unit.flat[:numel].split([numel, ...])`, `piece.view(shape)`, `param.data = ...`.
+
+    ```python
+    unit.flat = torch.empty(..., dtype=unit.shard.dtype)
+    handle = ...
+
+    def finish():
+        handle.wait()
+        numels = [...]
+        pieces = unit.flat[: sum(numels)].split(numels)
+        for param, shape, piece in zip(unit.params, unit.shapes, pieces):
+            ...
+
+    return finish
+    ```
+    """, explanation="""
+    There is one tensor, and the parameters are views of it, so nothing is copied after the gather. `param.data = ...`
+    changes the memory of a parameter. The parameter stays the same object, which the module and the hooks know. Until
+    `finish` has waited, the contents of `unit.flat` are undefined. Afterwards three things refer to its memory:
+    `unit.flat`, the parameters, and the handle, which `finish` closes over. `free` drops all three.
+    """)
+
+
+@exercise
+def start_gather(unit: Unit) -> Callable[[], None]:
+    """Start to gather the shards of all ranks into `unit.flat`; return a function that finishes it.
+
+    When that function returns, each of `unit.params` is a view of its part of `unit.flat`, in its
+    shape. Only `unit.flat`, the parameters and that function refer to this memory.
+    """
+    unit.flat = torch.empty(dist.get_world_size() * unit.shard.numel(), dtype=unit.shard.dtype)
+    handle = dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)
+
+    def finish() -> None:
+        handle.wait()
+        numels = [shape.numel() for shape in unit.shapes]
+        pieces = unit.flat[: sum(numels)].split(numels)
+        for param, shape, piece in zip(unit.params, unit.shapes, pieces, strict=True):
+            param.data = piece.view(shape)
+
+    return finish
+
+
+def gather(unit: Unit) -> None:
+    """Gather `unit`, or finish its all-gather if that has been started."""
+    if unit.flat is None:
+        unit.finish = start_gather(unit)
+    unit.finish()
+
+
+STARTS = "dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)"
+
+exercise.edit("waits-at-once", {f"handle = {STARTS}": STARTS.replace(", async_op=True", ""), "handle.wait()\n": ""}, """
+    Your function waits for the all-gather before it returns, so the rank cannot compute in the meantime. In this check
+    it waits forever, because the last rank starts only after all others have returned.
+    Next: pass `async_op=True`, and call the handle's `wait()` in the function that you return.
+    """)
+
+exercise.edit("waits-for-a-list", {"handle.wait()\n": "", f"handle = {STARTS}":
+    "dist.all_gather(list(unit.flat.chunk(dist.get_world_size())), unit.shard.detach())"}, """
+    Without `async_op=True`, `dist.all_gather` returns when all shards have arrived. So your function waits, and the
+    rank cannot compute in the meantime. In this check it waits forever, because the last rank starts only after all
+    others have returned. Next: pass `async_op=True`, and call the handle's `wait()` in the function that you return.
+    """)
+
+exercise.edit("starts-in-finish", {f"handle = {STARTS}\n": "", "handle.wait()": STARTS.replace(", async_op=True", "")},
+    """
+    Your all-gather starts only when `finish` is called. So no bytes move while the rank computes.
+    Next: start the all-gather before you return, with `async_op=True`; only `wait()` belongs in `finish`.
+    """)
+
+exercise.edit("all-reduces", {"torch.empty": "torch.zeros", STARTS: "dist.all_reduce(unit.flat, async_op=True)",
+    "handle =": "unit.flat.chunk(dist.get_world_size())[dist.get_rank()].copy_(unit.shard.detach())\nhandle ="}, """
+    The values are right, but an all-reduce of a shard and zeros sends twice the bytes of an all-gather.
+    Next: use `dist.all_gather_single(unit.flat, shard, async_op=True)`.
+    """)
+
+exercise.edit("broadcasts", {f"handle = {STARTS}": """parts = unit.flat.chunk(dist.get_world_size())
+parts[dist.get_rank()].copy_(unit.shard.detach())
+handles = [dist.broadcast(part, src, async_op=True) for src, part in enumerate(parts)]""",
+    "handle.wait()": "for handle in handles:\n    handle.wait()"}, """
+    The values are right, but you broadcast one shard after the other: one call for each rank. Every call costs its
+    latency, and an all-gather is one call. Next: use `dist.all_gather_single(unit.flat, shard, async_op=True)`.
+    """)
+
+exercise.edit("never-waits", {"handle.wait()\n": ""}, """
+    The function that you return does not wait for the all-gather. It returned before the other ranks' shards could
+    have arrived. Next: keep the all-gather's handle, and call its `wait()` first in that function.
+    """)
+
+exercise.edit("returns-nothing", {"\nreturn finish": ""}, """
+    Your function returns None. The caller needs a function that finishes the all-gather.
+    Next: write `return finish` at the end, without parentheses.
+    """)
+
+exercise.edit("keeps-the-views", {"pieces = unit": "unit.views = pieces = unit"}, """
+    Something besides the parameters still refers to the gathered memory after `free(unit)`, such as a list of their
+    views. Each view keeps all of `unit.flat`. Next: give the views only to the parameters, and store them nowhere else.
+    """)
+
+exercise.edit("copies", {"piece.view(shape)": "piece.view(shape).clone()"}, """
+    Each parameter is a copy of its part of `unit.flat`, so the rank holds every element twice.
+    Next: assign the view itself to `param.data`.
+    """)
+
+exercise.edit("copies-into-the-empty", {"param.data = piece.view(shape)": "param.data.copy_(piece.view(shape))"}, """
+    `param.data.copy_(...)` writes into the memory that the parameter has, and the parameter is empty.
+    Next: assign to `param.data` instead; this gives the parameter different memory.
+    """)
+
+exercise.edit("new-parameters", {
+    "for param, shape, piece in zip(unit.params, unit.shapes, pieces, strict=True):\nparam.data = piece.view(shape)":
+    "unit.params = [torch.nn.Parameter(piece.view(shape)) for shape, piece in zip(unit.shapes, pieces)]"}, """
+    You make new parameters. The module's own parameters, with which its layers compute, are still empty.
+    Next: keep the parameters that exist, and assign to their `param.data`.
+    """)
+
+exercise.edit("not-in-the-unit", {"unit.flat =": "flat =", "unit.flat,": "flat,", "unit.flat[": "flat["}, """
+    The gathered tensor is not in `unit.flat`. Other functions look there to find out whether a unit is gathered.
+    Next: store it in `unit.flat` before you start the all-gather.
+    """)
+
+exercise.edit("padding-not-cut-off", {"unit.flat[: sum(numels)]": "unit.flat"}, """
+    `unit.flat` is longer than its parameters together, because padding follows the last one. `split` raises an error
+    unless the sizes add up to the whole length. Next: split `unit.flat[:numel]`.
+    """)
+
+exercise.variant_edit("into-a-list", {STARTS:
+    "dist.all_gather(list(unit.flat.chunk(dist.get_world_size())), unit.shard.detach(), async_op=True)"})
+
+
+@exercise.variant
+def with_a_method(unit: Unit) -> Callable[[], None]:
+    class Gather:
+        def __init__(self) -> None:
+            unit.flat = torch.zeros(unit.shard.numel() * dist.get_world_size(), dtype=unit.shard.dtype)
+            with torch.no_grad():
+                self.work: Any = dist.all_gather_single(unit.flat, unit.shard, async_op=True)
+
+        def finish(self) -> None:
+            self.work.wait()
+            offset = 0
+            for param, shape in zip(unit.params, unit.shapes, strict=True):
+                param.data = torch.as_strided(unit.flat, shape, torch.empty(shape).stride(), storage_offset=offset)
+                offset += shape.numel()
+
+    return Gather().finish
