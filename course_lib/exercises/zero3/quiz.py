@@ -10,22 +10,22 @@ from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, registe
 
 
 def states_bytes(params: int, world_size: int, stage: int) -> int:
-    """What a rank holds of model states, in mixed precision with Adam."""
+    """Return the bytes of model states on each rank, in mixed precision with Adam."""
     return sum(plan(params=params, world_size=world_size, stage=stage, precision="mixed").bytes.values())
 
 
 def volume_bytes(params: int, world_size: int, stage: int) -> int:
-    """What a rank sends in a step, in mixed precision."""
+    """Return the bytes that each rank sends in a step, in mixed precision."""
     return plan(params=params, world_size=world_size, stage=stage, precision="mixed").sent_bytes
 
 
 def shard_numel(numel: int, world_size: int) -> int:
-    """Elements of each shard, padding included."""
+    """Return the number of elements of each shard, padding included."""
     return -(-numel // world_size)
 
 
 def most_parameters_bytes(layers: int, layer_params: int, world_size: int, depth: int) -> Fraction:
-    """In forward, of parameters of 2 bytes: all shards, the layer in use, and those ahead of it."""
+    """Return the most bytes of 2-byte parameters in forward: all shards, the layer in use, and the layers ahead."""
     return 2 * layer_params * (Fraction(layers, world_size) + 1 + depth)
 
 
@@ -33,23 +33,22 @@ def model_states(rng: random.Random) -> Numeric:
     billions, world_size = rng.choice([7, 13, 30, 70]), rng.choice([8, 16, 32])
     params = billions * 10**9
     return Numeric(
-        prompt=f"A model of {billions} billion parameters is trained by stage 3 on {world_size} ranks, in mixed "
-        "precision with Adam. How much does a rank hold of parameters, gradients and optimizer state between two "
-        "steps?",
+        prompt=f"Stage 3 trains a model of {billions} billion parameters on {world_size} ranks, in mixed precision "
+        "with Adam. How many bytes of parameters, gradients and optimizer state does a rank hold between two steps?",
         expected=states_bytes(params, world_size, 3),
         unit="GB",
-        right="All 16 bytes for each parameter are shared: 16Ψ/N.",
-        wrong="There are 2 + 2 + 12 bytes for each parameter. Which of them are shared among the ranks?",
+        right="All 16 bytes for each parameter are sharded: 16Ψ/N.",
+        wrong="There are 2 + 2 + 12 bytes for each parameter. Which of them are sharded over the ranks?",
         mistakes=(
-            Mistake.near(states_bytes(params, world_size, 2), "That is stage 2: its parameters are whole."),
-            Mistake.near(states_bytes(params, world_size, 1), "That is stage 1, which shares optimizer state alone."),
-            Mistake.near(16 * params, "That is all of it, and each rank holds a part."),
+            Mistake.near(states_bytes(params, world_size, 2), "This is stage 2: its parameters are whole."),
+            Mistake.near(states_bytes(params, world_size, 1), "This is stage 1: it shards only optimizer state."),
+            Mistake.near(16 * params, "This is the total. Each rank holds only a part of it."),
             Mistake.near(
-                2 * params / world_size, "That is the parameters alone; gradients and optimizer state come on top."
+                2 * params / world_size, "This is only the parameters. Add gradients and optimizer state."
             ),
             Mistake.near(
                 8 * params + 8 * params / world_size,
-                "You share the two moments alone. Masters, gradients and parameters are shared as well.",
+                "You shard only the two moments. Masters, gradients and parameters are sharded too.",
             ),
         ),
     )
@@ -59,36 +58,38 @@ def volume(rng: random.Random) -> Numeric:
     billions, world_size = rng.choice([3, 7, 13]), rng.choice([4, 8])
     params = billions * 10**9
     return Numeric(
-        prompt=f"The same in communication: {billions} billion parameters on {world_size} ranks, stage 3, parameters "
-        "and gradients of 2 bytes each, one micro-batch. How much does a rank send in a step?",
+        prompt=f"Stage 3 trains {billions} billion parameters on {world_size} ranks. Parameters and gradients have 2 "
+        "bytes each, and a step has one micro-batch. How much does a rank send in a step?",
         expected=volume_bytes(params, world_size, 3),
         unit="GB",
-        right="Two all-gathers and a reduce-scatter, each (N − 1)/N of the model.",
-        wrong="Parameters are gathered for forward and for backward, and gradients are reduced: three times "
-        "(N − 1)/N of the model's bytes.",
+        right="Two all-gathers and one reduce-scatter send (N − 1)/N of the model each.",
+        wrong="Parameters are gathered for forward and again for backward, and gradients are reduced. Each of the "
+        "three sends (N − 1)/N of the model's bytes.",
         mistakes=(
-            Mistake.near(volume_bytes(params, world_size, 2), "That is stage 2: it gathers the parameters once."),
-            Mistake.near(6 * params, "Nearly: of each whole, a rank sends (N − 1)/N, and not all."),
-            Mistake.near(volume_bytes(params, world_size, 3) / 2, "That is the number of elements; each has 2 bytes."),
+            Mistake.near(volume_bytes(params, world_size, 2), "This is stage 2: it gathers the parameters once."),
+            Mistake.near(6 * params, "Nearly: each of the three collectives sends (N − 1)/N of the model."),
+            Mistake.near(volume_bytes(params, world_size, 3) / 2, "This is the number of elements. Each has 2 bytes."),
             Mistake.near(volume_bytes(params, world_size, 3) * 2, "Each element has 2 bytes here, not 4."),
-            Mistake.near(6 * params / world_size, "A rank sends (N − 1)/N of the whole, and keeps 1/N of it."),
+            Mistake.near(6 * params / world_size, "You count 1/N of the model. A rank keeps 1/N and sends (N − 1)/N."),
         ),
     )
 
 
 def shard_of_a_unit(rng: random.Random) -> Numeric:
-    # With these, the number that divides is never that of the next shard down or up.
+    # None of these is a multiple of the world size, so the shard is padded.
     world_size, numel = rng.choice([(4, 1001), (4, 250), (8, 1004), (8, 4099), (16, 1000), (16, 4103)])
     return Numeric(
-        prompt=f"A unit has {numel} elements. How many has each shard of it on {world_size} ranks, padding included?",
+        prompt=f"A unit has {numel} elements. How many elements does each shard have on {world_size} ranks, "
+        "padding included?",
         expected=shard_numel(numel, world_size),
         tolerance=0,
-        right="Rounded up: the shards are equal, and the last may end in padding.",
-        wrong="The shards are equal, and hold every element. So round in the direction that loses nothing.",
+        right="Rounded up: all shards have the same size, and the last may end in padding.",
+        wrong="All shards have the same size, and together they contain every element. Round in the "
+        "direction that loses nothing.",
         mistakes=(
-            Mistake.near(numel // world_size, "Rounded down, the shards lose what is left over.", tolerance=0),
+            Mistake.near(numel // world_size, "If you round down, the remainder is on no rank.", tolerance=0),
             Mistake.near(
-                shard_numel(numel, world_size) * world_size, "That is the length of all shards together.", tolerance=0
+                shard_numel(numel, world_size) * world_size, "This is the length of all shards together.", tolerance=0
             ),
         ),
     )
@@ -101,21 +102,21 @@ def most_parameters(rng: random.Random) -> Numeric:
     return Numeric(
         prompt=f"{layers} layers of {millions} million parameters each, of 2 bytes, are sharded over {world_size} "
         f"ranks. Each layer is a unit, and {depth} {'is' if depth == 1 else 'are'} gathered ahead. How many bytes of "
-        "parameters does a rank hold at most during forward? (Count the shards of 2 bytes; leave out the fp32 "
-        "masters.)",
+        "parameters does a rank hold at most during forward? Count the 2-byte shards, and leave out the fp32 "
+        "masters.",
         expected=expected,
         unit="GB",
-        right="All shards, the layer in use, and those ahead.",
-        wrong="Add up: 1/N of all layers, the layer in use, and those ahead of it.",
+        right="All shards, the layer in use, and the layers ahead.",
+        wrong="Add 1/N of all layers, the layer in use, and the layers ahead of it.",
         mistakes=(
             Mistake.near(
                 float(most_parameters_bytes(layers, layer_params, world_size, depth - 1)),
-                "One layer is missing: the one in use counts beside those ahead.",
+                "One layer is missing: count the layer in use and the layers ahead.",
             ),
-            Mistake.near(2 * layer_params * layers, "That is the whole model, which no rank holds at any moment."),
-            Mistake.near(2 * layer_params * (1 + depth), "The shards of all layers come on top."),
+            Mistake.near(2 * layer_params * layers, "This is the whole model. No rank ever holds it."),
+            Mistake.near(2 * layer_params * (1 + depth), "Add the shards of all layers."),
             Mistake.near(
-                2 * layer_params * layers / world_size, "Those are the shards; some layers are whole meanwhile."
+                2 * layer_params * layers / world_size, "These are the shards. During forward, some layers are whole."
             ),
         ),
     )
@@ -124,19 +125,19 @@ def most_parameters(rng: random.Random) -> Numeric:
 def fsdp_bytes(rng: random.Random) -> Numeric:
     gigabytes, world_size = rng.choice([2, 4, 6]), rng.choice([4, 8])
     return Numeric(
-        prompt=f"On one of {world_size} ranks of FSDP2, `sum(p.to_local().nbytes for p in model.parameters())` gives "
-        f"{gigabytes}e9, between two steps. How much memory do the parameters take on this rank?",
+        prompt=f"On one of {world_size} ranks of FSDP2, `sum(p.to_local().nbytes for p in model.parameters())` returns "
+        f"{gigabytes}e9 between two steps. How much memory do the parameters take on this rank?",
         expected=gigabytes * 10**9,
         unit="GB",
-        right="That sum is over this rank's shards: it is what the rank holds.",
-        wrong="What does `to_local()` give, the whole tensor or this rank's shard?",
+        right="The sum counts this rank's shards, and the rank holds nothing else of the parameters.",
+        wrong="Does `to_local()` return the whole tensor, or this rank's shard?",
         mistakes=(
             Mistake.near(
-                gigabytes * 10**9 / world_size, "Divided once more: `to_local()` has given this rank's shards already."
+                gigabytes * 10**9 / world_size, "You divide twice: `to_local()` returns only this rank's shards."
             ),
             Mistake.near(
                 gigabytes * 10**9 * world_size,
-                "That is the whole model, on all ranks together. A rank holds its shards.",
+                "This is the whole model, on all ranks together. A rank holds only its shards.",
             ),
         ),
     )
@@ -153,32 +154,32 @@ QUIZ = register(
             Question(
                 id="who-keeps",
                 ask=Choice(
-                    prompt="A unit was gathered: `flat` is its tensor, and the module's weights are views of it. "
-                    "`flat` and the weights are let go of. Which of these, made before, still keep all of its memory?",
+                    prompt="A unit is gathered: `flat` is its tensor, and the module's weights are views of it. Then "
+                    "`free(unit)` drops both. Which of these objects, made before, still keep the whole memory?",
                     several=True,
                     options=(
                         Option(
                             text="`row = weight.data[0]`",
                             right=True,
-                            feedback="A view, however small, keeps the whole memory that it looks into.",
+                            feedback="A view keeps the whole memory, however small it is.",
                         ),
                         Option(
                             text="`row = weight.data[0].clone()`",
-                            feedback="A copy has memory of its own, and keeps none of the other.",
+                            feedback="A copy has memory of its own, and does not keep the original's.",
                         ),
                         Option(
                             text="`lambda: weight_view.sum()`, where `weight_view = weight.data`",
                             right=True,
-                            feedback="A function keeps the variables that it closes over, and this one is a view.",
+                            feedback="A function keeps the variables that it closes over, and this variable is a view.",
                         ),
                         Option(
                             text="`largest = weight.max().item()`",
-                            feedback="A number. It remembers nothing of where it came from.",
+                            feedback="This is a number. It refers to no tensor.",
                         ),
                         Option(
                             text="The output of the linear layer, with autograd recording as usual",
                             right=True,
-                            feedback="Its graph has `weight.t()`, saved for backward, and that is a view.",
+                            feedback="Autograd saved `weight.t()` for backward, and this is a view.",
                         ),
                     ),
                 ),
@@ -186,25 +187,26 @@ QUIZ = register(
             Question(
                 id="when-to-gather-again",
                 ask=Choice(
-                    prompt="Why does a unit gather its parameters again when the gradient of its output is there, and "
+                    prompt="Why does a unit gather its parameters again when the gradient of its output arrives, and "
                     "not when autograd first asks for a saved weight?",
                     options=(
                         Option(
-                            text="Some gradients need no weight, and arrive at parameters that would still be empty",
+                            text="Some gradients need no weight, and would arrive at parameters that are still empty",
                             right=True,
-                            feedback="That of an embedding or of an added bias, say. It would not fit to an empty one.",
+                            feedback="For example, the gradient of an added bias. It would not fit an empty parameter.",
                         ),
                         Option(
                             text="Autograd never asks for weights in backward",
-                            feedback="It does: the gradient of a linear layer's input is computed with its weight.",
+                            feedback="It does: it computes the gradient of a linear layer's input with the weight.",
                         ),
                         Option(
                             text="Then all units would be gathered at the same time",
-                            feedback="No: each would be gathered as backward comes to it, a little later than now.",
+                            feedback="No: each would be gathered when backward reaches it, a little later than now.",
                         ),
                         Option(
                             text="Collectives are not allowed while backward runs",
-                            feedback="They are, on every rank in the same order. Your reduce-scatter runs there, too.",
+                            feedback="They are allowed, in the same order on every rank. Your reduce-scatter runs "
+                            "there too.",
                         ),
                     ),
                 ),
@@ -212,25 +214,25 @@ QUIZ = register(
             Question(
                 id="not-resharded",
                 ask=Choice(
-                    prompt="`fully_shard(layer, reshard_after_forward=False)` for every layer. Compared with True, "
-                    "what changes?",
+                    prompt="You call `fully_shard(layer, reshard_after_forward=False)` for every layer. What changes "
+                    "compared with True?",
                     several=True,
                     options=(
                         Option(
-                            text="Less is sent: 2Ψ in the place of 3Ψ",
+                            text="Less is sent: 2Ψ instead of 3Ψ",
                             right=True,
-                            feedback="The all-gather of backward is not needed.",
+                            feedback="Backward needs no all-gather.",
                         ),
                         Option(
                             text="The whole model is in memory between forward and backward",
                             right=True,
-                            feedback="That is what the saved all-gather costs.",
+                            feedback="This is the cost of the all-gather that you save.",
                         ),
                         Option(
                             text="Parameters are whole between steps",
-                            feedback="They are resharded after backward, in either case.",
+                            feedback="They are resharded after backward in both cases.",
                         ),
-                        Option(text="The gradients are whole", feedback="They are reduced to shards in either case."),
+                        Option(text="The gradients are whole", feedback="They are reduced to shards in both cases."),
                         Option(text="The losses", feedback="The same numbers are computed with the same parameters."),
                     ),
                 ),
@@ -238,7 +240,7 @@ QUIZ = register(
             Question(
                 id="granularity",
                 ask=Choice(
-                    prompt="You make the whole model one unit, where every layer was one. What happens?",
+                    prompt="Every layer was a unit, and you make the whole model one unit. What happens?",
                     options=(
                         Option(
                             text="As many bytes are sent, in fewer calls, and the peak is much higher",
@@ -251,7 +253,7 @@ QUIZ = register(
                         ),
                         Option(
                             text="More bytes are held between steps",
-                            feedback="Between steps there are shards alone, whatever the units.",
+                            feedback="Between steps there are only shards, whatever the units are.",
                         ),
                         Option(
                             text="Nothing that could be measured",
