@@ -1,17 +1,19 @@
-"""Lesson 05, ZeRO-2: gradients, from hooks that let go of them up to a ZeRO-2 of one's own.
+"""Lesson 05, ZeRO-2: gradients, from hooks that hand them over up to a ZeRO-2 of one's own.
 
-stubs holds what the learner starts from; each exercise is a module; they share bucket, data and rules. The later ones
-are built from the earlier: hand_over, start_reduction -> reduce_during_backward. clip_shards works on what these leave;
-repair is a stage 2 of another make, with one owner for each parameter.
+Each exercise is a module; data holds what they share. The later ones are built from the earlier:
+hand_over, start_reduction -> reduce_during_backward. clip_shards works on the shards that these leave; repair is a
+stage 2 with one owner for each parameter.
 """
 
-from .clip_shards import CLIP_SHARDS
-from .hand_over import HAND_OVER
+from . import clip_shards, hand_over, reduce_during_backward, repair, start_reduction
 from .quiz import QUIZ
-from .reduce_during_backward import REDUCE_DURING_BACKWARD
-from .repair import REPAIR
-from .start_reduction import START_REDUCTION
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = (HAND_OVER, START_REDUCTION, REDUCE_DURING_BACKWARD, CLIP_SHARDS, REPAIR)
+EXERCISES = (
+    hand_over.exercise,
+    start_reduction.exercise,
+    reduce_during_backward.exercise,
+    clip_shards.exercise,
+    repair.exercise,
+)

@@ -11,17 +11,17 @@ from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, registe
 
 
 def rank_bytes(billions: int, world_size: int, stage: int, precision: str) -> int:
-    """Bytes of the model states on each rank."""
+    """Return the bytes of the model states on each rank."""
     return sum(plan(params=billions * 10**9, world_size=world_size, stage=stage, precision=precision).bytes.values())
 
 
 def share_saved(world_size: int, stage: int, precision: str) -> float:
-    """How much less than data parallel a stage holds."""
+    """Return the part of data parallel's bytes that a stage saves."""
     return 1 - rank_bytes(1, world_size, stage, precision) / rank_bytes(1, world_size, 0, precision)
 
 
 def passes_over_the_ring(micro_batches: int) -> int:
-    """How often all elements go round in a step of stage 2: a reduce-scatter for each backward, and one all-gather."""
+    """Return how often a ring passes all elements in a step of stage 2: once for each backward, and once in `step`."""
     return micro_batches + 1
 
 
@@ -29,18 +29,18 @@ def bytes_in_mixed_precision(rng: random.Random) -> Numeric:
     billions, world_size = rng.choice([(7, 8), (13, 16), (30, 32), (70, 64)])
     return Numeric(
         prompt=f"{billions}B parameters in mixed precision with Adam on {world_size} GPUs, under ZeRO-2. How much do "
-        "the model states take on each? (Gradients are kept in 16 bits, as in the paper.)",
+        "the model states take on each GPU? Gradients are kept in 16 bits, as in the paper.",
         expected=rank_bytes(billions, world_size, 2, "mixed"),
         unit="GB",
-        right="2 bytes for each parameter are whole; 2 of gradients and 12 of the optimizer are divided.",
-        wrong="Write down 2 + 2 + 12 bytes for each parameter, and divide what ZeRO-2 shards.",
+        right="For each parameter, 2 bytes stay whole; 2 of gradient and 12 of optimizer state are sharded.",
+        wrong="Write down 2 + 2 + 12 bytes for each parameter, and divide the bytes that ZeRO-2 shards.",
         mistakes=(
-            Mistake.near(rank_bytes(billions, world_size, 1, "mixed"), "That is ZeRO-1: the gradients are whole."),
-            Mistake.near(rank_bytes(billions, world_size, 3, "mixed"), "That is ZeRO-3: parameters are cut, too."),
-            Mistake.near(rank_bytes(billions, world_size, 2, "fp32"), "That is fp32: 4 bytes stay whole there."),
+            Mistake.near(rank_bytes(billions, world_size, 1, "mixed"), "This is ZeRO-1: the gradients are whole."),
+            Mistake.near(rank_bytes(billions, world_size, 3, "mixed"), "This is ZeRO-3: it shards parameters, too."),
+            Mistake.near(rank_bytes(billions, world_size, 2, "fp32"), "This is fp32, where 4 bytes stay whole."),
             Mistake.near(
                 billions * 10**9 * (2 + 10 / world_size),
-                "You sharded 2 + 8 bytes. The fp32 master weights are sharded too.",
+                "You sharded 2 + 8 bytes. ZeRO-2 shards the fp32 master weights, too.",
             ),
         ),
     )
@@ -53,13 +53,13 @@ def saved_in_fp32(rng: random.Random) -> Numeric:
         "a rank, compared with data parallel?",
         expected=share_saved(world_size, 2, "fp32"),
         unit="%",
-        right="12 of 16 bytes are cut to 1/N.",
-        wrong="4 of the 16 bytes for each parameter stay, and 12 are divided by N.",
+        right="12 of the 16 bytes shrink to 1/N.",
+        wrong="Of the 16 bytes for each parameter, 4 stay and 12 are divided by N.",
         mistakes=(
-            Mistake.near(0.75, "That is the limit, with infinitely many ranks."),
-            Mistake.near(share_saved(world_size, 1, "fp32"), "That is ZeRO-1."),
-            Mistake.near(share_saved(world_size, 2, "mixed"), "That is mixed precision, where 2 of 16 bytes stay."),
-            Mistake.near(1 - share_saved(world_size, 2, "fp32"), "That is what is left."),
+            Mistake.near(0.75, "This is the limit for infinitely many ranks."),
+            Mistake.near(share_saved(world_size, 1, "fp32"), "This is ZeRO-1."),
+            Mistake.near(share_saved(world_size, 2, "mixed"), "This is mixed precision, where 2 of the 16 bytes stay."),
+            Mistake.near(1 - share_saved(world_size, 2, "fp32"), "This is the part that is left, not the saving."),
         ),
     )
 
@@ -72,14 +72,15 @@ def sent_with_micro_batches(rng: random.Random) -> Numeric:
         f"{micro_batches} micro-batches a step. How much does a rank send in each step?",
         expected=passes_over_the_ring(micro_batches) * each,
         unit="MB",
-        right="A reduce-scatter for each micro-batch and one all-gather, each (N − 1)/N of the bytes.",
-        wrong="Count the reduce-scatters and the all-gathers of a step; each sends (N − 1)/N of the bytes.",
+        right="There is a reduce-scatter for each micro-batch, and one all-gather. In each, a rank sends (N − 1)/N of "
+        "the bytes.",
+        wrong="Count the reduce-scatters and the all-gathers of a step. In each, a rank sends (N − 1)/N of the bytes.",
         mistakes=(
-            Mistake.near(float(2 * each), "That is with one micro-batch. ZeRO-2 reduces in each of them."),
+            Mistake.near(float(2 * each), "This is for one micro-batch. ZeRO-2 reduces in each micro-batch."),
             Mistake.near(float(micro_batches * each), "The all-gather of the step is missing."),
-            Mistake.near(float(2 * micro_batches * each), "Parameters are gathered once, in the step."),
+            Mistake.near(float(2 * micro_batches * each), "The parameters are gathered only once in each step."),
             Mistake.near(
-                float((micro_batches + 1) * megabytes * 10**6), "Each rank sends (N − 1)/N of the bytes, not all."
+                float((micro_batches + 1) * megabytes * 10**6), "A rank sends (N − 1)/N of the bytes, not all."
             ),
         ),
     )
@@ -91,13 +92,13 @@ def norm_of_all(rng: random.Random) -> Numeric:
         prompt=f"Under ZeRO-2, the gradient shards of three ranks have the norms {norms[0]}, {norms[1]} and "
         f"{norms[2]}. What is the norm of the whole gradient?",
         expected=hypot(*norms),
-        right="The root of the sum of the squares.",
-        wrong="Squares add up. Add them, and take the root.",
+        right="The norm of all is the root of the sum of the squares.",
+        wrong="The squares of the norms add up. Add them, and take the root.",
         mistakes=(
             Mistake.near(sum(norms), "Norms do not add up; their squares do."),
-            Mistake.near(max(norms), "That is the largest of them. The others count as well."),
-            Mistake.near(hypot(*norms) ** 2, "That is the square of it."),
-            Mistake.near(sum(norms) / 3, "That is the mean of the norms. Each rank has another part of one gradient."),
+            Mistake.near(max(norms), "This is the largest of the three norms. The others count, too."),
+            Mistake.near(hypot(*norms) ** 2, "This is the square of the norm."),
+            Mistake.near(sum(norms) / 3, "This is the mean. Each rank has a different part of one gradient."),
         ),
     )
 
@@ -119,10 +120,13 @@ QUIZ = register(
                             right=True,
                             feedback="A tensor of zeros is as large as any other. `param.grad = None` frees it.",
                         ),
-                        Option(text="All of the gradient", feedback="A zero takes 4 bytes in fp32, like any number."),
+                        Option(
+                            text="All of the gradient",
+                            feedback="The tensor stays: a zero takes 4 bytes in fp32, like any number.",
+                        ),
                         Option(
                             text="(N − 1)/N of it",
-                            feedback="So much would be free if the rank kept its shard alone. Here it keeps the whole.",
+                            feedback="It would be, if the rank kept only its shard. Here it keeps the whole tensor.",
                         ),
                     ),
                 ),
@@ -136,19 +140,19 @@ QUIZ = register(
                         Option(
                             text="After backward the whole gradient is in memory",
                             right=True,
-                            feedback="That moment is what has to be avoided. What can be freed must be gone before.",
+                            feedback="ZeRO-2 avoids this moment: it frees each gradient during backward.",
                         ),
                         Option(
-                            text="After backward the gradients are not there any more",
-                            feedback="They stay in `param.grad` until someone frees them.",
+                            text="After backward the gradients do not exist any more",
+                            feedback="They stay in `param.grad` until the program frees them.",
                         ),
                         Option(
                             text="Fewer bytes have to be sent",
-                            feedback="As many. They can travel while backward computes, which is a welcome addition.",
+                            feedback="The bytes are the same. Sending them while backward computes saves time.",
                         ),
                         Option(
-                            text="Adam needs them there",
-                            feedback="The optimizer is not asked before `step`.",
+                            text="Adam needs the gradients during backward",
+                            feedback="The optimizer runs only in `step`.",
                         ),
                     ),
                 ),
@@ -163,19 +167,19 @@ QUIZ = register(
                         Option(
                             text="Smaller buckets",
                             right=True,
-                            feedback="The first bucket is made in its full size, when all activations are there.",
+                            feedback="The first bucket gets its full size while all activations are in memory.",
                         ),
                         Option(
                             text="Larger buckets",
-                            feedback="Two of them are in memory during backward: larger ones take more.",
+                            feedback="Two buckets are in memory during backward, and larger buckets take more.",
                         ),
                         Option(
-                            text="More buckets under way at a time",
-                            feedback="Each keeps its whole gradient until it has been sent.",
+                            text="More buckets being sent at a time",
+                            feedback="Each bucket keeps its whole gradient until it has been sent.",
                         ),
                         Option(
                             text="More micro-batches of the same size",
-                            feedback="Each has the same peak.",
+                            feedback="Each micro-batch has the same peak.",
                         ),
                     ),
                 ),
@@ -184,23 +188,23 @@ QUIZ = register(
             Question(
                 id="no-gradient-on-one-rank",
                 ask=Choice(
-                    prompt="On rank 2, no parameter of a bucket has been used, so it has no gradient. What does rank 2 "
-                    "do about this bucket?",
+                    prompt="On rank 2, no parameter of a bucket was used, so the bucket has no gradient there. What "
+                    "does rank 2 do about this bucket?",
                     options=(
                         Option(
                             text="It calls the reduce-scatter in its turn, with zeros",
                             right=True,
-                            feedback="A collective needs everyone. And if rank 2 owns a shard of it, its optimizer "
-                            "needs what the others have.",
+                            feedback="Every rank has to call a collective. And the optimizer on rank 2 needs the "
+                            "average of its shard, to which the other ranks contribute.",
                         ),
-                        Option(text="Nothing", feedback="Then the others wait for it for ever."),
+                        Option(text="Nothing", feedback="Then the other ranks wait for rank 2 forever."),
                         Option(
                             text="It calls the reduce-scatter of the next bucket",
-                            feedback="Then its next bucket meets this one of the others.",
+                            feedback="Then its next bucket is summed with this bucket of the other ranks.",
                         ),
                         Option(
                             text="It sends its parameters instead",
-                            feedback="These would be added to the gradients of the others.",
+                            feedback="The parameters would be added to the gradients of the other ranks.",
                         ),
                     ),
                 ),
@@ -211,7 +215,7 @@ QUIZ = register(
                     prompt="Which of these does a rank hold whole at some moment of a step with ZeRO-2?",
                     several=True,
                     options=(
-                        Option(text="Its parameters", right=True, feedback="Always."),
+                        Option(text="Its parameters", right=True, feedback="ZeRO-2 does not shard the parameters."),
                         Option(
                             text="The gradients of a bucket",
                             right=True,
@@ -219,10 +223,10 @@ QUIZ = register(
                         ),
                         Option(
                             text="The gradients of the model",
-                            feedback="Only if one bucket holds all parameters.",
+                            feedback="A rank holds them whole only if one bucket contains all parameters.",
                         ),
                         Option(
-                            text="Adam's moments", feedback="A rank has those of its shards, from the first step on."
+                            text="Adam's moments", feedback="A rank has only the moments of its shards."
                         ),
                     ),
                 ),
