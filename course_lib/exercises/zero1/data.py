@@ -1,19 +1,23 @@
-"""The parameters, gradients and optimizers that the exercises of lesson 04 are tried on."""
+"""What the exercises of lesson 04 share: parameters, gradients, optimizers, and a limit on the bytes sent."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from ...world import communication
+from ..checking.findings import Finding, Row
+from ..checking.observe import Observation, Trial
+from ..checking.rules import Rule
 from .partition import partition
 
 OPTIMIZERS: Sequence[tuple[str, Callable[..., Optimizer]]] = (
-    # The first shows the size of a gradient in the size of its step; the others hardly do.
+    # With the first, the size of a step shows the size of the gradient; with the others, hardly.
     ("SGD with momentum", partial(SGD, lr=0.1, momentum=0.9)),
     ("Adam", partial(Adam, lr=0.1)),
     ("AdamW", partial(AdamW, lr=0.1, weight_decay=0.1)),
@@ -22,35 +26,30 @@ OPTIMIZERS: Sequence[tuple[str, Callable[..., Optimizer]]] = (
 Shapes = Sequence[tuple[int, ...]]
 
 
-def ranks(count: int) -> str:
-    """`1 rank`, `3 ranks`."""
-    return f"{count} rank{'s' * (count != 1)}"
-
-
 def draw_shapes(rng: random.Random, count: int) -> list[tuple[int, ...]]:
-    """Shapes of `count` parameters, weights and biases, all of other sizes."""
+    """Return shapes of `count` parameters, weights and biases, all of different sizes."""
     numels = rng.sample(range(2, 9), count)
     return [(numel, 3) if number % 2 == 0 else (numel,) for number, numel in enumerate(numels)]
 
 
 def parameters(shapes: Shapes, seed: int) -> list[nn.Parameter]:
-    """A parameter of each shape, alike on every rank."""
+    """Return a parameter of each shape, equal on every rank."""
     return [nn.Parameter(values) for values in _normal(shapes, seed)]
 
 
 def gradients(shapes: Shapes, steps: int, seed: int) -> list[list[torch.Tensor]]:
-    """For each step, a gradient for each parameter."""
+    """Return, for each step, a gradient for each parameter."""
     return [_normal(shapes, seed + 1000 * (step + 1)) for step in range(steps)]
 
 
 def give_gradients(params: Sequence[nn.Parameter], grads: Sequence[torch.Tensor | None]) -> None:
-    """Let each parameter have a copy of its gradient."""
+    """Give each parameter a copy of its gradient."""
     for param, grad in zip(params, grads, strict=True):
         param.grad = None if grad is None else grad.clone()
 
 
 def shuffled_parts(rng: random.Random, shapes: Shapes, world_size: int) -> list[list[int]]:
-    """An even partition, of which no rank can guess its part: ranks are shuffled, and so is each part."""
+    """Return an even partition in which ranks are shuffled, and so is each part, so that no rank can guess its part."""
     parts = partition([torch.Size(shape).numel() for shape in shapes], world_size)
     rng.shuffle(parts)
     return [rng.sample(part, len(part)) for part in parts]
@@ -59,3 +58,32 @@ def shuffled_parts(rng: random.Random, shapes: Shapes, world_size: int) -> list[
 def _normal(shapes: Shapes, seed: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+def sends_no_more(instead: str, *, slack: float = 0) -> Rule:
+    """Return a rule that no rank sends more bytes than with the reference, counted as on a ring.
+
+    Args:
+        instead: which calls suffice, for the learner.
+        slack: how much more a different right solution may send, as a share of what the reference sends.
+    """
+
+    def rule(trial: Trial) -> Iterator[Finding]:
+        expected, yours = _sent(trial.expected), _sent(trial.yours)
+        over = [rank for rank, nbytes in enumerate(yours) if nbytes > expected[rank] * (1 + slack)]
+        if over:
+            rank = over[0]
+            yield Finding(
+                observed=f"{trial.who([rank])} sent {yours[rank]:,} bytes; {expected[rank]:,} suffice.",
+                action=f"Compare your calls with the calls that suffice: {instead}.",
+                table=tuple(
+                    Row(rank=rank, expected=f"{expected[rank]:,} bytes", yours=f"{yours[rank]:,} bytes")
+                    for rank in range(trial.world_size)
+                ),
+            )
+
+    return rule
+
+
+def _sent(observation: Observation) -> list[int]:
+    return [communication(rank, calls, 0).sent_bytes for rank, calls in enumerate(observation.calls)]

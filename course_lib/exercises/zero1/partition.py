@@ -1,133 +1,12 @@
-"""Deal whole parameters out to ranks."""
+"""Give whole parameters to ranks."""
 
 from __future__ import annotations
 
 import heapq
 import random
-from itertools import islice
 from typing import Any
 
-from ..declare import Case, Exercise, Mistake, Solution
-from . import stubs
-
-
-def partition(numels: list[int], world_size: int) -> list[list[int]]:
-    """Return, for each rank, the numbers of the parameters that it owns."""
-    parts: list[list[int]] = [[] for _ in range(world_size)]
-    loads = [0] * world_size
-    for number in sorted(range(len(numels)), key=lambda number: numels[number], reverse=True):
-        owner = loads.index(min(loads))
-        parts[owner].append(number)
-        loads[owner] += numels[number]
-    return parts
-
-
-def drops_the_remainder(numels: list[int], world_size: int) -> list[list[int]]:
-    count = len(numels) // world_size
-    return [list(range(rank * count, (rank + 1) * count)) for rank in range(world_size)]
-
-
-def remainder_to_the_last(numels: list[int], world_size: int) -> list[list[int]]:
-    parts, count = drops_the_remainder(numels, world_size), len(numels) // world_size
-    parts[-1] = list(range((world_size - 1) * count, len(numels)))
-    return parts
-
-
-def equal_counts(numels: list[int], world_size: int) -> list[list[int]]:
-    count = -(-len(numels) // world_size)
-    numbers = list(range(len(numels)))
-    return [numbers[rank * count : (rank + 1) * count] for rank in range(world_size)]
-
-
-def runs_of_a_count(numels: list[int], world_size: int) -> list[list[int]]:
-    count, left_over = divmod(len(numels), world_size)
-    numbers = iter(range(len(numels)))
-    return [list(islice(numbers, count + (rank < left_over))) for rank in range(world_size)]
-
-
-def past_the_end(numels: list[int], world_size: int) -> list[list[int]]:
-    count = -(-len(numels) // world_size)
-    return [list(range(rank * count, (rank + 1) * count)) for rank in range(world_size)]
-
-
-def all_on_one_rank(numels: list[int], world_size: int) -> list[list[int]]:
-    parts: list[list[int]] = [[] for _ in range(world_size)]
-    parts[0] = sorted(range(len(numels)), key=lambda number: -numels[number])
-    return parts
-
-
-def round_robin(numels: list[int], world_size: int) -> list[list[int]]:
-    return [list(range(len(numels)))[rank::world_size] for rank in range(world_size)]
-
-
-def largest_first_round_robin(numels: list[int], world_size: int) -> list[list[int]]:
-    order = sorted(range(len(numels)), key=lambda number: -numels[number])
-    return [order[rank::world_size] for rank in range(world_size)]
-
-
-def not_sorted(numels: list[int], world_size: int) -> list[list[int]]:
-    parts: list[list[int]] = [[] for _ in range(world_size)]
-    for number in range(len(numels)):
-        min(parts, key=lambda part: sum(numels[other] for other in part)).append(number)
-    return parts
-
-
-def places_when_sorted(numels: list[int], world_size: int) -> list[list[int]]:
-    return partition(sorted(numels, reverse=True), world_size)
-
-
-def sizes_for_numbers(numels: list[int], world_size: int) -> list[list[int]]:
-    return [[numels[number] for number in part] for part in partition(numels, world_size)]
-
-
-def everything_everywhere(numels: list[int], world_size: int) -> list[list[int]]:
-    parts: list[list[int]] = [[]] * world_size
-    for number in range(len(numels)):
-        parts[number % world_size].append(number)
-    return parts
-
-
-def owners(numels: list[int], world_size: int) -> list[int]:
-    parts = partition(numels, world_size)
-    return [next(rank for rank, part in enumerate(parts) if number in part) for number in range(len(numels))]
-
-
-def leaves_ranks_out(numels: list[int], world_size: int) -> list[list[int]]:
-    return [part for part in partition(numels, world_size) if part]
-
-
-def sorts_the_argument(numels: list[int], world_size: int) -> list[list[int]]:
-    numels.sort(reverse=True)
-    return partition(numels, world_size)
-
-
-def cut_by_elements(numels: list[int], world_size: int) -> list[list[int]]:
-    parts: list[list[int]] = [[] for _ in range(world_size)]
-    before = 0
-    for number, numel in enumerate(numels):
-        parts[before * world_size // sum(numels)].append(number)
-        before += numel
-    return parts
-
-
-def with_a_heap(numels: list[int], world_size: int) -> list[list[int]]:
-    heap: list[tuple[int, int, list[int]]] = [(0, rank, []) for rank in range(world_size)]
-    for numel, number in sorted(((numel, number) for number, numel in enumerate(numels)), reverse=True):
-        load, rank, part = heap[0]
-        part.append(number)
-        heapq.heapreplace(heap, (load + numel, rank, part))
-    return [part for _, _, part in sorted(heap, key=lambda entry: entry[1])]
-
-
-def last_of_the_equal(numels: list[int], world_size: int) -> list[list[int]]:
-    parts: dict[int, list[int]] = {rank: [] for rank in range(world_size)}
-    left = dict(enumerate(numels))
-    while left:
-        number = max(left, key=lambda number: (left[number], number))
-        rank = min(parts, key=lambda rank: (sum(numels[other] for other in parts[rank]), -rank))
-        parts[rank].append(number)
-        del left[number]
-    return list(parts.values())
+from ..exercise import Case, Exercise, Solution
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -138,27 +17,27 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=0, args=lambda rank: (list(numels), world_size), about=about)
 
 
-def dealt_out(solution: Solution, numels: list[int], world_size: int) -> Any:
-    """What does not depend on which of two equal ranks, or parameters, is taken first."""
+LISTS = "lists with numbers of parameters"
+
+
+def give_out(solution: Solution, numels: list[int], world_size: int) -> Any:
+    """Return what does not depend on which of two equal ranks, or parameters, comes first."""
     sizes = list(numels)
     parts = solution(numels, world_size)
     if parts is None:
         return None
-    what = _what(parts, len(sizes))
-    if what != _LISTS:
-        return {"what was returned": what, "all numbers in the lists": None, "elements of a rank, the most first": None}
+    kind = _kind(parts, len(sizes))
+    if kind != LISTS:
+        return {"what was returned": kind, "all numbers in the lists": None, "elements of a rank, the most first": None}
     return {
-        "what was returned": f"{len(parts)} {what}",
+        "what was returned": f"{len(parts)} {kind}",
         "all numbers in the lists": sorted(number for part in parts for number in part),
         "elements of a rank, the most first": sorted((sum(sizes[n] for n in part) for part in parts), reverse=True),
     }
 
 
-_LISTS = "lists with numbers of parameters"
-
-
-def _what(parts: Any, count: int) -> str:
-    """What a solution returned, in words."""
+def _kind(parts: Any, count: int) -> str:
+    """Return in words what a solution returned."""
     if not isinstance(parts, list):
         return f"a {type(parts).__name__}"
     for part in parts:
@@ -169,143 +48,147 @@ def _what(parts: Any, count: int) -> str:
                 return f"lists of {type(number).__name__}"
             if number not in range(count):
                 return f"lists with the number {number}, and the parameters are 0 to {count - 1}"
-    return _LISTS
+    return LISTS
 
 
-PARTITION = Exercise(
-    name="zero1.partition",
-    title="Who owns what",
-    task="Deal the parameters out to the ranks: the largest first, each to the rank that has the fewest elements so "
-    "far. Return a list for each rank, with the numbers of its parameters. Every parameter has one owner. Where there "
-    "are more ranks than parameters, some lists are empty.",
-    stub=stubs.partition,
-    reference=partition,
-    draw=draw,
-    trial=dealt_out,
-    variants={"with-a-heap": with_a_heap, "last-of-the-equal": last_of_the_equal},
-    mistakes=[
-        Mistake(
-            id="drops-the-remainder",
-            solution=drops_the_remainder,
-            told="Each rank gets `len(numels) // world_size` parameters, and what is left over has no owner. These "
-            "parameters would never be updated, and nothing would say so: the loss goes down all the same.",
-            action="Go through the parameters and find an owner for each, rather than through the ranks.",
-        ),
-        Mistake(
-            id="remainder-to-the-last",
-            solution=remainder_to_the_last,
-            told="The last rank gets what is left over on top of its own, and sizes do not count at all. The fullest "
-            "rank decides what fits: its memory is the one that runs out.",
-            action="Keep the number of elements that each rank has so far, and give the next parameter to the least.",
-        ),
-        Mistake(
-            id="equal-counts",
-            solution=equal_counts,
-            told="Every rank gets about as many parameters, and not as many elements. A bias counts as much as an "
-            "embedding then.",
-            action="Compare the ranks by elements: keep the number that each has so far.",
-        ),
-        Mistake(
-            id="runs-of-a-count",
-            solution=runs_of_a_count,
-            told="Nothing is lost: the ranks get runs of parameters, and their counts differ by one at most. But "
-            "parameters differ in size, and a count does not see it.",
-            action="Compare the ranks by elements: keep the number that each has so far.",
-        ),
-        Mistake(
-            id="past-the-end",
-            solution=past_the_end,
-            told="`len(numels) / world_size` is rounded up, and the last ranks get numbers that no parameter has. "
-            "Sizes do not count at all.",
-            action="Go through the parameters and find an owner for each, rather than through the ranks.",
-        ),
-        Mistake(
-            id="all-on-one-rank",
-            solution=all_on_one_rank,
-            told="One rank gets everything, and the others nothing: either what a rank has so far is never added up, "
-            "or the fullest rank is chosen and not the emptiest.",
-            action="After each parameter, add its elements to its owner's; then take `min`.",
-        ),
-        Mistake(
-            id="round-robin",
-            solution=round_robin,
-            told="The parameters go round the ranks in turn, whatever their size. Weights and biases alternate in a "
-            "model, so on two ranks one would get all the weights.",
-            action="Choose the rank by what it has so far, and not by whose turn it is.",
-        ),
-        Mistake(
-            id="largest-first-round-robin",
-            solution=largest_first_round_robin,
-            told="Sorted by size, the parameters go round the ranks in turn; or the smallest go first, which comes to "
-            "the same. One rank gets the larger parameter in every round.",
-            action="The largest first, and each to the rank that has the fewest elements so far.",
-        ),
-        Mistake(
-            id="not-sorted",
-            solution=not_sorted,
-            told="You deal in the order of the model. A large parameter that comes late lands on top of a rank that "
-            "is nearly full.",
-            action="Go through the numbers sorted by size, the largest first.",
-        ),
-        Mistake(
-            id="places-when-sorted",
-            solution=places_when_sorted,
-            told="Your numbers are places in the sorted list. The caller means the parameter that has this number in "
-            "the model.",
-            action="Sort the numbers by size, `sorted(range(len(numels)), key=...)`, and not the sizes themselves.",
-        ),
-        Mistake(
-            id="sizes-for-numbers",
-            solution=sizes_for_numbers,
-            told="The lists hold sizes. Asked for are the numbers of the parameters, by which they can be found.",
-            action="Append the number, and use its size to choose the rank.",
-        ),
-        Mistake(
-            id="everything-everywhere",
-            solution=everything_everywhere,
-            told="Every rank owns every parameter: nothing is sharded. (`[[]] * world_size` is one and the same list, "
-            "world size times.)",
-            action="Make a list for each rank, `[[] for _ in range(world_size)]`, and append a number to one of them.",
-        ),
-        Mistake(
-            id="owners",
-            solution=owners,
-            told="You return the owner of each parameter. That holds the same facts; asked for is a list for each "
-            "rank.",
-            action="Turn it round: append each number to the list of its owner.",
-        ),
-        Mistake(
-            id="leaves-ranks-out",
-            solution=leaves_ranks_out,
-            told="Where a rank owns nothing, its list is missing, so that `parts[rank]` fails there or is another's.",
-            action="Return world size lists, some of which may be empty.",
-        ),
-        Mistake(
-            id="sorts-the-argument",
-            solution=sorts_the_argument,
-            told="You sort `numels` itself. The caller's list is in another order now, and your numbers are places in "
-            "that.",
-            action="Leave `numels` as it is: `sorted` makes a new list.",
-        ),
-        Mistake(
-            id="cut-by-elements",
-            solution=cut_by_elements,
-            told="You cut the list where a share of the elements is full, so that neighbours stay together. Parameters "
-            "are whole, so a large one near a cut makes its rank overflow.",
-            action="Give up the order of the model: the largest first, each to the rank with the fewest elements.",
-        ),
-    ],
-    hints=[
-        "You pack boxes of very different sizes into a few cars. Which box do you put in first, and into which car?",
-        "What is dealt out late can only even out what came early if it is small. So the largest go first; and the "
-        "rank with the fewest elements so far always takes the next.",
-        "`sorted(range(len(numels)), key=lambda number: numels[number], reverse=True)`; a list of loads, and "
-        "`loads.index(min(loads))`.",
-        "```python\nparts = [[] for _ in range(world_size)]\nloads = [0] * world_size\nfor number in sorted(..., "
-        "reverse=True):\n    owner = ...\n    parts[owner].append(number)\n    loads[owner] += ...\n```",
-    ],
-    explanation="This is the sorted-greedy partition, which torch's `ZeroRedundancyOptimizer` uses as well. It is "
-    "never more than a third above the best there is (Graham 1969), and every rank computes the same parts by itself: "
-    "nothing has to be sent to agree. What it cannot do is to cut a parameter: one that is larger than a fair share "
-    "stays on one rank.",
-)
+exercise = Exercise("zero1.partition", title="Who owns what", draw=draw, trial=give_out, task="""
+    Deal the parameters out to the ranks: the largest first, each to the rank that has the fewest elements so far.
+    Return a list for each rank, with the numbers of its parameters. Every parameter has one owner. If there are more
+    ranks than parameters, some lists are empty.
+    """, hints="""
+    You pack boxes of very different sizes into a few cars. Which box do you put in first, and into which car?
+
+    A small parameter that is dealt out late can even out the ranks; a large one cannot. So the largest go first, and
+    the rank with the fewest elements so far always takes the next.
+
+    `sorted(range(len(numels)), key=lambda number: numels[number], reverse=True)`; a list of loads, and
+    `loads.index(min(loads))`.
+
+    ```python
+    parts = [[] for _ in range(world_size)]
+    loads = [0] * world_size
+    for number in sorted(..., reverse=True):
+        owner = ...
+        parts[owner].append(number)
+        loads[owner] += ...
+    ```
+    """, explanation="""
+    This is the sorted-greedy partition, which torch's `ZeroRedundancyOptimizer` uses as well. Its fullest rank has at
+    most a third more elements than in the best partition (Graham 1969). Every rank computes the same parts by itself,
+    so the ranks send nothing to agree on them. The partition cannot cut a parameter: a parameter that is larger than a
+    fair share stays on one rank.
+    """)
+
+
+@exercise
+def partition(numels: list[int], world_size: int) -> list[list[int]]:
+    """Return, for each rank, the numbers of the parameters that it owns.
+
+    Parameter `number` has `numels[number]` elements. Deal the parameters out,
+    the largest first, each to the rank that has the fewest elements so far.
+    """
+    parts: list[list[int]] = [[] for _ in range(world_size)]
+    loads = [0] * world_size
+    for number in sorted(range(len(numels)), key=lambda number: numels[number], reverse=True):
+        owner = loads.index(min(loads))
+        parts[owner].append(number)
+        loads[owner] += numels[number]
+    return parts
+
+
+IN_ORDER = "sorted(range(len(numels)), key=lambda number: numels[number], reverse=True)"
+
+
+@exercise.mistake
+def drops_the_remainder(numels: list[int], world_size: int) -> list[list[int]]:
+    """Each rank gets `len(numels) // world_size` parameters, and the parameters left over have no owner. Training would
+    never update them, and you would get no error: the loss falls all the same.
+    Next: go through the parameters, not through the ranks, and find an owner for each."""
+    count = len(numels) // world_size
+    return [list(range(rank * count, (rank + 1) * count)) for rank in range(world_size)]
+
+
+exercise.edit("equal-counts", {IN_ORDER: "range(len(numels))",
+    "loads.index(min(loads))": "number // -(-len(numels) // world_size)"}, """
+    Your ranks get equal numbers of parameters, but not of elements. A bias then counts as much as an embedding.
+    Next: compare the ranks by elements: keep a sum for each rank.
+    """)
+
+exercise.edit("all-on-one-rank", {"\nloads[owner] += numels[number]": ""}, """
+    One rank gets every parameter. Either you never add up the elements of a rank, or you choose the fullest rank
+    instead of the emptiest. Next: after each parameter, add its elements to its owner's sum; then take the `min`.
+    """)
+
+exercise.edit("round-robin", {IN_ORDER: "range(len(numels))", "loads.index(min(loads))": "number % world_size"}, """
+    The ranks take turns, whatever the size of a parameter. Weights and biases alternate in a model, so one of two ranks
+    would get all the weights. Next: choose the rank that has the fewest elements so far.
+    """)
+
+exercise.edit("largest-first-round-robin", {"loads.index(min(loads))": "sum(map(len, parts)) % world_size"}, """
+    The parameters are sorted by size, and the ranks take turns. In every round, the same rank gets the larger
+    parameter. Next: choose the rank that has the fewest elements so far.
+    """)
+
+exercise.edit("not-sorted", {IN_ORDER: "range(len(numels))"}, """
+    You go through the parameters in the order of the model. A large parameter that comes late is added to a rank that
+    is nearly full. Next: go through the numbers sorted by size, the largest first.
+    """)
+
+exercise.edit("places-when-sorted", {IN_ORDER: "range(len(numels))",
+    "loads = ": "numels = sorted(numels, reverse=True)\nloads = "}, """
+    Your numbers are places in the sorted list. The caller needs the parameters' numbers in the model.
+    Next: sort the numbers by size, `sorted(range(len(numels)), key=...)`, not the sizes themselves.
+    """)
+
+exercise.edit("everything-everywhere", {"[[] for _ in range(world_size)]": "[[]] * world_size"}, """
+    Every rank owns every parameter, so nothing is sharded. `[[]] * world_size`, for example, contains one and the same
+    list world size times.
+    Next: make a list for each rank, `[[] for _ in range(world_size)]`, and append each number to one of them.
+    """)
+
+exercise.edit("owners", {"return parts": """return [
+    owner for number in range(len(numels)) for owner, part in enumerate(parts) if number in part
+]"""}, """
+    You return the owner of each parameter. The task asks for one list per rank.
+    Next: append each number to the list of its owner.
+    """)
+
+exercise.edit("leaves-ranks-out", {"return parts": "return [part for part in parts if part]"}, """
+    If a rank owns nothing, its list is missing. Then `parts[rank]` fails, or belongs to a different rank.
+    Next: return world size lists, some of them empty.
+    """)
+
+exercise.edit("sorts-the-argument", {IN_ORDER: "range(len(numels))",
+    "loads = ": "numels.sort(reverse=True)\nloads = "}, """
+    You sort `numels` itself. This reorders the caller's list, and your numbers are places in the new order.
+    Next: keep `numels` as it is: `sorted` makes a new list.
+    """)
+
+exercise.edit("cut-by-elements", {IN_ORDER: "range(len(numels))",
+    "loads.index(min(loads))": "sum(numels[:number]) * world_size // sum(numels)"}, """
+    You keep neighbours together, and begin the next rank's part when a fair share of the elements is used up.
+    Parameters are whole, so a large one near a cut overloads its rank.
+    Next: give up the order of the model: the largest first, each to the rank with the fewest elements.
+    """)
+
+
+@exercise.variant
+def with_a_heap(numels: list[int], world_size: int) -> list[list[int]]:
+    heap: list[tuple[int, int, list[int]]] = [(0, rank, []) for rank in range(world_size)]
+    for numel, number in sorted(((numel, number) for number, numel in enumerate(numels)), reverse=True):
+        load, rank, part = heap[0]
+        part.append(number)
+        heapq.heapreplace(heap, (load + numel, rank, part))
+    return [part for _, _, part in sorted(heap, key=lambda entry: entry[1])]
+
+
+@exercise.variant
+def last_of_the_equal(numels: list[int], world_size: int) -> list[list[int]]:
+    parts: dict[int, list[int]] = {rank: [] for rank in range(world_size)}
+    left = dict(enumerate(numels))
+    while left:
+        number = max(left, key=lambda number: (left[number], number))
+        rank = min(parts, key=lambda rank: (sum(numels[other] for other in parts[rank]), -rank))
+        parts[rank].append(number)
+        del left[number]
+    return list(parts.values())

@@ -13,38 +13,13 @@ from torch.optim import Optimizer
 
 from ...meter import mark
 from ..checking.rules import holds_no_more
-from ..declare import Case, Exercise, Mistake, Solution
-from ..ranks.data import draw_world_size
-from . import known_zero1_steps as known
-from . import stubs
-from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, ranks
+from ..exercise import Case, Exercise, Solution
+from ..ranks.data import draw_world_size, ranks
+from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, sends_no_more
 from .flatten import flatten
-from .rules import sends_no_more
 
 Params = list[nn.Parameter]
 MakeOptimizer = Callable[..., Optimizer]
-
-
-def make_zero1_step(
-    params: list[nn.Parameter], flat_param: torch.Tensor, make_optimizer: Callable[..., Optimizer]
-) -> Callable[[], None]:
-    """Return a function that makes one step of ZeRO-1 with the gradients of all ranks."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    param_shard = nn.Parameter(flat_param.view(world_size, -1)[rank])  # a view: it has no memory of its own
-    optimizer = make_optimizer([param_shard])
-
-    def step() -> None:
-        grads = [torch.zeros_like(param) if param.grad is None else param.grad for param in params]
-        flat_grad = torch.zeros_like(flat_param)
-        flat_grad[: sum(param.numel() for param in params)] = torch.cat([grad.flatten() for grad in grads])
-        param_shard.grad = torch.empty_like(param_shard)
-        dist.reduce_scatter_single(param_shard.grad, flat_grad)
-        param_shard.grad /= world_size
-        optimizer.step()
-        param_shard.grad = None
-        dist.all_gather_single(flat_param, param_shard.detach())
-
-    return step
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -67,6 +42,7 @@ def draw(rng: random.Random, number: int) -> Case:
 def parameters_afterwards(
     solution: Solution, params: Params, make_optimizer: MakeOptimizer, grads: Sequence[Sequence[Tensor | None]]
 ) -> Any:
+    """Make a step for each of `grads`, and return the parameters."""
     flat_param = flatten(params, dist.get_world_size())
     step = solution(params, flat_param, make_optimizer)
     for of_step in grads if callable(step) else ():
@@ -76,175 +52,196 @@ def parameters_afterwards(
     return list(params) if callable(step) else step
 
 
-ZERO1_STEP = Exercise(
-    name="zero1.zero1_step",
-    title="The whole step",
-    task="Make an optimizer for this rank's shard of `flat_param`, and return a function that makes a step: average "
-    "the gradients over ranks with a reduce-scatter, so that this rank gets the average of its shard alone; update "
-    "the shard; all-gather the shards of all ranks into `flat_param`. Send no more than these two calls do.",
-    stub=stubs.make_zero1_step,
-    reference=make_zero1_step,
-    draw=draw,
-    trial=parameters_afterwards,
-    inputs_matter=False,
-    measured=True,
-    rules=[
+exercise = Exercise("zero1.zero1_step", title="The whole step", draw=draw, trial=parameters_afterwards,
+    inputs_matter=False, measured=True, case_count=4, rules=[
         holds_no_more("optimizer", "after step()"),
-        sends_no_more("the gradients once through a reduce-scatter, the parameters once through an all-gather"),
-    ],
-    variants={"in-lists": known.in_lists, "into-a-new-tensor": known.into_a_new_tensor},
-    mistakes=[
-        Mistake(
-            id="sum-for-mean",
-            solution=known.step_with(
-                grad=lambda params, flat: known.averaged_shard(params, flat) * dist.get_world_size()
-            ),
-            told="A reduce-scatter sums, and the average was asked for. With SGD the step is world size times too "
-            "large; Adam divides the size of a gradient out again, so there the mistake hardly shows.",
-            action="Divide by `dist.get_world_size()`, before or after the reduce-scatter.",
-        ),
-        Mistake(
-            id="gathers-first",
-            solution=known.gathers_first,
-            told="You gather before the optimizer's step, so the old shards travel, and each rank alone has its new "
-            "one.",
-            action="Call `optimizer.step()` first, and gather what it has made.",
-        ),
-        Mistake(
-            id="all-reduce-and-cut",
-            solution=known.step_with(grad=known.cut_from_an_all_reduce),
-            told="The numbers are right. But an all-reduce brings every rank the whole averaged gradient, and you use "
-            "one shard of it: half of what it sends is for nothing.",
-            action="Use `dist.reduce_scatter_single`, which stops where each rank has its shard.",
-        ),
-        Mistake(
-            id="broadcasts-shards",
-            solution=known.step_with(grad=known.cut_from_an_all_reduce, bring=known.broadcast_shards),
-            told="The numbers are right: this is what `ZeroRedundancyOptimizer` does on top of DDP. The all-reduce "
-            "brings every rank whole gradients, of which it uses one shard: 3Ψ are sent where 2Ψ would do.",
-            action="Use `dist.reduce_scatter_single` for the gradients and `dist.all_gather_single` for the "
-            "parameters.",
-        ),
-        Mistake(
-            id="unsharded",
-            solution=known.unsharded,
-            told="This is data parallel: all-reduce, and every rank updates everything and holds the state of all.",
-            action="Make the optimizer for one shard of `flat_param`, and reduce-scatter the gradients.",
-        ),
-        Mistake(
-            id="unsharded-and-gathered",
-            solution=known.unsharded_and_gathered,
-            told="Every rank updates everything and holds the state of all; then an all-gather brings each the numbers "
-            "that it has already. It costs more than data parallel, and saves nothing.",
-            action="Make the optimizer for one shard of `flat_param`, and reduce-scatter the gradients.",
-        ),
-        Mistake(
-            id="whole-state",
-            solution=known.whole_state,
-            told="The optimizer was made for all of `flat_param`, so every rank holds the state of all. (Where the "
-            "gradients are reduce-scattered, most of it even belongs to gradients that are always zero.)",
-            action="Make the optimizer for a parameter that is this rank's shard and nothing more.",
-        ),
-        Mistake(
-            id="never-gathers",
-            solution=known.step_with(bring=lambda flat, shard: None),
-            told="Each rank has updated its own shard, and the others never get it.",
-            action="All-gather the shards into `flat_param` after the step.",
-        ),
-        Mistake(
-            id="updates-a-copy",
-            solution=known.step_with(
-                shard=lambda flat: known.shard_of(flat).clone(),
-                bring=lambda flat, shard: known.gather(flat, known.shard_of(flat).clone()),
-            ),
-            told="The optimizer updates a copy of the shard, and what you gather is the shard in `flat_param`, which "
-            "has not changed.",
-            action="Let the optimizer's parameter be a view of `flat_param`: a slice, without a clone.",
-        ),
-        Mistake(
-            id="shard-of-the-next",
-            solution=known.step_with(shard=known.shard_of_the_next),
-            told="The reduce-scatter gives rank r the gradient of shard r, and you update another shard with it.",
-            action="This rank's shard begins at `rank * shard_numel`.",
-        ),
-        Mistake(
-            id="own-gradients",
-            solution=known.step_with(grad=lambda params, flat: known.shard_of(known.flat_grads(params, flat))),
-            told="Each rank updates its shard with its own gradient: what the other ranks have learned from their "
-            "part of the batch is lost.",
-            action="Sum the flat gradients over ranks with `dist.reduce_scatter_single`.",
-        ),
-        Mistake(
-            id="divides-twice",
-            solution=known.step_with(
-                grad=lambda params, flat: known.averaged_shard(params, flat) / dist.get_world_size()
-            ),
-            told="You divide by the world size twice.",
-            action="Divide once: the gradients beforehand, or the shard of the sum.",
-        ),
-        Mistake(
-            id="closes-gaps",
-            solution=known.step_with(grad=known.without_gaps),
-            told="A parameter without a gradient leaves no gap in your flat gradient, so everything behind it moves "
-            "up, and is added to the gradients of other parameters on other ranks.",
-            action="Put zeros in the place of a gradient that is None.",
-        ),
-        Mistake(
-            id="made-anew",
-            solution=known.made_anew,
-            told="You make the optimizer inside `step`, so each step begins with empty state.",
-            action="Make the optimizer once, outside `step`.",
-        ),
-        Mistake(
-            id="from-rank-0",
-            solution=known.step_with(bring=lambda flat, shard: dist.broadcast(flat, src=0)),
-            told="Everybody gets the parameters of rank 0, which has updated its own shard alone. The other shards go "
-            "back to what they were.",
-            action="All-gather: every rank brings its shard.",
-        ),
-        Mistake(
-            id="averages-parameters",
-            solution=known.step_with(bring=known.average_parameters),
-            told="You average the parameters of all ranks. Each shard is new on one rank and old on all others, so "
-            "only 1/N of each step arrives; and it costs twice an all-gather.",
-            action="All-gather: every rank brings its shard as it is.",
-        ),
-        Mistake(
-            id="keeps-adding",
-            solution=known.keeps_adding,
-            told="Your flat gradient lives from step to step and is added to, so each step sees the gradients of all "
-            "steps before.",
-            action="Begin each step with zeros.",
-        ),
-        Mistake(
-            id="no-padding",
-            solution=known.step_with(grad=known.without_padding),
-            told="The flat gradient ends with the last parameter, and a reduce-scatter wants world size equal shards.",
-            action="Make it as long as `flat_param`, with zeros at the end.",
-        ),
-        Mistake(
-            id="gathers-elsewhere",
-            solution=known.step_with(bring=lambda flat, shard: known.gather(torch.empty_like(flat), shard)),
-            told="You gather into a tensor that nobody reads. The parameters are views of `flat_param`.",
-            action="Gather into `flat_param`, or copy what was gathered into it.",
-        ),
-    ],
-    hints=[
-        "This rank updates one shard. Which gradients does it need for that, and from whom? Who needs what afterwards?",
-        "Reduce-scatter gives each rank the sum of its shard. The optimizer gets one parameter, a view of this rank's "
-        "shard in `flat_param`, so what it updates is in its place already. An all-gather brings the other shards.",
-        "`nn.Parameter(flat_param.view(world_size, -1)[rank])`; `torch.zeros_like(flat_param)` for the flat gradient; "
-        "`dist.reduce_scatter_single(grad_shard, flat_grad)`; `dist.all_gather_single(flat_param, "
-        "param_shard.detach())`.",
-        "```python\nparam_shard = nn.Parameter(...)\noptimizer = make_optimizer([param_shard])\n\ndef step():\n"
-        "    flat_grad = ...  # zeros where a gradient is None, and in the padding\n"
-        "    param_shard.grad = torch.empty_like(param_shard)\n    dist.reduce_scatter_single(..., ...)\n    ...\n"
-        "    optimizer.step()\n    dist.all_gather_single(..., ...)\n\nreturn step\n```",
-    ],
-    explanation="One all-reduce was a reduce-scatter and an all-gather all along. ZeRO-1 takes the two apart and puts "
-    "the optimizer's step in between: first each rank has the averaged gradient of its shard, then its shard is "
-    "updated, then all have all. So nothing more is sent than in data parallel, and each rank holds 1/N of the state. "
-    "The padding takes part with a gradient of zero. What the optimizer sees is a flat slice, which suits those that "
-    "treat each element by itself, as SGD and Adam do; one that looks at whole matrices or at a layer's norm needs "
-    "whole parameters.",
-)
+        sends_no_more("one reduce-scatter of the gradients, one all-gather of the parameters"),
+    ], task="""
+    Make an optimizer for this rank's shard of `flat_param`, and return a function that makes a step. The step averages
+    the gradients over ranks with a reduce-scatter, so that this rank gets only the average of its shard; updates the
+    shard; and all-gathers the shards of all ranks into `flat_param`. Send no more than these two calls do.
+    """, hints="""
+    This rank updates one shard. Which gradients does it need for the update, and from which ranks?
+
+    Reduce-scatter gives each rank the sum of its shard. The optimizer gets one parameter, a view of this rank's shard
+    in `flat_param`, so its update is already in the right place. An all-gather brings the other shards.
+
+    `nn.Parameter(flat_param.view(world_size, -1)[rank])`; `torch.zeros_like(flat_param)` for the flat gradient;
+    `dist.reduce_scatter_single(grad_shard, flat_grad)`; `dist.all_gather_single(flat_param, param_shard.detach())`.
+
+    ```python
+    param_shard = nn.Parameter(...)
+    optimizer = make_optimizer([param_shard])
+
+    def step():
+        flat_grad = ...  # zeros where a gradient is None, and in the padding
+        param_shard.grad = torch.empty_like(param_shard)
+        dist.reduce_scatter_single(..., ...)
+        ...
+        optimizer.step()
+        dist.all_gather_single(..., ...)
+
+    return step
+    ```
+    """, explanation="""
+    An all-reduce is a reduce-scatter and an all-gather. ZeRO-1 separates the two and puts the optimizer's step between
+    them: first each rank gets the averaged gradient of its shard, then it updates its shard, then all ranks get all
+    shards. So ZeRO-1 sends no more than data parallel, and each rank holds 1/N of the state. The padding takes part
+    with a gradient of zero. The optimizer sees a flat slice. This suits optimizers that update each element by itself,
+    such as SGD and Adam. An optimizer that uses whole matrices or the norm of a layer needs whole parameters.
+    """)
+
+
+@exercise
+def make_zero1_step(
+    params: list[nn.Parameter],
+    flat_param: torch.Tensor,
+    make_optimizer: Callable[..., Optimizer],
+) -> Callable[[], None]:
+    """Return a function that makes one step of ZeRO-1 with the gradients of all ranks.
+
+    `params` are views of `flat_param`, as `flatten` leaves them. Each rank owns one of
+    `world_size` equal shards of it. Gradients differ from rank to rank, and a gradient
+    that is None counts as zeros. `make_optimizer(params)` makes an optimizer for `params`.
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    param_shard = nn.Parameter(flat_param.view(world_size, -1)[rank])  # a view: it has no memory of its own
+    optimizer = make_optimizer([param_shard])
+
+    def step() -> None:
+        grads = [torch.zeros_like(param) if param.grad is None else param.grad for param in params]
+        values = torch.cat([grad.flatten() for grad in grads])
+        flat_grad = torch.zeros_like(flat_param)
+        flat_grad[: len(values)] = values
+        param_shard.grad = torch.empty_like(param_shard)
+        dist.reduce_scatter_single(param_shard.grad, flat_grad)
+        param_shard.grad /= world_size
+        optimizer.step()
+        param_shard.grad = None
+        dist.all_gather_single(flat_param, param_shard.detach())
+
+    return step
+
+
+GATHER = "dist.all_gather_single(flat_param, param_shard.detach())"
+
+exercise.edit("sum-for-mean", {"param_shard.grad /= world_size\n": ""}, """
+    You update with the sum of the gradients; a reduce-scatter adds, and the task asks for the average. With SGD, the
+    step is world size times too large. Adam cancels the size of a gradient, so the mistake hardly shows there.
+    Next: divide by `dist.get_world_size()`, before or after the reduce-scatter.
+    """)
+
+exercise.edit("gathers-first", {
+    "param_shard.grad = None\n": "", GATHER: "optimizer.step()", "optimizer.step()": GATHER}, """
+    You gather before the optimizer's step. The old shards travel, and each rank keeps its new shard to itself.
+    Next: call `optimizer.step()` first, and gather afterwards.
+    """)
+
+exercise.edit("all-reduce-and-cut", {
+    "param_shard.grad = torch.empty_like(param_shard)\ndist.reduce_scatter_single(param_shard.grad, flat_grad)":
+    "dist.all_reduce(flat_grad)\nparam_shard.grad = flat_grad.view(world_size, -1)[rank]"}, """
+    The numbers are right. But an all-reduce brings the whole summed gradient to every rank, and a rank uses one shard
+    of it. A reduce-scatter sends half as much.
+    Next: use `dist.reduce_scatter_single`, which gives each rank only its shard.
+    """)
+
+exercise.edit("whole-state", {"flat_param.view(world_size, -1)[rank])": "flat_param)",
+    "torch.empty_like(param_shard)": "torch.zeros_like(param_shard)",
+    "(param_shard.grad, flat_grad)": "(param_shard.grad.view(world_size, -1)[rank], flat_grad)",
+    "param_shard.detach()": "param_shard.detach().view(world_size, -1)[rank].clone()"}, """
+    You made the optimizer for all of `flat_param`, so every rank holds the state of all parameters.
+    Next: make the optimizer for a parameter that is only this rank's shard.
+    """)
+
+exercise.edit("never-gathers", {f"\n{GATHER}": ""}, """
+    Each rank updates its own shard, and the new shards of the other ranks do not arrive in its `flat_param`.
+    Next: after `optimizer.step()`, all-gather the shards into `flat_param`.
+    """)
+
+exercise.edit("updates-a-copy", {"[rank])": "[rank].clone())",
+    "param_shard.detach()": "flat_param.view(world_size, -1)[rank].clone()"}, """
+    The optimizer updates a copy of the shard. You gather the shard in `flat_param`, which did not change.
+    Next: make the optimizer's parameter a view of `flat_param`: a slice, without a clone.
+    """)
+
+exercise.edit("shard-of-the-next", {"[rank])": "[(rank + 1) % world_size])"}, """
+    The reduce-scatter gives rank r the gradient of shard r, and you update a different shard with it.
+    Next: take this rank's shard, which begins at `rank * shard_numel`.
+    """)
+
+exercise.edit("keeps-adding", {"flat_grad = torch.zeros_like(flat_param)\n": "", "def step() -> None:":
+    "flat_grad = torch.zeros_like(flat_param)\n\ndef step() -> None:", "[: len(values)] =": "[: len(values)] +="}, """
+    Your flat gradient survives the step, and you add to it, so each step uses the gradients of all earlier steps, too.
+    Next: begin each step with zeros.
+    """)
+
+exercise.edit("own-gradients", {
+    "dist.reduce_scatter_single(param_shard.grad, flat_grad)\nparam_shard.grad /= world_size":
+    "param_shard.grad.copy_(flat_grad.view(world_size, -1)[rank])"}, """
+    Each rank updates its shard with its own gradient, so the other ranks' parts of the batch do not count.
+    Next: sum the flat gradients over ranks with `dist.reduce_scatter_single`.
+    """)
+
+exercise.edit("closes-gaps", {"torch.zeros_like(param) if param.grad is None else param.grad for param in params":
+    "param.grad for param in params if param.grad is not None"}, """
+    A parameter without a gradient leaves no gap in your flat gradient. Everything after it moves up, and is added to
+    other parameters' gradients on the other ranks. Next: put zeros where a gradient is None.
+    """)
+
+exercise.edit("made-anew", {"optimizer.step()": "make_optimizer([param_shard]).step()"}, """
+    You make the optimizer inside `step`, so each step begins with empty state.
+    Next: make the optimizer once, outside `step`.
+    """)
+
+exercise.edit("from-rank-0", {GATHER: "dist.broadcast(flat_param, src=0)"}, """
+    Every rank gets the parameters of rank 0, which updated only its own shard. The other shards get their old values
+    back. Next: all-gather, so that every rank contributes its shard.
+    """)
+
+exercise.edit("no-padding", {"flat_grad = torch.zeros_like(flat_param)\n": "", "flat_grad[: len(values)] =":
+    "flat_grad ="}, """
+    The flat gradient ends with the last parameter, and a reduce-scatter needs world size equal shards.
+    Next: make it as long as `flat_param`, with zeros at the end.
+    """)
+
+
+@exercise.mistake
+def unsharded(params: Params, flat_param: Tensor, make_optimizer: MakeOptimizer) -> Callable[[], None]:
+    """This is data parallel: an all-reduce, and every rank updates every parameter and holds the state of all.
+    Next: make the optimizer for one shard of `flat_param`, and reduce-scatter the gradients."""
+    optimizer = make_optimizer(params)
+
+    def step() -> None:
+        for param in params:
+            param.grad = torch.zeros_like(param) if param.grad is None else param.grad
+            dist.all_reduce(param.grad)
+            param.grad /= dist.get_world_size()
+        optimizer.step()
+
+    return step
+
+
+exercise.variant_edit("into-a-new-tensor", {"[param_shard]": '[{"params": [param_shard]}]',
+    "flat_param.view(world_size, -1)[rank])": "flat_param.chunk(world_size)[rank])",
+    "dist.reduce_scatter_single(param_shard.grad, flat_grad)":
+    "dist.reduce_scatter_single(param_shard.grad, flat_grad, async_op=True).wait()",
+    GATHER: "whole = torch.empty_like(flat_param)\ndist.all_gather_single(whole, param_shard.data)\n"
+    "flat_param.copy_(whole)"})
+
+
+@exercise.variant
+def in_lists(params: Params, flat_param: Tensor, make_optimizer: MakeOptimizer) -> Callable[[], None]:
+    shards = list(flat_param.chunk(dist.get_world_size()))
+    mine = shards[dist.get_rank()]
+    optimizer = make_optimizer([mine])
+
+    def step() -> None:
+        grads = [torch.zeros_like(param) if param.grad is None else param.grad for param in params]
+        padding = flat_param.new_zeros(len(flat_param) - sum(map(torch.numel, params)))
+        flat_grad = torch.cat([*map(torch.flatten, grads), padding])
+        mine.grad = torch.empty_like(mine)
+        dist.reduce_scatter(mine.grad, list((flat_grad / dist.get_world_size()).chunk(dist.get_world_size())))
+        optimizer.step()
+        dist.all_gather(shards, mine.clone())
+
+    return step
