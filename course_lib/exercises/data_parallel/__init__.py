@@ -5,10 +5,8 @@ the start, then make_buckets -> average_during_backward, which calls start_avera
 computes the same averages, without buckets and after backward.
 """
 
-from . import broadcast_model
+from . import average_gradients, broadcast_model, make_buckets
 from .average_during_backward import AVERAGE_DURING_BACKWARD
-from .average_gradients import AVERAGE_GRADIENTS
-from .make_buckets import MAKE_BUCKETS
 from .quiz import QUIZ
 from .start_averaging import START_AVERAGING
 
@@ -16,8 +14,8 @@ __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = (
     broadcast_model.exercise,
-    AVERAGE_GRADIENTS,
-    MAKE_BUCKETS,
+    average_gradients.exercise,
+    make_buckets.exercise,
     START_AVERAGING,
     AVERAGE_DURING_BACKWARD,
 )

@@ -9,140 +9,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..declare import Case, Exercise, Mistake, Solution
+from ..exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size
-from . import stubs
-from .data import draw_shapes, draw_unused, give_gradients, parameters, ranks
-
-
-def average_gradients(model: nn.Module) -> None:
-    """Replace the gradient of each trainable parameter by its average over ranks, on every rank."""
-    for param in model.parameters():
-        if not param.requires_grad:
-            continue
-        if param.grad is None:
-            param.grad = torch.zeros_like(param)
-        dist.all_reduce(param.grad)
-        param.grad /= dist.get_world_size()
-
-
-def trainable(model: nn.Module) -> list[nn.Parameter]:
-    return [param for param in model.parameters() if param.requires_grad]
-
-
-def gradient_or_zeros(param: nn.Parameter) -> torch.Tensor:
-    return torch.zeros_like(param) if param.grad is None else param.grad
-
-
-def sum_for_mean(model: nn.Module) -> None:
-    for param in trainable(model):
-        param.grad = gradient_or_zeros(param)
-        dist.all_reduce(param.grad)
-
-
-def skips_where_there_is_none(model: nn.Module) -> None:
-    for param in model.parameters():
-        if param.grad is not None:
-            dist.all_reduce(param.grad)
-            param.grad /= dist.get_world_size()
-
-
-def does_not_keep_it(model: nn.Module) -> None:
-    for param in trainable(model):
-        grad = gradient_or_zeros(param)
-        dist.all_reduce(grad)
-        grad /= dist.get_world_size()
-
-
-def not_written_back(model: nn.Module) -> None:
-    for param in trainable(model):
-        average = gradient_or_zeros(param) / dist.get_world_size()
-        dist.all_reduce(average)
-
-
-def adds_nothing(model: nn.Module) -> None:
-    for param in trainable(model):
-        gradient_or_zeros(param)
-
-
-def divides_only(model: nn.Module) -> None:
-    for param in trainable(model):
-        param.grad = gradient_or_zeros(param) / dist.get_world_size()
-
-
-def divides_twice(model: nn.Module) -> None:
-    for param in trainable(model):
-        param.grad = gradient_or_zeros(param) / dist.get_world_size()
-        dist.all_reduce(param.grad)
-        param.grad /= dist.get_world_size()
-
-
-def frozen_too(model: nn.Module) -> None:
-    for param in model.parameters():
-        param.grad = gradient_or_zeros(param)
-        dist.all_reduce(param.grad)
-        param.grad /= dist.get_world_size()
-
-
-def by_those_who_have_one(model: nn.Module) -> None:
-    for param in trainable(model):
-        count = torch.tensor(float(param.grad is not None))
-        param.grad = gradient_or_zeros(param)
-        dist.all_reduce(param.grad)
-        dist.all_reduce(count)
-        param.grad /= count
-
-
-def gradient_of_rank_zero(model: nn.Module) -> None:
-    for param in trainable(model):
-        param.grad = gradient_or_zeros(param)
-        dist.broadcast(param.grad, src=0)
-
-
-def average_on_rank_zero(model: nn.Module) -> None:
-    for param in trainable(model):
-        param.grad = gradient_or_zeros(param)
-        dist.reduce(param.grad, dst=0)
-        if dist.get_rank() == 0:
-            param.grad /= dist.get_world_size()
-
-
-def averages_the_parameters(model: nn.Module) -> None:
-    for param in trainable(model):
-        dist.all_reduce(param.data)
-        param.data /= dist.get_world_size()
-
-
-def divides_first(model: nn.Module) -> None:
-    for param in trainable(model):
-        param.grad = gradient_or_zeros(param) / dist.get_world_size()
-        dist.all_reduce(param.grad)
-
-
-def all_in_one(model: nn.Module) -> None:
-    params = trainable(model)
-    flat = torch.cat([gradient_or_zeros(param).reshape(-1) for param in params])
-    dist.all_reduce(flat)
-    for param, piece in zip(params, flat.split([param.numel() for param in params]), strict=True):
-        param.grad = piece.view(param.shape) / dist.get_world_size()
-
-
-def gathers(model: nn.Module) -> None:
-    for param in trainable(model):
-        everyones = [torch.zeros_like(param) for _ in range(dist.get_world_size())]
-        dist.all_gather(everyones, gradient_or_zeros(param))
-        param.grad = torch.stack(everyones).mean(dim=0)
+from .data import DTYPES, draw_shapes, draw_unused, give_gradients, parameters, ranks
 
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, count, seed = draw_world_size(rng, number), rng.randint(3, 5), rng.getrandbits(32)
-    shapes = draw_shapes(rng, count)
+    shapes, dtype = draw_shapes(rng, count), DTYPES[number % 2]
     frozen = count // 2 if number > 2 else None
-    # Something is unused in every case but the first, unless there is one rank alone.
+    # Some parameters are unused in every case except the first and those of one rank.
     unused = draw_unused(rng, count, world_size) if number > 0 else [[] for _ in range(world_size)]
 
     def args(rank: int) -> tuple[nn.Module]:
-        params = parameters(shapes, torch.float32, seed + rank)  # averaging these would show
+        params = parameters(shapes, dtype, seed + rank)  # averaging these would show
         give_gradients(params, seed, rank, unused[rank])
         if frozen is not None:
             params[frozen].grad = None
@@ -162,111 +42,149 @@ def gradients_afterwards(solution: Solution, model: nn.Module) -> dict[str, Any]
     }
 
 
-AVERAGE_GRADIENTS = Exercise(
-    name="data_parallel.average_gradients",
-    title="Average the gradients",
-    task="Backward has run, and each rank has the gradients of its own part of the batch. Replace each by the average "
-    "over ranks. A rank that did not use a parameter has no gradient for it (`param.grad` is None): it brings zeros, "
-    "and gets the average like the others. Frozen parameters, those with `requires_grad=False`, are left alone.",
-    stub=stubs.average_gradients,
-    reference=average_gradients,
-    draw=draw,
-    trial=gradients_afterwards,
-    inputs_matter=False,
-    variants={"divides-first": divides_first, "all-in-one": all_in_one, "gathers": gathers},
-    mistakes=[
-        Mistake(
-            id="sum-for-mean",
-            solution=sum_for_mean,
-            told="Each gradient is the sum over ranks. The loss of the whole batch is the average of the ranks' "
-            "losses, and so is its gradient: a sum makes the step as many times too long as there are ranks.",
-            action="Divide by `dist.get_world_size()`.",
-        ),
-        Mistake(
-            id="skips-where-there-is-none",
-            solution=skips_where_there_is_none,
-            told="A rank that has no gradient for a parameter skips its all-reduce, and the others wait for it, or "
-            "meet it in the next one. Whether to call must not depend on what this rank has.",
-            action="Call for every trainable parameter, and bring zeros where there is no gradient.",
-        ),
-        Mistake(
-            id="does-not-keep-it",
-            solution=does_not_keep_it,
-            told="A rank without a gradient brings zeros and then drops the average that it gets: its parameter keeps "
-            "`grad = None`, and the optimizer would leave it as it is on that rank alone.",
-            action="Put the zeros into `param.grad` before the all-reduce.",
-        ),
-        Mistake(
-            id="not-written-back",
-            solution=not_written_back,
-            told="You average a new tensor, and `param.grad` still holds what it did: `grad / n` makes a new tensor.",
-            action="Let `param.grad` be the tensor that is reduced, or assign the result to it.",
-        ),
-        Mistake(
-            id="adds-nothing",
-            solution=adds_nothing,
-            told="No rank sends anything, and every gradient stays as it was.",
-            action="Sum each gradient over ranks with `dist.all_reduce`, then divide.",
-        ),
-        Mistake(
-            id="divides-only",
-            solution=divides_only,
-            told="Every rank divides its own gradient by the number of ranks, and nothing is added up.",
-            action="Sum over ranks with `dist.all_reduce`.",
-        ),
-        Mistake(
-            id="divides-twice",
-            solution=divides_twice,
-            told="You divide by the number of ranks before the sum and after it. Either is right; both are too much.",
-            action="Leave one of the divisions out.",
-        ),
-        Mistake(
-            id="frozen-too",
-            solution=frozen_too,
-            told="Frozen parameters get a gradient of zeros. To an optimizer this is a gradient like any other: with "
-            "weight decay or momentum it would change what was to stay fixed.",
-            action="Skip parameters with `requires_grad=False`. They are the same ones on every rank, so ranks agree.",
-        ),
-        Mistake(
-            id="by-those-who-have-one",
-            solution=by_those_who_have_one,
-            told="You divide by the number of ranks that have a gradient. The loss is averaged over all ranks, also "
-            "those whose part of the batch does not depend on this parameter: their gradient is 0, and counts.",
-            action="Divide by `dist.get_world_size()`.",
-        ),
-        Mistake(
-            id="gradient-of-rank-zero",
-            solution=gradient_of_rank_zero,
-            told="Every rank gets the gradient of rank 0. The ranks stay equal, but all batches besides rank 0's are "
-            "ignored.",
-            action="Sum over ranks with `dist.all_reduce`, then divide.",
-        ),
-        Mistake(
-            id="average-on-rank-zero",
-            solution=average_on_rank_zero,
-            told="Only rank 0 has the average: `dist.reduce` brings the sum to one rank.",
-            action="Use `dist.all_reduce`, which brings it to all.",
-        ),
-        Mistake(
-            id="averages-the-parameters",
-            solution=averages_the_parameters,
-            told="You average the parameters, and leave the gradients as they are. Before the step the parameters are "
-            "equal anyhow; it is the gradients that differ.",
-            action="Reduce `param.grad`, not `param.data`.",
-        ),
-    ],
-    hints=[
-        "What is the gradient of the mean of four losses, if you know the gradient of each?",
-        "An all-reduce sums over ranks, in place, and all ranks must call it, for the same parameters in the same "
-        "order. A parameter that a rank did not use has the gradient 0 there.",
-        "`dist.all_reduce(param.grad)`, `dist.get_world_size()`, and `torch.zeros_like(param)` where `param.grad` is "
-        "None.",
-        "```python\nfor param in model.parameters():\n    if not param.requires_grad:\n        continue\n"
-        "    if param.grad is None:\n        param.grad = ...\n    dist.all_reduce(...)\n    ...\n```",
-    ],
-    explanation="Differentiation is linear: the gradient of the mean of the losses is the mean of the gradients. "
-    "`requires_grad` is the same on every rank, so it may decide whether to call; whether there is a gradient may "
-    "differ from rank to rank, so it may not. One case is left open here: a parameter that no rank has used. Zeros "
-    "for it are not quite nothing, for weight decay and momentum still move it; torch's DDP and the course's own "
-    "`zero.DataParallel` find such parameters and leave them without a gradient.",
-)
+exercise = Exercise("data_parallel.average_gradients", title="Average the gradients", draw=draw,
+    trial=gradients_afterwards, inputs_matter=False, task="""
+    Backward has run, and each rank has the gradients of its own part of the batch. Replace each gradient by its average
+    over ranks. A rank that did not use a parameter has no gradient for it: `param.grad` is None. This rank contributes
+    zeros, and gets the average like the other ranks. Do not change frozen parameters, those with `requires_grad=False`.
+    """, hints="""
+    What is the gradient of the mean of four losses, if you know the gradient of each?
+
+    An all-reduce sums over ranks, in place. All ranks must call it, for the same parameters in the same order. A
+    parameter that a rank did not use has the gradient 0 there.
+
+    `dist.all_reduce(param.grad)`, `dist.get_world_size()`, and `torch.zeros_like(param)` if `param.grad` is None.
+
+    ```python
+    for param in model.parameters():
+        if not param.requires_grad:
+            continue
+        if param.grad is None:
+            param.grad = ...
+        dist.all_reduce(...)
+        ...
+    ```
+    """, explanation="""
+    Differentiation is linear: the gradient of the mean of the losses is the mean of the gradients. `requires_grad` is
+    the same on every rank, so it may decide whether to call. Whether there is a gradient can differ from rank to rank,
+    so it may not decide. One case is left open here: a parameter that no rank used. A gradient of zeros differs from no
+    gradient, because weight decay and momentum still change the parameter. torch's DDP and the course's own
+    `zero.DataParallel` find such parameters and leave them without a gradient.
+    """)
+
+
+@exercise
+def average_gradients(model: nn.Module) -> None:
+    """Replace the gradient of each trainable parameter by its average over ranks, on every rank.
+
+    A rank without a gradient for a trainable parameter contributes zeros, and gets the average, too.
+    A frozen parameter has no gradient on any rank, and gets none.
+    """
+    for param in model.parameters():
+        if not param.requires_grad:
+            continue
+        if param.grad is None:
+            param.grad = torch.zeros_like(param)
+        dist.all_reduce(param.grad)
+        param.grad /= dist.get_world_size()
+
+
+exercise.edit("sum-for-mean", {"\nparam.grad /= dist.get_world_size()": ""}, """
+    Each gradient is the sum over ranks. The loss of the whole batch is the average of the ranks' losses, and so is its
+    gradient: with a sum, the step of SGD is too long by a factor of world size.
+    Next: divide by `dist.get_world_size()`.
+    """)
+
+exercise.edit("skips-where-there-is-none", {"param.grad = torch.zeros_like(param)": "continue"}, """
+    A rank that has no gradient for a parameter skips the all-reduce of this parameter. The other ranks wait for it, or
+    their all-reduce is matched with its next one. A rank's own gradients must not decide whether it calls.
+    Next: call for every trainable parameter, and contribute zeros if there is no gradient.
+    """)
+
+exercise.edit("does-not-keep-it", {"if param.grad is None:\nparam.grad = torch.zeros_like(param)":
+    "grad = torch.zeros_like(param) if param.grad is None else param.grad",
+    "all_reduce(param.grad)": "all_reduce(grad)", "param.grad /=": "grad /="}, """
+    A rank without a gradient drops the average: its parameter keeps `grad = None`. The optimizer would skip the
+    parameter on this rank only. Next: put the zeros into `param.grad` before the all-reduce.
+    """)
+
+exercise.edit("not-written-back", {
+    "if param.grad is None:\nparam.grad = torch.zeros_like(param)\ndist.all_reduce(param.grad)\n"
+    "param.grad /= dist.get_world_size()":
+    "grad = torch.zeros_like(param) if param.grad is None else param.grad\n"
+    "average = grad / dist.get_world_size()\ndist.all_reduce(average)"}, """
+    `param.grad` keeps its old value on every rank. An average in a new tensor, such as `grad / n` makes, does not
+    change it. Next: reduce `param.grad` itself, or assign the average to it.
+    """)
+
+exercise.edit("divides-only", {"dist.all_reduce(param.grad)\n": ""}, """
+    Every rank divides its own gradient by the number of ranks, and nothing is added up.
+    Next: sum over ranks with `dist.all_reduce`.
+    """)
+
+exercise.edit("frozen-too", {"if not param.requires_grad:\ncontinue\n": ""}, """
+    Frozen parameters get a gradient of zeros. An optimizer with weight decay or momentum would then change parameters
+    that must not change. Next: skip parameters with `requires_grad=False`. They are the same on every rank, so all
+    ranks still make the same calls.
+    """)
+
+exercise.edit("by-those-who-have-one", {"if param.grad is None:":
+    "count = torch.tensor(float(param.grad is not None))\nif param.grad is None:",
+    "dist.all_reduce(param.grad)": "dist.all_reduce(param.grad)\ndist.all_reduce(count)",
+    "dist.get_world_size()": "count"}, """
+    You divide by the number of ranks that have a gradient. The loss is averaged over all ranks. If a rank's part of the
+    batch does not depend on this parameter, its gradient there is 0, and the average includes this 0.
+    Next: divide by `dist.get_world_size()`.
+    """)
+
+exercise.edit("average-on-rank-zero", {"dist.all_reduce(param.grad)\n":
+    "dist.reduce(param.grad, dst=0)\nif dist.get_rank() == 0:\n    "}, """
+    Only rank 0 has the average: `dist.reduce` gives the sum to one rank.
+    Next: use `dist.all_reduce`, which gives it to all ranks.
+    """)
+
+exercise.edit("averages-the-parameters", {
+    "if param.grad is None:\nparam.grad = torch.zeros_like(param)\ndist.all_reduce(param.grad)\nparam.grad /=":
+    "dist.all_reduce(param.data)\nparam.data /="}, """
+    You average the parameters and do not change the gradients. Before a step the parameters are equal on all ranks;
+    the gradients differ. Next: reduce `param.grad`, not `param.data`.
+    """)
+
+exercise.edit("float32-zeros", {"torch.zeros_like(param)": "torch.zeros(param.shape)"}, """
+    Your zeros are float32, because `torch.zeros` makes float32 by default, and these parameters have a different
+    dtype. Next: use `torch.zeros_like(param)`.
+    """)
+
+
+@exercise.mistake
+def flattens_what_there_is(model: nn.Module) -> None:
+    """You join only the gradients that this rank has. A rank that lacks one passes a shorter tensor than the other
+    ranks, or different parameters. Next: put zeros into the flat tensor for a parameter without a gradient."""
+    params = [param for param in model.parameters() if param.grad is not None]
+    flat = torch.cat([param.grad.flatten() for param in params if param.grad is not None])
+    dist.all_reduce(flat)
+    for param, piece in zip(params, flat.split([param.numel() for param in params]), strict=True):
+        param.grad = piece.view_as(param) / dist.get_world_size()
+
+
+exercise.variant_edit("divides-first", {"dist.all_reduce(param.grad)\nparam.grad /= dist.get_world_size()":
+    "param.grad = param.grad / dist.get_world_size()\ndist.all_reduce(param.grad)"})
+
+
+@exercise.variant
+def all_in_one(model: nn.Module) -> None:
+    params = [param for param in model.parameters() if param.requires_grad]
+    grads = [torch.zeros_like(param) if param.grad is None else param.grad for param in params]
+    flat = torch.cat([grad.reshape(-1) for grad in grads])
+    dist.all_reduce(flat)
+    for param, piece in zip(params, flat.split([param.numel() for param in params]), strict=True):
+        param.grad = piece.view(param.shape) / dist.get_world_size()
+
+
+@exercise.variant
+def gathers(model: nn.Module) -> None:
+    for param in model.parameters():
+        if param.requires_grad:
+            everyones = [torch.zeros_like(param) for _ in range(dist.get_world_size())]
+            dist.all_gather(everyones, torch.zeros_like(param) if param.grad is None else param.grad)
+            param.grad = torch.stack(everyones).mean(dim=0)
