@@ -5,10 +5,8 @@ the start, then make_buckets -> average_during_backward, which calls start_avera
 computes the same averages, without buckets and after backward.
 """
 
-from . import average_gradients, broadcast_model, make_buckets
-from .average_during_backward import AVERAGE_DURING_BACKWARD
+from . import average_during_backward, average_gradients, broadcast_model, make_buckets, start_averaging
 from .quiz import QUIZ
-from .start_averaging import START_AVERAGING
 
 __all__ = ["EXERCISES", "QUIZ"]
 
@@ -16,6 +14,6 @@ EXERCISES = (
     broadcast_model.exercise,
     average_gradients.exercise,
     make_buckets.exercise,
-    START_AVERAGING,
-    AVERAGE_DURING_BACKWARD,
+    start_averaging.exercise,
+    average_during_backward.exercise,
 )
