@@ -5,8 +5,7 @@ process through masters in fp32, and sharded_step the same with the masters shar
 scaling. activation_bytes and recompute are about what forward keeps for backward.
 """
 
-from .activation_bytes import ACTIVATION_BYTES
-from .master_step import MASTER_STEP
+from . import activation_bytes, master_step
 from .quiz import QUIZ
 from .recompute import RECOMPUTE
 from .sharded_step import SHARDED_STEP
@@ -14,4 +13,4 @@ from .unscale import UNSCALE
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = (MASTER_STEP, SHARDED_STEP, UNSCALE, ACTIVATION_BYTES, RECOMPUTE)
+EXERCISES = (master_step.exercise, SHARDED_STEP, UNSCALE, activation_bytes.exercise, RECOMPUTE)

@@ -7,156 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from ..declare import Case, Exercise, Mistake, Solution
-from . import stubs
+from ..exercise import Case, Exercise, Solution
 from .data import OPTIMIZERS, normal
-
-Params = list[nn.Parameter]
-
-
-def master_step(params: list[nn.Parameter], masters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
-    """Update `params`, in bf16, through their `masters`: copies in fp32 that `optimizer` updates."""
-    for param, master in zip(params, masters, strict=True):
-        master.grad = None if param.grad is None else param.grad.float()
-    optimizer.step()
-    for param, master in zip(params, masters, strict=True):
-        param.data.copy_(master)
-        master.grad = None
-
-
-def widen(params: Params, masters: Params) -> None:
-    """Let each master have its parameter's gradient, in fp32."""
-    for param, master in zip(params, masters, strict=True):
-        master.grad = None if param.grad is None else param.grad.float()
-
-
-def narrow(params: Params, masters: Params) -> None:
-    """Round each master to its parameter, and let go of the master's gradient."""
-    for param, master in zip(params, masters, strict=True):
-        param.data.copy_(master)
-        master.grad = None
-
-
-def no_gradients(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    optimizer.step()
-    narrow(params, masters)
-
-
-def gradients_of_16_bits(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    for param, master in zip(params, masters, strict=True):
-        master.grad = param.grad
-    optimizer.step()
-    narrow(params, masters)
-
-
-def never_copies_back(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    widen(params, masters)
-    optimizer.step()
-    for master in masters:
-        master.grad = None
-
-
-def masters_as_parameters(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    widen(params, masters)
-    optimizer.step()
-    for param, master in zip(params, masters, strict=True):
-        param.grad = master.grad = None
-        param.data = master.data
-
-
-def other_memory(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    widen(params, masters)
-    optimizer.step()
-    for param, master in zip(params, masters, strict=True):
-        param.data = master.data.to(param.dtype)
-        master.grad = None
-
-
-def masters_from_parameters(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    for param, master in zip(params, masters, strict=True):
-        master.data.copy_(param)
-    master_step(params, masters, optimizer)
-
-
-def rounds_masters(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    master_step(params, masters, optimizer)
-    for param, master in zip(params, masters, strict=True):
-        master.data.copy_(param)
-
-
-def keeps_gradients(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    widen(params, masters)
-    optimizer.step()
-    for param, master in zip(params, masters, strict=True):
-        param.data.copy_(master)
-
-
-def zeroes_gradients(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    widen(params, masters)
-    optimizer.step()
-    for param, master in zip(params, masters, strict=True):
-        param.data.copy_(master)
-        if master.grad is not None:
-            master.grad.zero_()
-
-
-def stumbles_over_none(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    for param, master in zip(params, masters, strict=True):
-        grad: Any = param.grad
-        master.grad = grad.float()
-    optimizer.step()
-    narrow(params, masters)
-
-
-def zeros_for_none(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    for param, master in zip(params, masters, strict=True):
-        master.grad = torch.zeros_like(master) if param.grad is None else param.grad.float()
-    optimizer.step()
-    narrow(params, masters)
-
-
-def adds_the_difference(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    before = [master.detach().clone() for master in masters]
-    widen(params, masters)
-    optimizer.step()
-    for param, master, old in zip(params, masters, before, strict=True):
-        param.data += (master.detach() - old).to(param.dtype)
-        master.grad = None
-
-
-def copies_before_the_step(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    widen(params, masters)
-    for param, master in zip(params, masters, strict=True):
-        param.data.copy_(master)
-    optimizer.step()
-    for master in masters:
-        master.grad = None
-
-
-def with_zero_grad(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    for number, param in enumerate(params):
-        if param.grad is not None:
-            masters[number].grad = param.grad.to(torch.float32)
-    optimizer.step()
-    optimizer.zero_grad()
-    with torch.no_grad():
-        for number, param in enumerate(params):
-            param[...] = masters[number].bfloat16()
-
-
-def with_foreach(params: Params, masters: Params, optimizer: Optimizer) -> None:
-    for param, master in zip(params, masters, strict=True):
-        if param.grad is not None:
-            master.grad = torch.empty_like(master).copy_(param.grad)
-            param.grad = None
-    optimizer.step()
-    with torch.no_grad():
-        torch._foreach_copy_(list[Tensor](params), list[Tensor](masters))
-    for master in masters:
-        master.grad = None
-
 
 STEPS = 3
 
@@ -174,7 +27,7 @@ def draw(rng: random.Random, number: int) -> Case:
 def steps(
     solution: Solution, numels: list[int], silent: set[tuple[int, int]], make_optimizer: Any, seed: int
 ) -> dict[str, Any]:
-    """Steps with gradients that are far too small for bf16: all but the first of them."""
+    """Make steps; the gradients of all steps except the first are too small for bf16."""
     masters = [nn.Parameter(3 + normal(numel, seed=seed + n)) for n, numel in enumerate(numels)]
     params = [nn.Parameter(master.detach().bfloat16()) for master in masters]
     views = [param.data for param in params]
@@ -193,119 +46,154 @@ def steps(
     }
 
 
-MASTER_STEP = Exercise(
-    name="precision.master_step",
-    title="A step with masters",
-    task="`params` are in bf16, and have gradients in bf16. `masters` are their copies in fp32, in the same order, and "
-    "`optimizer` was made for the masters. Give each master its parameter's gradient in fp32 (None where there is "
-    "none), make a step, and copy each master into its parameter. Let go of the masters' gradients; what becomes of "
-    "those of `params` is up to you.",
-    stub=stubs.master_step,
-    reference=master_step,
-    draw=draw,
-    trial=steps,
-    inputs_matter=False,
-    variants={"with-zero-grad": with_zero_grad, "with-foreach": with_foreach},
-    mistakes=[
-        Mistake(
-            id="no-gradients",
-            solution=no_gradients,
-            told="The masters never get a gradient: backward leaves it with the parameters. So the optimizer has "
-            "nothing to do.",
-            action="Before the step, let each `master.grad` be its parameter's gradient, in fp32.",
-        ),
-        Mistake(
-            id="gradients-of-16-bits",
-            solution=gradients_of_16_bits,
-            told="You give the masters gradients of 16 bits. A gradient has the dtype of its tensor, and torch refuses "
-            "any other.",
-            action="Make it fp32 on the way: `.float()`.",
-        ),
-        Mistake(
-            id="never-copies-back",
-            solution=never_copies_back,
-            told="The masters are updated, and the parameters, with which the model computes, stay what they were.",
-            action="After the step, copy each master into its parameter.",
-        ),
-        Mistake(
-            id="masters-as-parameters",
-            solution=masters_as_parameters,
-            told="After your step the parameters are the masters themselves, in fp32. Then nothing is in 16 bits any "
-            "more: neither the memory nor the computing.",
-            action="Copy values: `param.data.copy_(master)` rounds them to the parameter's dtype.",
-        ),
-        Mistake(
-            id="other-memory",
-            solution=other_memory,
-            told="The parameters get other memory in each step. Whoever had a view of the old one, such as a flat "
-            "tensor that is gathered, has the old values for ever.",
-            action="Write into the memory that is there: `copy_`.",
-        ),
-        Mistake(
-            id="masters-from-parameters",
-            solution=masters_from_parameters,
-            told="You begin by making the masters anew from the parameters. With that you throw away what the masters "
-            "are there for: the digits that bf16 cannot hold.",
-            action="Copy in one direction alone: from master to parameter.",
-        ),
-        Mistake(
-            id="rounds-masters",
-            solution=rounds_masters,
-            told="At the end you copy the rounded parameters into the masters. So a small update is lost again before "
-            "the next step can add to it.",
-            action="Copy in one direction alone: from master to parameter.",
-        ),
-        Mistake(
-            id="keeps-gradients",
-            solution=keeps_gradients,
-            told="The masters still have their gradients when you are done: 4 bytes for each parameter, for nothing.",
-            action="Set `master.grad = None` in the end.",
-        ),
-        Mistake(
-            id="zeroes-gradients",
-            solution=zeroes_gradients,
-            told="You set the masters' gradients to zero, and zeros take as much memory as any numbers.",
-            action="Set `master.grad = None`.",
-        ),
-        Mistake(
-            id="stumbles-over-none",
-            solution=stumbles_over_none,
-            told="A parameter may have no gradient: then its `grad` is None, which has no `float()`.",
-            action="Let the master's gradient be None there, too.",
-        ),
-        Mistake(
-            id="zeros-for-none",
-            solution=zeros_for_none,
-            told="Where there is no gradient you give the master zeros. For the optimizer that is a gradient: it goes "
-            "on with its momentum, or decays the weight.",
-            action="Leave `master.grad` None there, and the optimizer leaves the master alone.",
-        ),
-        Mistake(
-            id="adds-the-difference",
-            solution=adds_the_difference,
-            told="You add the change of the master to the parameter, in bf16. Small changes are lost there one by one, "
-            "as they would be without any masters.",
-            action="Copy the whole master, not its change.",
-        ),
-        Mistake(
-            id="copies-before-the-step",
-            solution=copies_before_the_step,
-            told="You copy the masters before the step that changes them, so the parameters are a step behind.",
-            action="Call `optimizer.step()` first.",
-        ),
-    ],
-    hints=[
-        "Which tensors does `optimizer.step()` look at, and which does it change? Where has backward left the "
-        "gradients?",
-        "Gradients go up: from bf16 to fp32, from parameters to masters. Values come down: from masters to parameters. "
-        "Nothing goes the other way.",
-        "`param.grad.float()`, `optimizer.step()`, `param.data.copy_(master)`.",
-        "```python\nfor param, master in zip(params, masters):\n    master.grad = None if ... else ...\n"
-        "optimizer.step()\nfor param, master in zip(params, masters):\n    ...  # copy, and let go\n```",
-    ],
-    explanation="bf16 has 8 significant bits: between 2 and 4 its numbers are 1/64 apart, and an update below half of "
-    "that is rounded away, however often it comes. In the master it adds up, until one day it is large enough to show "
-    "in the parameter. `copy_` converts on the way, into the memory that is there. The gradients in fp32 exist for the "
-    "time of the step alone; they are 4 bytes for each parameter nevertheless, which a fused optimizer, or one that "
-    "goes bucket by bucket, does not need.",
-)
+exercise = Exercise("precision.master_step", title="A step with masters", draw=draw, trial=steps, inputs_matter=False,
+    task="""
+    `params` and their gradients are in bf16. `masters` are copies of `params` in fp32, in the same order, and
+    `optimizer` updates the masters. Give each master the gradient of its parameter, in fp32. If the parameter has no
+    gradient, its master gets None. Make a step, and copy each master into its parameter. Then remove the masters'
+    gradients. You may keep or remove the gradients of `params`.
+    """, hints="""
+    Where did backward leave the gradients? Which tensors does `optimizer.step()` read and change?
+
+    Gradients go from bf16 to fp32, from parameters to masters. Values go from fp32 to bf16, from masters to parameters.
+    Nothing goes in the opposite direction.
+
+    `param.grad.float()`, `optimizer.step()`, `param.data.copy_(master)`.
+
+    ```python
+    for param, master in zip(params, masters):
+        master.grad = None if ... else ...
+    optimizer.step()
+    for param, master in zip(params, masters):
+        ...  # copy the value, remove the gradient
+    ```
+    """, explanation="""
+    bf16 has 8 significant bits. Between 2 and 4 its numbers are 1/64 apart, and an update below half of that is rounded
+    away, however often it is repeated. In the master the updates add up, until their sum is large enough to change the
+    parameter. `copy_` converts the values, and writes them into the parameter's own memory. The gradients in fp32 exist
+    only during the step, and take 4 bytes for each parameter. A fused optimizer, or one that works bucket by bucket,
+    avoids these 4 bytes.
+    """)
+
+
+@exercise
+def master_step(
+    params: list[nn.Parameter],
+    masters: list[nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Update `params`, in bf16, through their `masters`: copies in fp32 that `optimizer` updates.
+
+    Afterwards each parameter is its master, rounded, in the memory that it had before. The masters
+    keep all their digits, and no gradient. A parameter without a gradient is not updated.
+    """
+    for param, master in zip(params, masters, strict=True):
+        master.grad = None if param.grad is None else param.grad.float()
+    optimizer.step()
+    for param, master in zip(params, masters, strict=True):
+        param.data.copy_(master)
+        master.grad = None
+
+
+WIDEN = "None if param.grad is None else param.grad.float()"
+COPY = "param.data.copy_(master)"
+
+exercise.edit("no-gradients", {f"for param, master in zip(params, masters, strict=True):\nmaster.grad = {WIDEN}\n": ""},
+    """
+    The masters never get a gradient. Backward stores gradients in the parameters, so the optimizer finds none.
+    Next: before the step, set each `master.grad` to its parameter's gradient, in fp32.
+    """)
+
+exercise.edit("gradients-of-16-bits", {WIDEN: "param.grad"}, """
+    You give the masters gradients in bf16. torch accepts only a gradient of the tensor's own dtype, fp32.
+    Next: convert it: `param.grad.float()`.
+    """)
+
+exercise.edit("never-copies-back", {f"{COPY}\n": ""}, """
+    The masters are updated and the parameters are not. The model computes with the parameters.
+    Next: after the step, copy each master into its parameter.
+    """)
+
+exercise.edit("masters-as-parameters", {COPY: "param.grad = None\nparam.data = master.data"}, """
+    After your step the parameters are the masters themselves, in fp32. The model then computes in fp32, and saves no
+    time and no memory. Next: copy the values: `param.data.copy_(master)` rounds them to the parameter's dtype.
+    """)
+
+exercise.edit("other-memory", {COPY: "param.data = master.data.to(param.dtype)"}, """
+    You give the parameters new memory in each step. A view of the old memory, such as a flat tensor that is gathered,
+    keeps the old values. Next: write into the memory that the parameter has: `copy_`.
+    """)
+
+exercise.edit("masters-from-parameters", {"master.grad = None if": "master.data.copy_(param)\nmaster.grad = None if"},
+    """
+    You begin by copying the parameters into the masters. That discards the digits that bf16 cannot hold, and masters
+    exist to keep these digits. Next: copy values in one direction only, from master to parameter.
+    """)
+
+exercise.edit("rounds-masters", {COPY: f"{COPY}\nmaster.data.copy_(param)"}, """
+    You end by copying the rounded parameters into the masters. A small update is lost before the next step can add to
+    it. Next: copy values in one direction only, from master to parameter.
+    """)
+
+exercise.edit("keeps-gradients", {f"{COPY}\nmaster.grad = None": COPY}, """
+    The masters still have gradients at the end: 4 bytes for each parameter that nothing uses.
+    Next: set `master.grad = None` after the step.
+    """)
+
+exercise.edit("stumbles-over-none", {WIDEN: "param.grad.float()"}, """
+    A parameter may have no gradient: then `param.grad` is None, and None has no `.float()`.
+    Next: set `master.grad` to None there. The optimizer then skips this master.
+    """)
+
+exercise.edit("zeros-for-none", {WIDEN: "torch.zeros_like(master) if param.grad is None else param.grad.float()"}, """
+    You give a master zeros where its parameter has no gradient. An optimizer updates a tensor with a gradient of zeros:
+    momentum moves it, and weight decay shrinks it.
+    Next: set `master.grad` to None there. The optimizer then skips this master.
+    """)
+
+
+@exercise.mistake
+def adds_the_difference(
+    params: list[nn.Parameter], masters: list[nn.Parameter], optimizer: torch.optim.Optimizer
+) -> None:
+    """You add the change of the master to the parameter, in bf16. Small changes are rounded away one by one, as they
+    would be without masters. Next: copy the whole master, not its change."""
+    before = [master.detach().clone() for master in masters]
+    for param, master in zip(params, masters, strict=True):
+        master.grad = None if param.grad is None else param.grad.float()
+    optimizer.step()
+    for param, master, old in zip(params, masters, before, strict=True):
+        param.data += (master.detach() - old).to(param.dtype)
+        master.grad = None
+
+
+exercise.edit("copies-before-the-step", {f"master.grad = {WIDEN}": f"master.grad = {WIDEN}\n{COPY}", f"{COPY}\n": ""},
+    """
+    You copy the masters before the step that changes them, so the parameters are one step behind.
+    Next: call `optimizer.step()` first.
+    """)
+
+
+@exercise.variant
+def with_zero_grad(params: list[nn.Parameter], masters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    for number, param in enumerate(params):
+        if param.grad is not None:
+            masters[number].grad = param.grad.to(torch.float32)
+    optimizer.step()
+    optimizer.zero_grad()
+    with torch.no_grad():
+        for number, param in enumerate(params):
+            param[...] = masters[number].bfloat16()
+
+
+@exercise.variant
+def with_foreach(params: list[nn.Parameter], masters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    for param, master in zip(params, masters, strict=True):
+        if param.grad is not None:
+            master.grad = torch.empty_like(master).copy_(param.grad)
+            param.grad = None
+    optimizer.step()
+    with torch.no_grad():
+        torch._foreach_copy_(list[Tensor](params), list[Tensor](masters))
+    for master in masters:
+        master.grad = None

@@ -6,19 +6,6 @@ import torch
 from torch import nn
 
 
-def master_step(
-    params: list[nn.Parameter],
-    masters: list[nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    """Update `params`, in bf16, through their `masters`: copies in fp32 that `optimizer` updates.
-
-    Afterwards each parameter is its master, rounded, in the memory that it had before. The masters
-    keep all their digits, and no gradient. A parameter without a gradient is not updated.
-    """
-    raise NotImplementedError
-
-
 def sharded_step(
     flat_param: torch.Tensor,
     flat_grad: torch.Tensor,
@@ -39,21 +26,6 @@ def unscale(shards: list[nn.Parameter], scale: float) -> bool:
 
     `shards` are this rank's; a gradient may be None. If any is not finite, nobody uses them any
     more, and it does not matter what becomes of them.
-    """
-    raise NotImplementedError
-
-
-def activation_bytes(
-    sequence: int,
-    batch: int,
-    hidden: int,
-    heads: int,
-    dropout: bool,
-    checkpointing: str,
-) -> int:
-    """Return the bytes that one transformer layer keeps for backward, computed in 16 bits.
-
-    `checkpointing` is "none", "selective" (scores are computed again) or "full" (all is).
     """
     raise NotImplementedError
 
