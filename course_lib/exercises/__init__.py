@@ -16,8 +16,8 @@ observe, gap, texts -> plain                results as plain data
 from .checking.findings import Finding, Row, Verdict
 from .checking.observe import Observation, Trial
 from .checking.rules import at_most, holds_no_more, only_calls, same_calls
-from .declaration import Case, Mistake
-from .exercise import Exercise
+from .form.declaration import Case, Mistake
+from .form.exercise import Exercise
 from .registry import Registry, get, names
 
 __all__ = [

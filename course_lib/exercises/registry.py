@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ..errors import CourseError
 from . import capstone, costs, data_parallel, memory, precision, production, ranks, start, zero1, zero2, zero3
-from .exercise import Exercise
+from .form.exercise import Exercise
 
 LESSONS = (
     start.EXERCISES,

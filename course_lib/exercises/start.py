@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ..quizzes import Choice, Numeric, Option, Question, Quiz, register
 from ..quizzes import Mistake as Misreading
-from .declare import Case, Exercise, Mistake
+from .form.declare import Case, Exercise, Mistake
 
 
 def first() -> int:

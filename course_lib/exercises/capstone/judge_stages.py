@@ -9,7 +9,7 @@ from functools import cache
 
 from ... import planner
 from ...planner import HARDWARE, Hardware, Plan, plan
-from ..declare import Case, Exercise, Mistake
+from ..form.declare import Case, Exercise, Mistake
 from . import stubs
 
 EQUAL = 1.05

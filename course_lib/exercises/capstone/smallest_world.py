@@ -6,7 +6,7 @@ import random
 from fractions import Fraction
 from math import ceil
 
-from ..declare import Case, Exercise, Mistake
+from ..form.declare import Case, Exercise, Mistake
 from . import stubs
 
 SHARED = (0, 12, 14, 16)

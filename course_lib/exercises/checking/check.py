@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import CourseError
 from ...world import RankError, World, put_off
-from ..declaration import Case, Declaration, Solution
+from ..form.declaration import Case, Declaration, Solution
 from .compare import findings
 from .diagnose import known_mistake
 from .findings import Finding, Verdict

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...errors import CourseError
 from ...world import RankError, RankReport, World
-from ..declaration import Declaration, Mistake
+from ..form.declaration import Declaration, Mistake
 from .observe import Observation, Trial
 from .plain import same
 from .recall import recall

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ...errors import CourseError
 from ...meter import MemoryReport
 from ...world import Call, RankError, World, who
-from ..declaration import Case, Declaration, Solution
+from ..form.declaration import Case, Declaration, Solution
 from .plain import Plain, plain
 
 TIME_LIMIT = 10.0

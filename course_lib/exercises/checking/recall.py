@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...world import RankError, World
-from ..declaration import Case, Declaration, Solution
+from ..form.declaration import Case, Declaration, Solution
 from .observe import Observation, observe
 
 EXERCISES_KEPT = 4

@@ -7,7 +7,7 @@ import inspect
 from types import CodeType
 from typing import Any
 
-from ..declaration import Solution
+from ..form.declaration import Solution
 from .findings import Finding
 
 

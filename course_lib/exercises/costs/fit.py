@@ -7,7 +7,7 @@ import random
 import numpy
 import torch
 
-from ..declare import Case, Exercise, Mistake
+from ..form.declare import Case, Exercise, Mistake
 from . import stubs
 from .ring import ring_seconds
 

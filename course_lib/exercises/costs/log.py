@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from itertools import product
 
-from ..declare import Case, Exercise, Mistake
+from ..form.declare import Case, Exercise, Mistake
 from . import stubs
 
 PATHS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ..declare import Case, Exercise, Mistake
+from ..form.declare import Case, Exercise, Mistake
 from . import stubs
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather")

@@ -9,7 +9,7 @@ import torch.distributed as dist  # noqa: F401 (used by edits)
 from torch import Tensor, nn
 
 from ..checking.rules import same_calls
-from ..exercise import Exercise, Solution
+from ..form.exercise import Exercise, Solution
 from .data import Ladder, draw_ladder_case, meet, starts_in_time
 from .make_buckets import make_buckets
 from .start_averaging import start_averaging

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size
 from .data import DTYPES, draw_shapes, draw_unused, give_gradients, parameters, ranks
 

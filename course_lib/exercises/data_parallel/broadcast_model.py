@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size
 from .data import ranks
 

@@ -13,7 +13,7 @@ from ...world import Call
 from ..checking.findings import Finding, Row
 from ..checking.observe import Trial
 from ..checking.rules import Rule
-from ..exercise import Case
+from ..form.exercise import Case
 from ..ranks.data import draw_world_size, whole_numbers
 
 DTYPES = (torch.float32, torch.float64)

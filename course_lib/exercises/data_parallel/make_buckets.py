@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 from .data import DTYPES, draw_shapes, parameters
 
 

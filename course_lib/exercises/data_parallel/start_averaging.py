@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..checking.rules import same_calls
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size
 from .data import DTYPES, draw_shapes, give_gradients, hear_from_all_others, parameters, ranks, starts_in_time
 

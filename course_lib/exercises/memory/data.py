@@ -7,7 +7,7 @@ import random
 import torch
 from torch import nn
 
-from ..declare import Case
+from ..form.declare import Case
 
 
 def draw_model(rng: random.Random, number: int) -> Case:

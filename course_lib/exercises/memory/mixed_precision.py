@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from ..declare import Case, Exercise, Mistake, Solution
+from ..form.declare import Case, Exercise, Mistake, Solution
 from . import stubs
 
 PRECISIONS = ("fp32", "mixed", "mixed_fp32_accumulation")

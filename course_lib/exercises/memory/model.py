@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..declare import Exercise, Mistake, Solution
+from ..form.declare import Exercise, Mistake, Solution
 from . import stubs
 from .data import draw_model
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from ..declare import Case, Exercise, Mistake, Solution
+from ..form.declare import Case, Exercise, Mistake, Solution
 from . import stubs
 from .data import about_model, make_model
 from .model import model_bytes

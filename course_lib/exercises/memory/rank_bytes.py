@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 
-from ..declare import Case, Exercise, Mistake, Solution
+from ..form.declare import Case, Exercise, Mistake, Solution
 from . import stubs
 from .mixed_precision import PARTS, PRECISIONS, training_bytes
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..declare import Exercise, Mistake, Solution
+from ..form.declare import Exercise, Mistake, Solution
 from . import stubs
 from .data import draw_tensors
 

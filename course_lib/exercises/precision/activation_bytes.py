@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ..exercise import Case, Exercise
+from ..form.exercise import Case, Exercise
 
 
 def draw(rng: random.Random, number: int) -> Case:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 from .data import OPTIMIZERS, normal
 
 STEPS = 3

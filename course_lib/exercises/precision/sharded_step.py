@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..data_parallel.data import ranks
-from ..declare import Case, Exercise, Mistake, Solution
+from ..form.declare import Case, Exercise, Mistake, Solution
 from ..zero1.rules import sends_no_more
 from . import stubs
 from .data import OPTIMIZERS, normal

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..checking.rules import at_most
 from ..data_parallel.data import ranks
-from ..declare import Case, Exercise, Mistake, Solution
+from ..form.declare import Case, Exercise, Mistake, Solution
 from . import stubs
 from .data import normal
 

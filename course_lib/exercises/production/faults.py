@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from ..declare import Case, Exercise, Mistake, Solution
+from ..form.declare import Case, Exercise, Mistake, Solution
 from . import stubs
 from .configurations import Config
 

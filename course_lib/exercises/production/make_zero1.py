@@ -15,7 +15,7 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from ...meter import mark
 from ..checking.rules import holds_no_more
-from ..declare import Case, Exercise, Mistake, Solution
+from ..form.declare import Case, Exercise, Mistake, Solution
 from . import stubs
 from .data import Net, Sizes, draw_sizes, draw_world_size, shards, train
 

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim import SGD, Adam, Optimizer
 
 from ..checking.rules import same_calls
-from ..declare import Case, Exercise, Mistake, Solution
+from ..form.declare import Case, Exercise, Mistake, Solution
 from . import stubs
 from .data import Net, Sizes, draw_sizes, draw_world_size, in_one_call, mesh, shards, train
 

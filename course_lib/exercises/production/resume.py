@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import distribute_tensor
 from torch.optim import Adam, Optimizer
 
-from ..declare import Case, Exercise, Mistake, Solution
+from ..form.declare import Case, Exercise, Mistake, Solution
 from . import stubs
 from .data import Net, Sizes, draw_sizes, draw_world_size, in_one_call, local, mesh, shards, train
 from .make_zero3 import make_zero3

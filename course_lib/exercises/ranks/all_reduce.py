@@ -14,7 +14,7 @@ from ...world import Call
 from ..checking.findings import Finding, Row
 from ..checking.observe import Trial
 from ..checking.rules import only_calls
-from ..exercise import Case, Exercise
+from ..form.exercise import Case, Exercise
 from .data import DTYPES, draw_world_size, dtype_name, ranks, whole_numbers
 from .ring_all_gather import ring_all_gather
 from .ring_reduce_scatter import ring_reduce_scatter

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ..checking.rules import only_calls
-from ..exercise import Case, Exercise
+from ..form.exercise import Case, Exercise
 from .data import DTYPES, draw_world_size, dtype_name, ranks, while_src_is_late, whole_numbers
 
 

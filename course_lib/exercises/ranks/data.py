@@ -14,7 +14,7 @@ from ...world import Call
 from ..checking.findings import Finding, Row
 from ..checking.observe import Trial
 from ..checking.rules import only_calls
-from ..exercise import Case, Solution
+from ..form.exercise import Case, Solution
 
 DTYPES = (torch.float32, torch.int64, torch.float64)
 

@@ -6,7 +6,7 @@ import random
 
 import torch.distributed as dist
 
-from ..exercise import Case, Exercise
+from ..form.exercise import Case, Exercise
 from .data import draw_world_size, ranks
 
 

@@ -7,7 +7,7 @@ import random
 import torch
 import torch.distributed as dist
 
-from ..exercise import Case, Exercise
+from ..form.exercise import Case, Exercise
 from .data import DTYPES, draw_world_size, dtype_name, ranks, whole_numbers
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from ..exercise import Exercise
+from ..form.exercise import Exercise
 from .data import RING_RULES, draw_ring_case, while_rank_0_is_late
 from .exchange import pass_right
 

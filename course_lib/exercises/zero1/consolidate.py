@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size, ranks
 from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, sends_no_more, shuffled_parts
 

@@ -12,7 +12,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ...meter import mark
 from ..checking.rules import holds_no_more
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 
 Params = list[nn.Parameter]
 

@@ -6,7 +6,7 @@ import heapq
 import random
 from typing import Any
 
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 
 
 def draw(rng: random.Random, number: int) -> Case:

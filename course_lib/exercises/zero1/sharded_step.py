@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from ...meter import mark
 from ..checking.rules import holds_no_more
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import ranks
 from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, sends_no_more, shuffled_parts
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..checking.rules import at_most
 from ..data_parallel.data import ranks
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...meter import mark
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 from .data import keeps_no_more
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...meter import mark
 from ..checking.rules import same_calls
 from ..data_parallel.data import Ladder, last_rank_lags_behind, meet, ranks
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size, whole_numbers
 from .data import DTYPES, Bucket, grad_shard, keeps_no_more
 from .hand_over import hand_over

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ...meter import mark
 from ..checking.rules import lets_go
 from ..data_parallel.data import ranks
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 
 AFTER = "after the last step"
 

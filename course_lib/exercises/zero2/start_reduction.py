@@ -15,7 +15,7 @@ from torch import Tensor
 from ...meter import mark
 from ..checking.rules import same_calls
 from ..data_parallel.data import hear_from_all_others, ranks
-from ..exercise import Case, Exercise, Solution
+from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size, dtype_name, whole_numbers
 from .data import DTYPES, Bucket, draw_shapes, grad_shard, keeps_no_more, parameters, poisoned_bucket
 

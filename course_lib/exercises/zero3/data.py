@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...meter import mark
-from ..exercise import Case
+from ..form.exercise import Case
 from ..ranks.data import dtype_name, ranks, whole_numbers
 
 Shapes = list[tuple[int, ...]]

@@ -11,7 +11,7 @@ import torch
 
 from ..checking.findings import Finding
 from ..checking.observe import Trial
-from ..exercise import Case, Exercise
+from ..form.exercise import Case, Exercise
 from ..ranks.data import ranks
 from .data import Holder, Shapes, draw_world_size, last_rank_comes_later
 from .start_gather import gather, start_gather

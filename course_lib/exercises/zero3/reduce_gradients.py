@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from ..checking.rules import at_most, lets_go, only_calls
 from ..data_parallel.data import draw_unused, give_gradients
-from ..exercise import Case, Exercise
+from ..form.exercise import Case, Exercise
 from ..ranks.data import dtype_name, ranks, whole_numbers
 from .data import DTYPES, Holder, Shapes, draw_shapes, draw_world_size, mark_when_gone, memory_of, total_numel
 from .start_gather import gather

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...meter import mark
 from ..checking.rules import lets_go
-from ..exercise import Exercise
+from ..form.exercise import Exercise
 from .data import Holder, Shapes, draw_params
 
 AFTER = "once the parameters are sharded"

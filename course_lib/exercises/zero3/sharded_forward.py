@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...meter import mark
 from ..checking.rules import at_most, lets_go
-from ..exercise import Case, Exercise
+from ..form.exercise import Case, Exercise
 from ..ranks.data import dtype_name, ranks, whole_numbers
 from .data import DTYPES, Memory, draw_world_size, mark_when_gone, memory_of
 from .start_gather import gather

@@ -15,7 +15,7 @@ from ...meter import mark
 from ..checking.findings import Finding
 from ..checking.observe import Observation, Trial
 from ..checking.rules import lets_go
-from ..exercise import Case, Exercise
+from ..form.exercise import Case, Exercise
 from .data import Holder, Shapes, draw_params, last_rank_comes_later, mark_when_gone, memory_of
 from .unit import Unit, free, poisoned_unit
 

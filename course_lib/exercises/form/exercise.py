@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import CourseError
-from ..world import World
-from .checking.check import OnCase, check, nobody_watches
-from .checking.findings import Verdict
-from .checking.unready import unattempted
+from ...errors import CourseError
+from ...world import World
+from ..checking.check import OnCase, check, nobody_watches
+from ..checking.findings import Verdict
+from ..checking.unready import unattempted
 from .declaration import Case, Declaration, Solution
 
 __all__ = ["Case", "Exercise", "Solution"]
