@@ -9,12 +9,12 @@ from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, registe
 
 
 def rank_bytes(billions: int, world_size: int, stage: int, precision: str) -> int:
-    """Bytes of the model states on each rank."""
+    """Return the bytes of the model states on each rank."""
     return sum(plan(params=billions * 10**9, world_size=world_size, stage=stage, precision=precision).bytes.values())
 
 
 def ring_bytes(billions: int, world_size: int, passes: int, element_bytes: int) -> int:
-    """What a rank sends when all elements go round the ring `passes` times: 2 for an all-reduce."""
+    """Return the bytes that a rank sends when all elements go round the ring `passes` times: 2 for an all-reduce."""
     return passes * billions * 10**9 * element_bytes * (world_size - 1) // world_size
 
 
@@ -23,14 +23,14 @@ def bytes_in_fp32(rng: random.Random) -> Numeric:
     whole = rank_bytes(billions, world_size, 0, "fp32")
     return Numeric(
         prompt=f"A model of {billions}B parameters trains in fp32 with Adam on {world_size} GPUs, under ZeRO-1. How "
-        "much do parameters, gradients and optimizer state take on each?",
+        "many GB do parameters, gradients and optimizer state take on each GPU?",
         expected=rank_bytes(billions, world_size, 1, "fp32"),
         unit="GB",
         right="4 + 4 bytes for each parameter are whole, and 8 are divided by the number of GPUs.",
         wrong="Write down 4 + 4 + 8 bytes for each parameter, and divide what ZeRO-1 shards.",
         mistakes=(
             Mistake.near(whole, "That is data parallel: nothing is sharded."),
-            Mistake.near(whole / world_size, "That divides everything. ZeRO-1 divides the optimizer state alone."),
+            Mistake.near(whole / world_size, "That divides everything. ZeRO-1 divides only the optimizer state."),
             Mistake.near(rank_bytes(billions, world_size, 2, "fp32"), "That shards the gradients as well: ZeRO-2."),
             Mistake.near(12e9 * billions, "That halves Adam's 8 bytes. They are divided by the number of GPUs."),
         ),
@@ -42,11 +42,11 @@ def bytes_in_mixed_precision(rng: random.Random) -> Numeric:
     moments_only = billions * 10**9 * (8 + 8 / world_size)
     return Numeric(
         prompt=f"{billions}B parameters in mixed precision with Adam, on {world_size} GPUs under ZeRO-1: how many GiB "
-        "do the model states take on each? (The 16-bit gradients are not accumulated in fp32.)",
+        "do the model states take on each GPU? The 16-bit gradients are not accumulated in fp32.",
         expected=rank_bytes(billions, world_size, 1, "mixed"),
         unit="GiB",
         right="2 + 2 bytes are whole. Of the optimizer's 12, 4 are the fp32 master weights: they are sharded too.",
-        wrong="2 + 2 bytes for each parameter are whole, and 12 are the optimizer's. Mind that GiB are asked for.",
+        wrong="2 + 2 bytes for each parameter are whole, and 12 belong to the optimizer. Answer in GiB.",
         mistakes=(
             Mistake.near(moments_only, "You sharded 8 bytes. The fp32 master weights are sharded too."),
             Mistake.near(16e9 * billions, "That is data parallel: nothing is sharded."),
@@ -60,16 +60,16 @@ def share_saved(rng: random.Random) -> Numeric:
     saved = 1 - rank_bytes(1, world_size, 1, "fp32") / rank_bytes(1, world_size, 0, "fp32")
     state_saved = 1 - 1 / world_size
     return Numeric(
-        prompt=f"By how many percent does ZeRO-1 on {world_size} ranks cut what each holds of parameters, gradients "
-        "and optimizer state together, in fp32 with Adam?",
+        prompt=f"By how many percent does ZeRO-1 on {world_size} ranks cut a rank's parameters, gradients and "
+        "optimizer state together, in fp32 with Adam?",
         expected=saved,
         unit="%",
         tolerance=0.005,
-        right="The optimizer state is half of the 16 bytes, and (N − 1)/N of it goes.",
-        wrong="Which part of the 16 bytes is optimizer state, and which share of that goes?",
+        right="The optimizer state is half of the 16 bytes, and ZeRO-1 saves (N − 1)/N of it.",
+        wrong="Find the part of the 16 bytes that is optimizer state, and the share of it that a rank gives up.",
         mistakes=(
-            Mistake.near(state_saved, "By so much the optimizer state shrinks: half of the whole."),
-            Mistake.near(1.0, "That would be everything. Parameters and gradients stay whole."),
+            Mistake.near(state_saved, "The optimizer state shrinks by this much. It is half of the whole."),
+            Mistake.near(1.0, "That would be all of it. Parameters and gradients stay whole."),
         ),
     )
 
@@ -81,11 +81,11 @@ def without_owner(rng: random.Random) -> Numeric:
         "`len(params) // world_size` of them. How many are never updated?",
         expected=count % world_size,
         tolerance=0,
-        right="`count % world_size` are left over, and nobody owns them.",
-        wrong=f"How many does each rank get, and how many is that times {world_size}?",
+        right="`count % world_size` are left over, and no rank owns them.",
+        wrong=f"Find how many each rank gets, and multiply by {world_size}. The rest has no owner.",
         mistakes=(
-            Mistake.near(count // world_size, "So many does each rank get. How many are left over?"),
-            Mistake.near(-count % world_size, "So many are missing to the next multiple. How many are left over?"),
+            Mistake.near(count // world_size, "This many belong to each rank. How many are left over?"),
+            Mistake.near(-count % world_size, "This many are missing to the next multiple. How many are left over?"),
         ),
     )
 
@@ -98,9 +98,9 @@ def sent_by_the_recipe(rng: random.Random) -> Numeric:
         expected=ring_bytes(billions, world_size, 3, 4),
         unit="GB",
         right="An all-reduce of the gradients, 2Ψ, and a broadcast of the parameters, Ψ; each times (N − 1)/N.",
-        wrong="Which collective averages the gradients, and which brings the parameters? Each has its volume.",
+        wrong="One collective averages the gradients, a second brings the parameters. Add the bytes of the two.",
         mistakes=(
-            Mistake.near(ring_bytes(billions, world_size, 2, 4), "The owners still broadcast what they have updated."),
+            Mistake.near(ring_bytes(billions, world_size, 2, 4), "The owners also broadcast their updated parameters."),
             Mistake.near(ring_bytes(billions, world_size, 1, 4), "That is the broadcast alone, or half an all-reduce."),
             Mistake.near(12e9 * billions, "Nearly: a ring sends (N − 1)/N of it."),
         ),
@@ -115,20 +115,20 @@ QUIZ = register(
             Question(
                 id="what-is-sharded",
                 ask=Choice(
-                    prompt="What does a rank under ZeRO-1 hold a part of, and not the whole?",
+                    prompt="Of what does a rank under ZeRO-1 hold only a part?",
                     several=True,
                     options=(
                         Option(
                             text="Adam's two moments",
                             right=True,
-                            feedback="They are needed where a parameter is updated, and that is on its owner alone.",
+                            feedback="Only the update needs them, and only a parameter's owner updates it.",
                         ),
                         Option(
                             text="The fp32 master weights of a model in bf16",
                             right=True,
                             feedback="They belong to the optimizer: only the update reads and writes them.",
                         ),
-                        Option(text="The parameters that forward uses", feedback="Those are whole until ZeRO-3."),
+                        Option(text="The parameters that forward uses", feedback="They are whole until ZeRO-3."),
                         Option(
                             text="The gradients, from backward to the step",
                             feedback="They are whole while backward makes them. ZeRO-2 shards them.",
@@ -140,7 +140,7 @@ QUIZ = register(
                 id="which-calls",
                 ask=Choice(
                     prompt="Data parallel makes one all-reduce of the gradients. What does ZeRO-1 with equal flat "
-                    "shards call in its place, and when?",
+                    "shards call instead, and when?",
                     options=(
                         Option(
                             text="A reduce-scatter of the gradients before the update, an all-gather of the parameters "
@@ -151,8 +151,8 @@ QUIZ = register(
                         Option(
                             text="An all-gather of the gradients before the update, a reduce-scatter of the parameters "
                             "after it",
-                            feedback="Gradients are to be summed, so they are reduced; parameters are to be had by "
-                            "all.",
+                            feedback="Gradients have to be summed, so they are reduced. Every rank needs all "
+                            "parameters, so they are gathered.",
                         ),
                         Option(
                             text="An all-reduce of the gradients as before, and a broadcast of each parameter",
@@ -168,17 +168,18 @@ QUIZ = register(
             Question(
                 id="activations",
                 ask=Choice(
-                    prompt="Why does ZeRO-1, like every stage after it, leave the activations as they are?",
+                    prompt="Why does ZeRO-1, like every stage after it, leave the activations whole?",
                     options=(
                         Option(
-                            text="Each rank's come from its own part of the batch: no rank holds a copy of another's",
+                            text="Each rank computes them from its own part of the batch, so no two ranks hold the "
+                            "same ones",
                             right=True,
-                            feedback="ZeRO removes redundancy, and here there is none. Checkpointing is another "
-                            "matter.",
+                            feedback="ZeRO removes copies, and here there are none. Checkpointing saves "
+                            "activations in a different way.",
                         ),
                         Option(
                             text="They are too small to matter",
-                            feedback="With long sequences they can be larger than all the rest.",
+                            feedback="With long sequences they can be larger than everything else.",
                         ),
                         Option(
                             text="Sharding them would change what the model learns",
@@ -186,7 +187,7 @@ QUIZ = register(
                         ),
                         Option(
                             text="Collectives cannot send them",
-                            feedback="They are tensors like others; tensor parallel training does send them.",
+                            feedback="They are ordinary tensors, and tensor parallel training sends them.",
                         ),
                     ),
                 ),
@@ -194,23 +195,23 @@ QUIZ = register(
             Question(
                 id="what-it-costs",
                 ask=Choice(
-                    prompt="Compared with data parallel, what does a rank pay in bytes sent for the memory that ZeRO-1 "
-                    "saves, with equal flat shards?",
+                    prompt="Compared with data parallel, how many bytes does a rank send under ZeRO-1 with equal flat "
+                    "shards?",
                     options=(
                         Option(
-                            text="Nothing: both send 2Ψ(N − 1)/N elements in a step",
+                            text="As many: both send 2Ψ(N − 1)/N elements in a step",
                             right=True,
-                            feedback="Memory against communication is the trade-off of ZeRO-3. Here, what changes is "
-                            "when the second half travels: after the update, where backward no longer hides it.",
+                            feedback="ZeRO-3 pays for memory with communication, and ZeRO-1 does not. But the second "
+                            "half travels after the update, when backward no longer hides it.",
                         ),
-                        Option(text="Half as much again", feedback="That is stage 3, or the version with broadcasts."),
+                        Option(text="1.5 times as many", feedback="That is stage 3, or ZeRO-1 with broadcasts."),
                         Option(
-                            text="Twice as much",
-                            feedback="There are two calls for one, and each sends half of what the one did.",
+                            text="Twice as many",
+                            feedback="Two calls replace one, and each of the two sends half as much.",
                         ),
                         Option(
-                            text="It even saves half",
-                            feedback="The gradients alone travel for half. Then the parameters have to travel as well.",
+                            text="Half as many",
+                            feedback="The gradients take half of the bytes. Then the parameters have to travel, too.",
                         ),
                     ),
                 ),
@@ -218,25 +219,25 @@ QUIZ = register(
             Question(
                 id="sgd",
                 ask=Choice(
-                    prompt="You replace `SGD(lr=0.1)` by ZeroRedundancyOptimizer around the same SGD, and the memory "
+                    prompt="You replace `SGD(lr=0.1)` with ZeroRedundancyOptimizer around the same SGD, and the memory "
                     "stays the same. Why?",
                     options=(
                         Option(
                             text="Plain SGD keeps no state, so there is nothing to shard",
                             right=True,
-                            feedback="With momentum there is one number for each parameter, with Adam two.",
+                            feedback="With momentum, SGD keeps one number for each parameter; Adam keeps two.",
                         ),
                         Option(
                             text="Two ranks are too few",
-                            feedback="Two ranks halve the state, if there is one.",
+                            feedback="Two ranks halve the state, if any exists.",
                         ),
                         Option(
                             text="The state is moved to the ranks at the second step",
-                            feedback="State is made where it stays, at the first step.",
+                            feedback="Each rank makes its state at the first step, and keeps it.",
                         ),
                         Option(
                             text="The memory is freed, but the allocator keeps it",
-                            feedback="An allocator may keep what is freed. Here nothing was ever taken.",
+                            feedback="An allocator may keep freed memory. Here no memory was ever allocated.",
                         ),
                     ),
                 ),
