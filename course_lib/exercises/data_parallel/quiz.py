@@ -9,12 +9,12 @@ from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, registe
 
 
 def gradient_bytes_sent(params: int, world_size: int, bytes_per_gradient: int, all_reduces: int = 1) -> Fraction:
-    """What each rank sends in a step: a ring all-reduce of the gradients, 2(N − 1)/N of their bytes."""
+    """Return what each rank sends in a step: a ring all-reduce of the gradients, 2(N − 1)/N of their bytes."""
     return all_reduces * 2 * Fraction(world_size - 1, world_size) * params * bytes_per_gradient
 
 
 def bucket_count(layers: int, layer_bytes: int, bucket_bytes: int) -> int:
-    """How many buckets hold `layers` parameters of one size, each closed as soon as it has `bucket_bytes`."""
+    """Return the number of buckets for `layers` parameters of one size."""
     in_one = -(-bucket_bytes // layer_bytes)
     return -(-layers // in_one)
 
@@ -23,8 +23,7 @@ def averaged_value(rng: random.Random) -> Numeric:
     gradients = rng.sample(range(-9, 10), 4)
     while sum(gradients) in (0, *gradients) or sum(gradients) % 4 == 0:
         gradients = rng.sample(range(-9, 10), 4)
-    mean = Fraction(sum(gradients), 4)
-    own = gradients[1]
+    mean, own = Fraction(sum(gradients), 4), gradients[1]
     return Numeric(
         prompt=f"On ranks 0 to 3 a parameter has the gradients {', '.join(map(str, gradients))}. What does "
         "`param.grad` hold on rank 1 after the gradients were averaged?",
@@ -37,7 +36,7 @@ def averaged_value(rng: random.Random) -> Numeric:
             for value, feedback in (
                 (sum(gradients), "That is the sum. The loss of the batch is a mean, and so is its gradient."),
                 (own, "That is rank 1's own gradient, as before."),
-                (own / 4, "That is rank 1's own gradient, divided. The others' have to be added first."),
+                (own / 4, "That is rank 1's own gradient, divided. Add the other ranks' gradients first."),
             )
             if value != mean and value != 0
         ),
@@ -55,12 +54,10 @@ def bytes_a_step(rng: random.Random) -> Numeric:
         right="2(N − 1)/N of the gradients' bytes, however they are cut into buckets.",
         wrong="All gradients are all-reduced once: 2(N − 1)/N of their bytes.",
         mistakes=(
-            Mistake.near(float(sent / 2), "That is a reduce-scatter. An all-reduce sends as much again to gather."),
+            Mistake.near(float(sent / 2), "A reduce-scatter sends so much. An all-reduce sends twice as much."),
             Mistake.near(float(sent / 4), "A gradient in fp32 has 4 bytes, and an all-reduce has two phases."),
-            Mistake.near(
-                billions * 4e9, "That is how large the gradients are. A ring all-reduce sends 2(N − 1)/N of it."
-            ),
-            Mistake.near(billions * 8e9, "Nearly: each of the two phases leaves out one of the N chunks."),
+            Mistake.near(billions * 4e9, "The gradients have so many bytes. A ring sends 2(N − 1)/N of them."),
+            Mistake.near(billions * 8e9, "Nearly: in each of the two phases, a rank sends N − 1 of the N chunks."),
         ),
     )
 
@@ -74,17 +71,12 @@ def bytes_with_accumulation(rng: random.Random) -> Numeric:
         "send in a step than is needed?",
         expected=(micro_batches - 1) * sent,
         unit="GB",
-        right="One all-reduce of the accumulated gradients is enough; all others are for nothing.",
-        wrong="How many backwards communicate, and how many would have to?",
+        right="One all-reduce of the accumulated gradients is enough; the others are not needed.",
+        wrong="Count the backwards that communicate, and subtract the one that has to.",
         mistakes=(
-            Mistake.near(float(micro_batches * sent), "That is all that it sends. One of these is needed."),
-            Mistake.near(
-                float(sent), "That is what one all-reduce sends, which is needed. The question is what is too much."
-            ),
-            Mistake.near(
-                float((micro_batches - 1) * sent / 2),
-                "An all-reduce sends 2(N − 1)/N of its tensor: it has two phases.",
-            ),
+            Mistake.near(float(micro_batches * sent), "Each rank sends so much. One of these all-reduces is needed."),
+            Mistake.near(float(sent), "One all-reduce sends so much, and it is needed. All others are too much."),
+            Mistake.near(float((micro_batches - 1) * sent / 2), "An all-reduce has two phases: 2(N − 1)/N."),
         ),
     )
 
@@ -97,16 +89,13 @@ def buckets(rng: random.Random) -> Numeric:
         "MB or more. How many all-reduces does a backward make?",
         expected=count,
         tolerance=0,
-        right="A bucket takes parameters until it has enough, and a parameter is never cut.",
-        wrong="How many parameters does it take to have that many MB or more?",
+        right="A bucket takes parameters until it is full, and a parameter is never cut.",
+        wrong="How many parameters have that many MB or more together?",
         mistakes=tuple(
             Mistake.near(value, feedback)
             for value, feedback in (
                 (layers, "That is one for each parameter, as without buckets."),
-                (
-                    -(-layers // (bucket // megabytes)),
-                    "So many if a bucket may not grow past its size. Here it is closed as soon as it *has* its size.",
-                ),
+                (-(-layers // (bucket // megabytes)), "So many if a bucket stays below its size. Here it reaches it."),
                 (-(-layers * megabytes // bucket), "So many if parameters were cut at the boundary. They stay whole."),
             )
             if value != count
@@ -116,8 +105,7 @@ def buckets(rng: random.Random) -> Numeric:
 
 QUIZ = register(
     Quiz(
-        name="data_parallel",
-        title="Data parallel",
+        name="data_parallel", title="Data parallel",
         questions=(
             Question(id="averaged-value", ask=averaged_value),
             Question(
@@ -133,7 +121,7 @@ QUIZ = register(
                         ),
                         Option(
                             text="SGD with learning rate 0.1, on the whole batch",
-                            feedback="That is what the mean does. The sum is eight times as long.",
+                            feedback="The mean gives this step. The sum is eight times as long.",
                         ),
                         Option(
                             text="SGD with learning rate 0.0125, on the whole batch",
@@ -141,7 +129,7 @@ QUIZ = register(
                         ),
                         Option(
                             text="SGD with learning rate 0.1, on rank 0's part of the batch",
-                            feedback="All parts are in the sum. It is the length of the step that is wrong.",
+                            feedback="The sum contains all parts of the batch. Only the length of the step is wrong.",
                         ),
                     ),
                 ),
@@ -149,26 +137,24 @@ QUIZ = register(
             Question(
                 id="sum-with-adam",
                 ask=Choice(
-                    prompt="The same with Adam: sums in place of means. Why may the loss curve look as it should?",
+                    prompt="They use Adam, and still step with the sum. Why may the loss curve look right?",
                     options=(
                         Option(
                             text="Adam divides by the size of past gradients, so a constant factor nearly cancels",
                             right=True,
-                            feedback="Up to its epsilon. Clipping by a norm, though, sees gradients that are N times "
-                            "as long, and so does whatever you log.",
+                            feedback="But gradient clipping and your logs see gradients that are N times as long.",
                         ),
                         Option(
                             text="Adam averages over ranks by itself",
-                            feedback="An optimizer knows nothing of ranks. It sees `param.grad`.",
+                            feedback="An optimizer does not know about ranks. It reads `param.grad`.",
                         ),
                         Option(
                             text="Adam's momentum is an average, so sums become means",
-                            feedback="It is an average over steps. A factor that every step has stays in it.",
+                            feedback="It is an average over steps. A factor in every step stays in the average.",
                         ),
                         Option(
                             text="It cannot: the loss would explode as with SGD",
-                            feedback="The lesson measured it. The length of an Adam step hardly depends on the length "
-                            "of the gradient.",
+                            feedback="The length of an Adam step hardly depends on the length of the gradient.",
                         ),
                     ),
                 ),
@@ -176,19 +162,18 @@ QUIZ = register(
             Question(
                 id="what-is-broadcast",
                 ask=Choice(
-                    prompt="Which of these have to be made equal on all ranks at the start, if each rank set another "
-                    "seed?",
+                    prompt="Each rank set a different seed. Which of these have to be made equal at the start?",
                     several=True,
                     options=(
                         Option(
                             text="Trainable parameters",
                             right=True,
-                            feedback="Equal gradients keep a difference as it is; they never remove it.",
+                            feedback="Equal gradients keep a difference between ranks; they never remove it.",
                         ),
                         Option(
                             text="Frozen parameters",
                             right=True,
-                            feedback="They take part in forward, and nothing changes them later.",
+                            feedback="Forward uses them, and nothing changes them later.",
                         ),
                         Option(
                             text="Buffers, such as running statistics",
@@ -220,18 +205,16 @@ QUIZ = register(
                             feedback="Its part of the batch does not depend on the parameter: its gradient is 0.",
                         ),
                         Option(
-                            text="It skips the all-reduce, since it has nothing to bring",
-                            feedback="The others wait for it, or meet it in its next call: a hang, or wrong numbers.",
+                            text="It skips the all-reduce, because it has no gradient",
+                            feedback="The others wait, or are matched with its next call: a hang, or wrong numbers.",
                         ),
                         Option(
                             text="It takes part with zeros, and leaves its own parameter as it is",
-                            feedback="Then it is the only rank whose parameter does not move, and the ranks drift "
-                            "apart.",
+                            feedback="Then its parameter is the only one that does not change: the ranks drift apart.",
                         ),
                         Option(
                             text="The others divide by three",
-                            feedback="The loss is a mean over all four parts. That one of them has the gradient 0 does "
-                            "not change the divisor.",
+                            feedback="The loss is a mean over all four parts, also if one gradient is 0.",
                         ),
                     ),
                 ),
@@ -249,16 +232,15 @@ QUIZ = register(
                         ),
                         Option(
                             text="Raise the tolerance until the test passes",
-                            feedback="Then the test says whatever you want, and a mistake of that size passes as well.",
+                            feedback="Then the test passes with a mistake of that size, too.",
                         ),
                         Option(
                             text="It is a mistake: the same mathematics gives the same bits",
-                            feedback="Sums in another order are rounded in other places. In floating point that is "
-                            "other bits from the same mathematics.",
+                            feedback="A sum in a different order is rounded differently, so its bits can differ.",
                         ),
                         Option(
                             text="It is rounding: so small a difference cannot be a mistake",
-                            feedback="A mistake in a rare branch can be as small as you like at first. Measure it.",
+                            feedback="A mistake in a rare branch can be very small at first. Measure it.",
                         ),
                     ),
                 ),
