@@ -11,7 +11,7 @@ from torch import nn
 
 from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size, ranks
-from ..zero1.rules import sends_no_more
+from ..zero1.data import sends_no_more
 from .data import OPTIMIZERS, normal
 
 STEPS = 3
