@@ -131,12 +131,12 @@ def sharded_forward(unit: Unit, x: Tensor) -> Tensor:
     again, and stays gathered, because backward needs its parameters.
     """
 
-    def pack(tensor: Tensor) -> Any:
+    def pack(tensor: Tensor) -> Tensor | tuple[torch.Size, tuple[int, ...], int]:
         if tensor.untyped_storage().data_ptr() == unit.flat.untyped_storage().data_ptr():
-            return tensor.size(), tensor.stride(), tensor.storage_offset()
+            return tensor.size(), tensor.stride(), int(tensor.storage_offset())
         return tensor
 
-    def unpack(saved: Any) -> Any:
+    def unpack(saved: Tensor | tuple[torch.Size, tuple[int, ...], int]) -> Tensor:
         return unit.flat.as_strided(*saved) if isinstance(saved, tuple) else saved
 
     gather(unit)
@@ -147,7 +147,7 @@ def sharded_forward(unit: Unit, x: Tensor) -> Tensor:
     return output
 
 
-exercise.edit("autograd-keeps-views", {"return tensor.size(), tensor.stride(), tensor.storage_offset()":
+exercise.edit("autograd-keeps-views", {"return tensor.size(), tensor.stride(), int(tensor.storage_offset())":
     "return tensor"}, """
     You free the parameters, but autograd still keeps them: it saved a view of `unit.flat` for backward (such as
     `weight.t()`), and a view keeps the whole memory. Next: call the module inside `with saved_tensors_hooks(pack,
@@ -171,7 +171,7 @@ exercise.edit("gathered-at-once", {"output.register_hook(lambda grad: gather(uni
     whole on every rank. Next: pass `output.register_hook` a function for backward to call: `lambda grad: gather(unit)`.
     """)
 
-exercise.edit("saves-copies", {"return tensor.size(), tensor.stride(), tensor.storage_offset()":
+exercise.edit("saves-copies", {"return tensor.size(), tensor.stride(), int(tensor.storage_offset())":
     "return tensor.clone()"}, """
     `pack` gives autograd copies of the tensors. A copy does not keep `unit.flat`, but it takes as much memory itself.
     Next: for a view of `unit.flat`, return its size, its strides and its offset, and no tensor.
