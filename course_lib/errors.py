@@ -13,7 +13,7 @@ class CourseError(Exception):
     """
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows instead of the frames of this library: the text, and the learner's line."""
+        """Return the lines that IPython shows instead of this library's frames: the text, and the learner's line."""
         from IPython.core.getipython import get_ipython
 
         shell: Any = get_ipython()

@@ -50,7 +50,7 @@ class Graded:
 
     @property
     def passed(self) -> bool:
-        """Whether the notebook ran to its end, has exercises, and passed each."""
+        """Return whether the notebook ran to its end, has exercises, and passed each."""
         return not self.ended and bool(self.exercises) and all(grade.status == "passed" for grade in self.exercises)
 
     @property

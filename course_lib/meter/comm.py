@@ -111,7 +111,7 @@ class CommCall:
 
     @property
     def sent_padding(self) -> Fraction:
-        """How many of the sent bytes are padding. Padding is assumed to be spread evenly."""
+        """The sent bytes that are padding. Padding is assumed to be spread evenly."""
         return self.sent * Fraction(self.padding_bytes, self.total_bytes) if self.padding_bytes else Fraction()
 
     @property
@@ -141,7 +141,7 @@ class Communication:
 
     @property
     def sent_padding_bytes(self) -> int:
-        """How many of `sent_bytes` are known to be padding."""
+        """The part of `sent_bytes` that is known to be padding."""
         return floor(sum((call.sent_padding for call in self.calls), Fraction()))
 
     @property

@@ -113,7 +113,7 @@ def short_path(path: str) -> str:
 
 
 def _is_passed(start: str, middle: str, end: str) -> bool:
-    """Whether the line from `start` to `end`, such as `L 3 4`, is level or upright and passes `middle`."""
+    """Return whether the line from `start` to `end`, such as `L 3 4`, is level or upright and passes `middle`."""
     if (middle[:1], end[:1]) != ("L", "L"):
         return False
     xs, ys = zip(*(map(float, step.split()[-2:]) for step in (start, middle, end)), strict=True)

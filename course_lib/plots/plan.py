@@ -1,4 +1,4 @@
-"""What a plan holds, sends and takes: bytes at each moment of a step, each collective, and the step on its streams.
+"""Figures of a plan: bytes at each moment of a step, each collective, and the step on its streams.
 
 Drawn without matplotlib, in a few milliseconds, so that it can follow each change of a setting. Colours and hatches are
 those of memory.py and picture.py.
@@ -173,7 +173,7 @@ def _draw_step(drawing: Drawing, timeline: Timeline, machine: Hardware) -> None:
 
 
 def _kind(span: Span) -> tuple[str, str]:
-    """What the span is called in the legend, and whose look it has."""
+    """Return the span's name in the legend and the kind that sets its look."""
     first = span.name.partition(" ")[0]
     return WORK.get(first) or MOVED["gradients" if "gradients" in span.name else "parameters"]
 

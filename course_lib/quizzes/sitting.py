@@ -32,7 +32,7 @@ class Score:
 
     @property
     def done(self) -> bool:
-        """Whether every question was right at least once. A later wrong answer takes nothing away."""
+        """Return whether every question was right at least once. A later wrong answer takes nothing away."""
         return 0 < self.right == self.questions
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ class Sitting:
 
     @property
     def begun(self) -> bool:
-        """Whether a question has been answered."""
+        """Return whether a question has been answered."""
         return any(turn.answered for turn in self.turns)
 
     def text(self) -> str:

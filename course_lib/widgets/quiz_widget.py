@@ -72,7 +72,7 @@ class QuizWidget(VBox):
 
     @property
     def notice(self) -> str:
-        """What is wrong with the record of the learner's progress; empty while all is well."""
+        """The fault of the learner's progress record; empty while there is none."""
         return self._progress.notice or ""
 
     def text(self) -> str:
@@ -145,7 +145,7 @@ class Card(VBox):
 def entry_for(
     problem: Problem, given: str, *, changed: Callable[[], None], entered: Callable[[], None]
 ) -> OneOf | AnyOf | Number:
-    """What a learner answers `problem` with, which is `given` so far.
+    """Return the field in which a learner answers `problem`; it shows `given` at first.
 
     It calls `changed` at each change, `entered` at the Enter key.
     """

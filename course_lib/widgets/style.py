@@ -189,12 +189,12 @@ def note(headline: str, message: str = "", *, tone: str = "note") -> str:
 
 
 def display_with_text(widget: Widget, *, text: str, summary: str) -> None:
-    """Display a widget after its plain-text form, which the reader sees wherever the widget is not alive.
+    """Display a widget after its plain-text form, which the reader sees where the widget has no kernel.
 
     A notebook that is reopened without its kernel has lost its widgets, and JupyterLab would show an error in
     place of the other forms of the same output. So `text` is an output of its own, with `summary`, one line, that
     says how to bring the widget to life; a living widget hides both. In the widget's own output its text is empty:
-    where only text can be shown, the other output has told everything.
+    where only text can be shown, the other output has the text already.
     """
     display_text(f"{text}\n\n{summary}")
     display(widget._repr_mimebundle_() | {"text/plain": ""}, raw=True)

@@ -1,4 +1,4 @@
-"""What each rank sent, computed and held, for the meter."""
+"""The bridge to the meter: the calls, computing time and memory of each rank."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Run(Sequence[Any]):
 
     @property
     def memory(self) -> tuple[MemoryReport, ...]:
-        """What each rank held, by rank: when its function returned, at its marks, at the peak, and over time.
+        """Each rank's memory, by rank: when its function returned, at its marks, at the peak, and over time.
 
         Raises:
             CourseError: the world was made with measure=False.
@@ -64,7 +64,7 @@ class Run(Sequence[Any]):
 
     @cached_property
     def comm(self) -> tuple[Communication, ...]:
-        """What each rank sent, by rank: bytes by meaning, and every call."""
+        """The bytes that each rank sent, by rank and meaning, and every call."""
         return tuple(measured.communication(rank, calls, self._started) for rank, calls in enumerate(self.calls))
 
     @property
@@ -74,7 +74,7 @@ class Run(Sequence[Any]):
 
     @cached_property
     def timeline(self) -> tuple[Timeline, ...]:
-        """What each rank did and when, by rank: computed, waited, and what was in flight."""
+        """The activity of each rank over time: computing, waiting, and calls in flight."""
         return tuple(
             measured.timeline(comm, entered, left, self._started)
             for comm, (entered, left) in zip(self.comm, self._spans, strict=True)

@@ -37,7 +37,7 @@ class Aliases:
 
     @property
     def held(self) -> bool:
-        """Whether anything else references one of the aliases."""
+        """Return whether anything else references one of the aliases."""
         return any(count > _ALONE for count in _references(self._tensors))
 
 

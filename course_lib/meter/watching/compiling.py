@@ -14,8 +14,11 @@ _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._
 
 
 def tracing() -> bool:
-    """Whether the calling thread makes fake tensors, as torch.compile does. They have no memory, and their sizes may be
-    symbols. (A dry run has a mode of its own kind: its fake tensors are counted.)"""
+    """Return whether the calling thread makes fake tensors, as torch.compile does.
+
+    They have no memory, and their sizes may be symbols. (A dry run has a mode of its own kind: its fake tensors are
+    counted.)
+    """
     return TracingContext.try_get() is not None or type(torch._C._get_dispatch_mode(_FAKE)) is FakeTensorMode
 
 

@@ -1,1 +1,1 @@
-"""What is trained, and how: models, settings, and the checks of both."""
+"""Models, training settings, and the checks of both."""

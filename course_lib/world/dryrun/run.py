@@ -58,12 +58,12 @@ class DryRunResult(Run):
 
     @property
     def memory(self) -> OnlyRank[MemoryReport]:
-        """What the rank held: when its function returned, at its marks, at the peak, and over time."""
+        """The memory that the rank held: when its function returned, at its marks, at the peak, and over time."""
         return self._only("run.memory", super().memory)
 
     @cached_property
     def comm(self) -> OnlyRank[Communication]:
-        """What the rank sent: bytes by meaning, and every call."""
+        """The bytes that the rank sent, by meaning, and every call."""
         sent = measured.communication(self._rank, self.calls[self._rank], self._started)
         return self._only("run.comm", [sent])
 

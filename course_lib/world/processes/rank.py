@@ -49,7 +49,7 @@ STOP_EVERY = 0.02
 
 @dataclass(kw_only=True)
 class Ticket:
-    """What a rank keeps with a call that may not enter the backend yet.
+    """A rank's record of a call that may not enter the backend yet.
 
     Attributes:
         index: of the call, among the rank's.
