@@ -91,9 +91,10 @@ class ThreadCoordinator(Coordinator):
         started = self._waiting.pop(pending)
         errors = {local.rank: local.error for local in started if local.error is not None}
         first = next(iter(errors.values()), None)
-        for local in started:
-            local.deliver(first)
-        if first is not None and any(local.future for local in started):  # see InterposedRank._promised
+        promised = any(local.future for local in started)
+        while started:  # a call holds its result: this thread must not keep it longer than the rank does
+            started.pop().deliver(first)
+        if first is not None and promised:  # see InterposedRank._promised
             self.refused(pending, tuple(errors), str(first))
         if gate := self._gates.pop(pending, None):
             gate.notify_all()
