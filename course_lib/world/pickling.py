@@ -74,6 +74,17 @@ def largest(*call: Any) -> tuple[str, int]:
     return max(sizes.items(), key=lambda item: item[1], default=("the function itself", 0))
 
 
+class Unpickler(pickle.Unpickler):
+    """An unpickler of `Copies`, which finds shared objects by their positions."""
+
+    def __init__(self, packed: bytes, shared: Sequence[Any]) -> None:
+        super().__init__(io.BytesIO(packed))
+        self._shared = shared
+
+    def persistent_load(self, position: int) -> Any:
+        return self._shared[position]
+
+
 class Copies:
     """A function with its arguments, packed once and unpacked for each rank of this process. The ranks share locks.
 
@@ -85,11 +96,9 @@ class Copies:
         self._shared: list[Any] = []
         self._packed = _packed(call, self._share)
 
-    def unpack(self, unpickler: type[pickle.Unpickler] = pickle.Unpickler) -> FunctionCall:
+    def unpack(self, unpickler: type[Unpickler] = Unpickler) -> FunctionCall:
         """Return a new copy of the function, its arguments and its keyword arguments."""
-        reader = unpickler(io.BytesIO(self._packed))
-        reader.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
-        call: FunctionCall = reader.load()
+        call: FunctionCall = unpickler(self._packed, self._shared).load()
         return call
 
     def _share(self, value: Any) -> int | None:
@@ -102,6 +111,15 @@ class Copies:
 _Share = Callable[[Any], int | None]
 
 
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, buffer: io.BytesIO, share: _Share) -> None:
+        super().__init__(buffer)
+        self._share = share
+
+    def persistent_id(self, value: Any) -> int | None:
+        return self._share(value)
+
+
 def _packed(call: Any, share: _Share) -> bytes:
     try:
         return _dump(call, share)
@@ -111,10 +129,8 @@ def _packed(call: Any, share: _Share) -> bytes:
 
 def _dump(value: Any, share: _Share) -> bytes:
     buffer = io.BytesIO()
-    pickler = cloudpickle.Pickler(buffer)
-    pickler.persistent_id = share
     with _quick_submodules.in_use():
-        pickler.dump(value)
+        _Pickler(buffer, share).dump(value)
     return buffer.getvalue()
 
 

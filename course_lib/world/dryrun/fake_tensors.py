@@ -7,7 +7,6 @@ stay known: `torch.tensor(3.0).item()` is 3.0. Code that needs an unknown value,
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
 from ...meter import current, tensors_in, watched_again
-from ..pickling import Copies, FunctionCall
+from ..pickling import Copies, FunctionCall, Unpickler
 from ..torch_hooks import interposer
 from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
 
@@ -137,8 +136,8 @@ def fake_copy(copies: Copies, mode: WithoutNumbers, made: Callable[[Tensor], Non
         made(fake)
         return fake
 
-    class Unpickler(pickle.Unpickler):
+    class FakeUnpickler(Unpickler):
         def find_class(self, module: str, name: str) -> Any:
             return rebuild if name == "_rebuild_tensor_v2" else super().find_class(module, name)
 
-    return copies.unpack(Unpickler)
+    return copies.unpack(FakeUnpickler)
