@@ -132,7 +132,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=0, args=lambda rank: (list(sizes), list(seconds), ranks), about=about)
 
 
-FIT = Exercise(
+exercise = Exercise(
     name="costs.fit",
     title="Measure your own world",
     task="Return alpha and bandwidth, two numbers, so that `ring_seconds` fits what was measured: the sum of the "

@@ -181,7 +181,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=0, args=lambda rank: (log,), about=about)
 
 
-LOG = Exercise(
+exercise = Exercise(
     name="costs.nccl_log",
     title="Read NCCL's log",
     task='Return a dict: how many connections take each path. A connection is told in a line with "NCCL INFO Channel", '

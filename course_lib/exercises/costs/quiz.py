@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
-from .hybrid import WIDTH, leaving_bytes
+from .hybrid import leaving_bytes
 from .ring import ring_seconds
 
 
@@ -70,7 +70,7 @@ def measured_bus(rng: random.Random) -> Numeric:
 def stage_3_seconds(rng: random.Random) -> Numeric:
     billions, gigabytes = rng.choice([7, 13, 30]), rng.choice([12, 50, 370])
     ranks = 8
-    a_round = ring_seconds("all_gather", WIDTH * billions * 10**9, ranks, 0.0, gigabytes * 1e9)
+    a_round = ring_seconds("all_gather", 2 * billions * 10**9, ranks, 0.0, gigabytes * 1e9)
     return Numeric(
         prompt=f"{ranks} ranks train {billions} billion parameters by stage 3, parameters and gradients in 16 bits. "
         f"Links carry {gigabytes} GB a second, and alpha does not count. How many seconds of communication has a step?",
