@@ -1,255 +1,109 @@
-"""alpha and bandwidth from measurements."""
+"""Read a fitted alpha and bandwidth."""
 
 from __future__ import annotations
 
 import random
 
-import numpy
-import torch
-
-from ..form.declare import Case, Exercise, Mistake
-from . import stubs
+from ..form.exercise import Case, Exercise
 from .ring import ring_seconds
-
-SIZES = [4**power for power in range(5, 13)]  # 1 KiB to 16 MiB
-
-
-def fit_link(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    """Return alpha and bandwidth, from the seconds that all-reduces of these sizes took along a ring."""
-    measured = torch.tensor(seconds, dtype=torch.float64)
-    messages = torch.full_like(measured, 2 * (ranks - 1))
-    sent = messages / ranks * torch.tensor(sizes)
-    # messages * alpha + sent / bandwidth = measured; each equation divided by what was measured
-    equations = torch.stack([messages / measured, sent / measured], dim=1)
-    alpha, inverse_bandwidth = torch.linalg.lstsq(equations, torch.ones(len(sizes), 1, dtype=torch.float64)).solution
-    return alpha.item(), 1 / inverse_bandwidth.item()
-
-
-def line(sizes: list[int], seconds: list[float], power: float = 1) -> tuple[float, float]:
-    """Seconds without any bytes, and seconds a byte: errors count by the measured time to minus `power`."""
-    n, t = numpy.array(sizes, dtype=float), numpy.array(seconds)
-    slope, constant = numpy.polyfit(n, t, 1, w=t**-power)
-    return float(constant), float(slope)
-
-
-def of_line(constant: float, slope: float, ranks: int) -> tuple[float, float]:
-    """alpha and bandwidth of a ring all-reduce whose times are on this line."""
-    return constant / (2 * (ranks - 1)), 2 * (ranks - 1) / ranks / slope
-
-
-def absolute_errors(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    return of_line(*line(sizes, seconds, power=0), ranks)
-
-
-def divided_after_squaring(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    return of_line(*line(sizes, seconds, power=0.5), ranks)
-
-
-def divided_twice(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    return of_line(*line(sizes, seconds, power=2), ranks)
-
-
-def divided_by_size(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    n, t = numpy.array(sizes, dtype=float), numpy.array(seconds)
-    slope, constant = numpy.polyfit(n, t, 1, w=1 / n)
-    return of_line(float(constant), float(slope), ranks)
-
-
-def alpha_of_all_messages(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    constant, slope = line(sizes, seconds)
-    return constant, of_line(constant, slope, ranks)[1]
-
-
-def algorithm_bandwidth(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    constant, slope = line(sizes, seconds)
-    return of_line(constant, slope, ranks)[0], 1 / slope
-
-
-def only_a_line(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    constant, slope = line(sizes, seconds)
-    return constant, 1 / slope
-
-
-def plain_line(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    constant, slope = line(sizes, seconds, power=0)
-    return constant, 1 / slope
-
-
-def one_round(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    alpha, bandwidth = fit_link(sizes, seconds, ranks)
-    return 2 * alpha, bandwidth / 2
-
-
-def seconds_a_byte(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    alpha, bandwidth = fit_link(sizes, seconds, ranks)
-    return alpha, 1 / bandwidth
-
-
-def swapped(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    alpha, bandwidth = fit_link(sizes, seconds, ranks)
-    return bandwidth, alpha
-
-
-def ends_only(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    slope = (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0])
-    return of_line(seconds[0] - slope * sizes[0], slope, ranks)
-
-
-def smallest_and_largest(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    return of_line(seconds[0], seconds[-1] / sizes[-1], ranks)
-
-
-def as_many_messages_as_ranks(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    constant, slope = line(sizes, seconds)
-    return constant / (2 * ranks), 2 / slope
-
-
-def whole_tensors(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    constant, slope = line(sizes, seconds)
-    return of_line(constant, slope, ranks)[0], 2 * (ranks - 1) / slope
-
-
-def by_sums(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    pairs = list(zip(sizes, seconds, strict=True))
-    aa, ab, bb = sum(1 / t**2 for _, t in pairs), sum(n / t**2 for n, t in pairs), sum((n / t) ** 2 for n, t in pairs)
-    ones, scaled = sum(1 / t for _, t in pairs), sum(n / t for n, t in pairs)
-    determinant = aa * bb - ab * ab
-    return of_line((ones * bb - scaled * ab) / determinant, (aa * scaled - ab * ones) / determinant, ranks)
-
-
-def by_polyfit(sizes: list[int], seconds: list[float], ranks: int) -> tuple[float, float]:
-    return of_line(*line(sizes, seconds), ranks)
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    ranks, alpha = (4, 2, 3)[number % 3] if number < 3 else rng.randint(3, 16), rng.uniform(0.5e-3, 2e-3)
-    bandwidth = rng.uniform(0.5e9, 2e9)
-    sizes = SIZES[: 8 - number % 3]
-    noise = [rng.uniform(-0.15, 0.15) for _ in sizes]
-    true = [ring_seconds("all_reduce", size, ranks, alpha, bandwidth) for size in sizes]
-    seconds = [t * (1 + error) for t, error in zip(true, noise, strict=True)]
-    about = f"{ranks} ranks, {len(sizes)} sizes"
-    return Case(world_size=0, args=lambda rank: (list(sizes), list(seconds), ranks), about=about)
+    ranks, alpha, bandwidth = 4, 0.0004, 0.7e9  # about what the lesson measures
+    if number:
+        ranks, alpha, bandwidth = rng.randint(3, 64), rng.uniform(1e-5, 2e-3), rng.uniform(0.5e9, 50e9)
+    about = f"alpha {alpha * 1e3:.3g} ms, {bandwidth / 1e9:.3g} GB a second, {ranks} ranks"
+    return Case(world_size=0, args=lambda rank: (alpha, bandwidth, ranks), about=about)
 
 
-exercise = Exercise(
-    name="costs.fit",
-    title="Measure your own world",
-    task="Return alpha and bandwidth, two numbers, so that `ring_seconds` fits what was measured: the sum of the "
-    "squares of the *relative* errors is as small as it can be. Of at least two different sizes of all-reduces there "
-    "is one time each. Compute in float64: bytes are large and seconds small.",
-    stub=stubs.fit_link,
-    reference=fit_link,
-    draw=draw,
-    tolerance=1e-5,
-    variants={"sums": by_sums, "polyfit": by_polyfit},
-    mistakes=[
-        Mistake(
-            id="absolute-errors",
-            solution=absolute_errors,
-            told="Errors count in seconds, so the largest sizes decide alone: a thousandth of their time is more than "
-            "all that a small message takes, and alpha is lost in it.",
-            action="Divide both sides of each equation by its measured time, then solve.",
-        ),
-        Mistake(
-            id="divided-after-squaring",
-            solution=divided_after_squaring,
-            told="Each squared error is divided by the time, and not by the time squared: your weights are square "
-            "roots of those that were asked for.",
-            action="Divide the error by the time first, then square.",
-        ),
-        Mistake(
-            id="divided-twice",
-            solution=divided_twice,
-            told="Each error is divided by its time twice. (`polyfit` multiplies errors by `w` before it squares.)",
-            action="Divide by the time once.",
-        ),
-        Mistake(
-            id="divided-by-size",
-            solution=divided_by_size,
-            told="Errors are divided by the size, and not by the time: now the smallest messages decide alone.",
-            action="Divide by what was measured.",
-        ),
-        Mistake(
-            id="only-a-line",
-            solution=only_a_line,
-            told="You found a line: seconds without bytes, and bytes a second of the whole all-reduce. But an "
-            "all-reduce is 2(N−1) messages, and sends 2(N−1)/N of its bytes.",
-            action="Divide the constant by 2(N−1); multiply the bytes a second by 2(N−1)/N.",
-        ),
-        Mistake(
-            id="plain-line",
-            solution=plain_line,
-            told="You fitted a line, with errors in seconds, and called its constant alpha. Errors should be relative; "
-            "and an all-reduce is 2(N−1) messages, and sends 2(N−1)/N of its bytes.",
-            action="Divide each equation by its measured time first. Then turn the line into alpha and bandwidth.",
-        ),
-        Mistake(
-            id="alpha-of-all-messages",
-            solution=alpha_of_all_messages,
-            told="Your alpha is that of all messages together. An all-reduce makes 2(N−1) of them.",
-            action="Divide the constant by 2(N−1).",
-        ),
-        Mistake(
-            id="algorithm-bandwidth",
-            solution=algorithm_bandwidth,
-            told="Your bandwidth is bytes of the tensor a second. What goes over the link is 2(N−1)/N as much.",
-            action="Multiply by 2(N−1)/N.",
-        ),
-        Mistake(
-            id="one-round",
-            solution=one_round,
-            told="You count one round of messages. These were all-reduces: two rounds.",
-            action="Count 2(N−1) messages.",
-        ),
-        Mistake(
-            id="seconds-a-byte",
-            solution=seconds_a_byte,
-            told="What you return second are seconds a byte, and bandwidth is bytes a second.",
-            action="Return its inverse.",
-        ),
-        Mistake(
-            id="swapped",
-            solution=swapped,
-            told="Bandwidth comes first and alpha second.",
-            action="Swap them. `polyfit` gives the highest power first.",
-        ),
-        Mistake(
-            id="ends-only",
-            solution=ends_only,
-            told="You draw the line through the first and the last measurement, and the noise of these two decides.",
-            action="Let all sizes count: least squares.",
-        ),
-        Mistake(
-            id="smallest-and-largest",
-            solution=smallest_and_largest,
-            told="You take the smallest all-reduce to be alpha alone, and the largest to be bytes alone. Each is both.",
-            action="Solve for both unknowns at once: least squares.",
-        ),
-        Mistake(
-            id="as-many-messages-as-ranks",
-            solution=as_many_messages_as_ranks,
-            told="You count N messages a round. There are N−1.",
-            action="Replace N by N−1 where you count messages.",
-        ),
-        Mistake(
-            id="whole-tensors",
-            solution=whole_tensors,
-            told="In your bandwidth each message carries the whole tensor. It carries 1/N.",
-            action="Divide by N: 2(N−1)/N of the bytes are sent.",
-        ),
-    ],
-    hints=[
-        "`ring_seconds` is a line over the size: a constant, and a slope. What are the two, in alpha and bandwidth?",
-        "The constant is 2(N−1) alpha, the slope 2(N−1)/N / bandwidth. A line is fitted by least squares; so that "
-        "errors are relative, divide each equation by its measured time.",
-        "`torch.linalg.lstsq(A, b).solution` with rows of A like (messages / t, sent / t), and b of ones; or "
-        "`numpy.polyfit(n, t, 1, w=1 / t)`.",
-        "```python\nt = torch.tensor(seconds, dtype=torch.float64)\nmessages = torch.full_like(t, ...)\n"
-        "sent = messages / ranks * torch.tensor(sizes)\nA = torch.stack([messages / t, ...], dim=1)\n"
-        "alpha, inverse = torch.linalg.lstsq(A, torch.ones(len(t), 1, dtype=t.dtype)).solution\n```",
-    ],
-    explanation="Two unknowns, and an equation for each size. Sizes span four powers of ten, and times as well, so "
-    "seconds as errors would let the largest size decide about everything. Relative errors let each size count alike: "
-    "the small ones tell alpha, the large ones the bandwidth.",
-)
+exercise = Exercise("costs.fit", title="Read your fit", draw=draw, task="""
+    Return two numbers: a size in bytes, and a time in seconds. Both are about all-reduces along a ring. At the first
+    number, the alphas of all messages take as long as the bytes of all messages: an all-reduce of a smaller tensor is
+    latency-bound. The second number is the time of an all-reduce of 1 GB, which is 10⁹ bytes. There are at least two
+    ranks.
+    """, hints="""
+    All messages of an all-reduce are alike. When do alpha and the bytes take equally long in *one* of them?
+
+    A message carries 1/ranks of the tensor. Its bytes take size / ranks / bandwidth seconds.
+
+    For the time, call your `ring_seconds`. For the size, solve alpha = size / ranks / bandwidth.
+
+    ```python
+    size = alpha * ...
+    return size, ring_seconds("all_reduce", ...)
+    ```
+    """, explanation="""
+    Each message takes alpha + size / ranks / bandwidth seconds. The two parts are equal at size = alpha · bandwidth ·
+    ranks, for any number of messages. Below this size, an all-reduce hardly gets faster when it sends less: put several
+    small tensors into one bucket. Far above it, only the bytes count. The limit grows with the number of ranks, so a
+    bucket that is large enough on 8 ranks can be too small on 1,024.
+    """)
+
+
+@exercise
+def read_fit(alpha: float, bandwidth: float, ranks: int) -> tuple[float, float]:
+    """Return the bytes below which an all-reduce is latency-bound, and the seconds of an all-reduce of 1 GB.
+
+    An all-reduce is latency-bound if the alphas of its messages take longer than their bytes. It goes along
+    a ring of links with this alpha, in seconds, and this bandwidth, in bytes a second.
+    """
+    size = alpha * bandwidth * ranks  # in each message, alpha = size / ranks / bandwidth
+    return size, ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth)
+
+
+exercise.edit("one-message", {"bandwidth * ranks": "bandwidth"}, """
+    Your size is the size of one message. A message carries 1/ranks of the tensor, so the tensor is larger.
+    Next: multiply by `ranks`.
+    """)
+
+exercise.edit("one-alpha", {"bandwidth * ranks": "bandwidth * ranks / (2 * (ranks - 1))"}, """
+    You compare one alpha with the bytes of all messages. An all-reduce is 2(N−1) messages, and each of them costs an
+    alpha. Next: compare alpha with the bytes of one message.
+    """)
+
+exercise.edit("whole-tensor", {"bandwidth * ranks": "bandwidth * 2 * (ranks - 1)"}, """
+    You compare the alphas of all messages with the time in which the tensor crosses one link once. All messages
+    together carry 2(N−1)/N of the tensor. Next: compare alpha with the bytes of one message, size / ranks.
+    """)
+
+exercise.edit("alpha-by-bandwidth", {"alpha * bandwidth": "alpha / bandwidth"}, """
+    You divide alpha by the bandwidth. Seconds times bytes a second are bytes: as many as a link carries during alpha.
+    Next: multiply alpha by the bandwidth.
+    """)
+
+exercise.edit("gibibyte", {"10**9": "2**30"}, """
+    Your second number is the time of 2³⁰ bytes, which is 1 GiB. 1 GB is 10⁹ bytes. Next: use `10**9`.
+    """)
+
+exercise.edit("over-one-link", {'ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth)': "10**9 / bandwidth"}, """
+    Your second number is the time in which 1 GB crosses one link once. An all-reduce along a ring sends 2(N−1)/N of the
+    tensor over each link, in 2(N−1) messages. Next: call `ring_seconds`.
+    """)
+
+exercise.edit("one-round", {'"all_reduce"': '"all_gather"'}, """
+    Your second number is the time of one round, such as an all-gather. An all-reduce is two rounds.
+    Next: call `ring_seconds` with `"all_reduce"`.
+    """)
+
+exercise.edit("swapped", {'return size, ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth)':
+    'return ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth), size'}, """
+    You return the time first and the size second. The task asks for the size first. Next: swap the two numbers.
+    """)
+
+exercise.edit("four-ranks", {"bandwidth * ranks": "bandwidth * 4", "10**9, ranks": "10**9, 4"}, """
+    Your numbers are right for 4 ranks, and this case has a different number of ranks.
+    Next: use `ranks` instead of 4.
+    """)
+
+
+@exercise.variant
+def from_two_times(alpha: float, bandwidth: float, ranks: int) -> tuple[float, float]:
+    latency = ring_seconds("all_reduce", 0, ranks, alpha, bandwidth)
+    total = ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth)
+    return latency / (total - latency) * 10**9, total
+
+
+@exercise.variant
+def by_formula(alpha: float, bandwidth: float, ranks: int) -> tuple[float, float]:
+    messages = 2 * (ranks - 1)
+    return ranks * alpha * bandwidth, messages * alpha + messages / ranks * 1e9 / bandwidth

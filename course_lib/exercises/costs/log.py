@@ -1,303 +1,161 @@
-"""What NCCL's log says about the paths that it has found.
+"""Five faults in NCCL's logs, which the lesson's notebook shows.
 
-The log lines are in the form in which NCCL 2.19 and later write them (src/transport: net.cc, p2p.cc, shm.cc).
+The lines are written for the lesson, in the form of NCCL 2.27 (src/graph/paths.cc, src/misc/socket.cc, src/transport)
+and of torch's ProcessGroupNCCL.
 """
 
 from __future__ import annotations
 
 import random
-import re
-from collections import Counter
-from itertools import product
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from ..form.declare import Case, Exercise, Mistake
-from . import stubs
+from ..checking.findings import Finding
+from ..checking.observe import Trial
+from ..form.exercise import Case, Exercise
 
-PATHS = {
-    "P2P": ("P2P/CUMEM/read", "P2P/IPC", "P2P/direct pointer"),
-    "SHM": ("SHM/direct/direct", "SHM/CE/direct"),
-    "NET/Socket": ("NET/Socket/0", "NET/Socket/1"),
-    "NET/IB": ("NET/IB/0", "NET/IB/3", "NET/IB/1(5)"),
-    "NET/IB/GDRDMA": ("NET/IB/0/GDRDMA", "NET/IB/5/GDRDMA", "NET/IB/2/GDRDMA(PCI)", "NET/IB/1(5)/GDRDMA"),
+LOGS = {
+    "A": "Between the nodes, the bytes go over TCP. A line above says why NCCL does not use the InfiniBand card.",
+    "B": "Node 1 cannot reach an address of node 0. Compare the networks on which the two nodes wait for each other.",
+    "C": "Inside a node, the bytes take a detour through the host's memory. A line above says why.",
+    "D": "NCCL failed, and no line of NCCL says why. One line says what to set, so that the next run does.",
+    "E": "The bytes take two different cards. One line names both, and their kinds.",
 }
-"""How NCCL writes each path. Behind NET/IB stands a number, and in brackets the rank that lends its port."""
+"""What a learner can see in each log, without the answer."""
 
 
-def count_paths(log: str) -> dict[str, int]:
-    """Return how many connections NCCL's log tells of, by their path."""
-    counts: dict[str, int] = {}
-    for line in log.splitlines():
-        told, connects, path = line.partition(" via ")
-        if not connects or "NCCL INFO Channel" not in told or "[receive]" in told:
-            continue
-        parts = path.split("/")
-        kind = "/".join(parts[:2]) if parts[0] == "NET" else parts[0]
-        kind = f"{kind}/GDRDMA" if "GDRDMA" in path else kind
-        counts[kind] = counts.get(kind, 0) + 1
-    return counts
+def answer_if_wrong(solution: Callable[[str], Any], log: str) -> Any:
+    """Return None for a right answer, so that a finding never shows the right one."""
+    answer = solution(log)
+    if not isinstance(answer, (tuple, list)) or len(answer) != 3:
+        return repr(answer)
+    fault, line, variable = answer
+    line = "a string" if isinstance(line, str) else line
+    if isinstance(variable, str) and "=" in variable:
+        variable = variable.partition("=")[0] + "=..."
+    return None if (fault, line, variable) == name_fault(log) else [fault, line, variable]
 
 
-def connections(log: str) -> list[tuple[str, str, str]]:
-    """What stands before " via ", the kind of path, and the whole path, of each connection's every line."""
-    lines = [line.partition(" via ") for line in log.splitlines() if "NCCL INFO Channel" in line and " via " in line]
-    return [(told, right(path), path) for told, _, path in lines]
-
-
-def right(path: str) -> str:
-    return next(iter(count_paths(f"NCCL INFO Channel via {path}")))
-
-
-def tally(kinds: list[str]) -> dict[str, int]:
-    return dict(Counter(kinds))
-
-
-def both_ends(log: str) -> dict[str, int]:
-    return tally([kind for _, kind, _ in connections(log)])
-
-
-def rdma_not_told_apart(log: str) -> dict[str, int]:
-    return tally([kind.removesuffix("/GDRDMA") for told, kind, _ in connections(log) if "[receive]" not in told])
-
-
-def networks_not_told_apart(log: str) -> dict[str, int]:
-    return tally([kind.split("/")[0] for told, kind, _ in connections(log) if "[receive]" not in told])
-
-
-def whole_paths(log: str) -> dict[str, int]:
-    return tally([path for told, _, path in connections(log) if "[receive]" not in told])
-
-
-def two_words(log: str) -> dict[str, int]:
-    return tally(["/".join(path.split("/")[:2]) for told, _, path in connections(log) if "[receive]" not in told])
-
-
-def anything_with_via(log: str) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for line in log.splitlines():
-        if " via " in line and "[receive]" not in line:
-            counts[right(line.partition(" via ")[2])] += 1
-    return dict(counts)
-
-
-def any_channel(log: str) -> dict[str, int]:
-    lines = [line.partition(" via ") for line in log.splitlines() if "Channel" in line and " via " in line]
-    return tally([right(path) for told, _, path in lines if "[receive]" not in told])
-
-
-def only_sent(log: str) -> dict[str, int]:
-    return tally([kind for told, kind, _ in connections(log) if "[send]" in told])
-
-
-def with_zeros(log: str) -> dict[str, int]:
-    return dict.fromkeys(PATHS, 0) | count_paths(log)
-
-
-def each_once(log: str) -> dict[str, int]:
-    return dict.fromkeys(count_paths(log), 1)
-
-
-def every_pair_once(log: str) -> dict[str, int]:
-    pairs = {(told.partition(" : ")[2].split(" [")[0], kind) for told, kind, _ in connections(log)}
-    return tally([kind for _, kind in pairs])
-
-
-def ends_with_rdma(log: str) -> dict[str, int]:
-    kinds = []
-    for told, kind, path in connections(log):
-        if "[receive]" not in told:
-            kinds.append(kind if path.endswith("/GDRDMA") else kind.removesuffix("/GDRDMA"))
-    return tally(kinds)
-
-
-def every_word(log: str) -> dict[str, int]:
-    return {kind: log.count(f"via {kind}") for kind in PATHS if f"via {kind}" in log}
-
-
-def halved(log: str) -> dict[str, int]:
-    return {kind: count // 2 for kind, count in both_ends(log).items()}
-
-
-def first_channel_only(log: str) -> dict[str, int]:
-    kept = [kind for told, kind, _ in connections(log) if "[receive]" not in told and "Channel 00" in told]
-    return tally(kept)
-
-
-def by_pattern(log: str) -> dict[str, int]:
-    pattern = re.compile(r"NCCL INFO Channel \d+[^:]*: \S+ -> \S+( \[send\])? via (P2P|SHM|NET/\w+).*?(/GDRDMA)?(\(|$)")
-    found: dict[str, int] = {}
-    for line in log.split("\n"):
-        match = pattern.search(line.replace("(5)", ""))
-        if match:
-            path = match[2] + (match[3] or "")
-            found[path] = found.get(path, 0) + 1
-    return found
-
-
-def word_by_word(log: str) -> dict[str, int]:
-    found = dict.fromkeys(PATHS, 0)
-    for line in log.splitlines():
-        words = line.split()
-        if "NCCL" not in words or "Channel" not in words or "via" not in words or "[receive]" in words:
-            continue
-        path = words[words.index("via") + 1]
-        if path.startswith(("P2P", "SHM")):
-            found[path[:3]] += 1
-        elif path.startswith("NET/Socket"):
-            found["NET/Socket"] += 1
-        else:
-            found["NET/IB/GDRDMA" if "GDRDMA" in path else "NET/IB"] += 1
-    return {path: count for path, count in found.items() if count}
-
-
-def make_log(rng: random.Random, nodes: int, devices: int, channels: int, inside: list[str], across: list[str]) -> str:
-    """NCCL's log of ranks on a ring; hops inside a node, and between nodes, take one of these paths in each channel."""
-    ranks = nodes * devices
-    starts = [f"node{r // devices}:{4000 + r}:{4100 + r} [{r % devices}] NCCL INFO" for r in range(ranks)]
-    lines = ["rank 0: starting, data via NET/nfs/4", "rank 0: Channel of data via NET/nfs/5", "rank 0: data via P2P/x"]
-    lines += [f"{starts[0]} NET/Socket : Using [0]eth0:10.0.0.1<0>", f"{starts[0]} P2P Chunksize set to 131072"]
-    lines += ["NCCL version 2.27.5+cuda12.9"]
-    lines += [f"{start} Bootstrap: Using eth0:10.0.0.{r // devices + 1}<0>" for r, start in enumerate(starts)]
-    for rank, channel in product(range(ranks), range(channels)):
-        following = (rank + 1) % ranks
-        hop = f"{rank}[{rank % devices}] -> {following}[{following % devices}]"
-        if following // devices == rank // devices:
-            path = rng.choice(PATHS[rng.choice(inside)])
-            number = f"{channel:02}" if path.startswith("SHM") else f"{channel:02}/0"
-            lines.append(f"{starts[rank]} Channel {number} : {hop} via {path}")
-        else:
-            path = rng.choice(PATHS[rng.choice(across)])
-            lines.append(f"{starts[following]} Channel {channel:02}/0 : {hop} [receive] via {path}")
-            lines.append(f"{starts[rank]} Channel {channel:02}/0 : {hop} [send] via {path}")
-    return "\n".join([*lines, *(f"{start} Connected all rings" for start in starts)])
+def judged(trial: Trial) -> Iterator[Finding]:
+    """Name the parts of a wrong answer that are wrong."""
+    answer, log = trial.yours.values[0], trial.case.args(0)[0]
+    if isinstance(answer, str):
+        likely = "The answer is a tuple of three: the fault's name, the number of a line, the name of a variable."
+        yield Finding(observed=f"log {log}: you returned {answer}.", likely=likely, action="Return all three.")
+    elif isinstance(answer, (tuple, list)):
+        words = 'the fault is not "{}"', "the line is not {}", 'the name of the variable is not "{}"'
+        parts = zip(words, answer, name_fault(log), strict=True)
+        wrong = [word.format(yours) for word, yours, right in parts if yours != right]
+        action = "Read this log again, then change only what is named here."
+        yield Finding(observed=f"log {log}: {'; '.join(wrong)}.", likely=LOGS[log], action=action)
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    inside = (["P2P"], ["SHM"], ["P2P", "SHM"], ["P2P"], ["P2P", "SHM"], ["P2P"])[number % 6]
-    fast, slow = ["NET/IB/GDRDMA"], ["NET/Socket"]
-    across = (fast, slow, ["NET/IB"], ["NET/IB", *fast], [*slow, "NET/IB"], fast)[number % 6]
-    nodes, devices, channels = (2, 2, 1) if number == 0 else (rng.randint(2, 3), rng.randint(2, 4), rng.randint(2, 4))
-    log = make_log(rng, nodes, devices, channels, inside, across)
-    about = f"{nodes} nodes of {devices} devices, {channels} channel{'s' * (channels > 1)}"
-    return Case(world_size=0, args=lambda rank: (log,), about=about)
+    log = "ABCDE"[number]
+    return Case(world_size=0, args=lambda rank: (log,), about=f"log {log}")
 
 
-exercise = Exercise(
-    name="costs.nccl_log",
-    title="Read NCCL's log",
-    task='Return a dict: how many connections take each path. A connection is told in a line with "NCCL INFO Channel", '
-    'and its path stands behind " via ". What begins with P2P or SHM is that. What begins with NET/Socket is '
-    '"NET/Socket". What begins with NET/IB is "NET/IB/GDRDMA" if GDRDMA stands anywhere in the path, else "NET/IB". '
-    "Lines marked [receive] tell of the same connection as those marked [send]. Other lines count for nothing.",
-    stub=stubs.count_paths,
-    reference=count_paths,
-    draw=draw,
-    variants={"pattern": by_pattern, "word-by-word": word_by_word},
-    mistakes=[
-        Mistake(
-            id="both-ends",
-            solution=both_ends,
-            told="Connections over the network count twice: their sender and their receiver both write a line.",
-            action='Leave out the lines with "[receive]".',
-        ),
-        Mistake(
-            id="any-channel",
-            solution=any_channel,
-            told="You count every line with the word Channel, also one that the program itself printed.",
-            action='Ask for "NCCL INFO Channel".',
-        ),
-        Mistake(
-            id="halved",
-            solution=halved,
-            told="You halve every count. Only connections over the network are told twice; P2P and SHM once.",
-            action='Leave out the lines with "[receive]", and halve nothing.',
-        ),
-        Mistake(
-            id="rdma-not-told-apart",
-            solution=rdma_not_told_apart,
-            told="All of InfiniBand is one path in your count. With GDRDMA the network card reads the GPU's memory; "
-            "without it, everything is copied through the host's.",
-            action='Look for "GDRDMA" in the path.',
-        ),
-        Mistake(
-            id="networks-not-told-apart",
-            solution=networks_not_told_apart,
-            told="All networks are one path in your count. Which of them it is makes the difference of this log.",
-            action="Keep the word behind NET/.",
-        ),
-        Mistake(
-            id="whole-paths",
-            solution=whole_paths,
-            told="You count the paths as NCCL writes them, with the numbers of ports and the manner of copying.",
-            action="Cut off what is not in the names that the task gives.",
-        ),
-        Mistake(
-            id="two-words",
-            solution=two_words,
-            told="You keep the first two words of each path. For P2P and SHM one is enough, and GDRDMA is the fourth.",
-            action="Tell apart paths that begin with NET, and look for GDRDMA in the whole of them.",
-        ),
-        Mistake(
-            id="anything-with-via",
-            solution=anything_with_via,
-            told='You count a line that is not NCCL\'s: the program itself has written " via ", too.',
-            action='Ask for "NCCL INFO Channel" in the line.',
-        ),
-        Mistake(
-            id="only-sent",
-            solution=only_sent,
-            told='Only lines with "[send]" count. Paths inside a node have no such mark, and are missing.',
-            action='Leave out the lines with "[receive]", and keep all others.',
-        ),
-        Mistake(
-            id="with-zeros",
-            solution=with_zeros,
-            told="Paths that do not occur are there with 0.",
-            action="Return those that occur, and no others.",
-        ),
-        Mistake(
-            id="each-once",
-            solution=each_once,
-            told="Each path counts once. Asked is how many connections take it.",
-            action="Add 1 for each line.",
-        ),
-        Mistake(
-            id="every-pair-once",
-            solution=every_pair_once,
-            told="Each pair of ranks counts once. It is connected once for each channel.",
-            action="Count lines, and not pairs.",
-        ),
-        Mistake(
-            id="ends-with-rdma",
-            solution=ends_with_rdma,
-            told="You look for GDRDMA at the end of the path. Something may follow, such as (PCI).",
-            action='Ask whether "GDRDMA" is anywhere in the path.',
-        ),
-        Mistake(
-            id="every-word",
-            solution=every_word,
-            told="You count how often each name stands in the log. NET/IB stands in the lines with GDRDMA as well, and "
-            "each connection over the network is told twice.",
-            action="Go through the log line by line, and let each line count once.",
-        ),
-        Mistake(
-            id="first-channel-only",
-            solution=first_channel_only,
-            told="Only channel 00 counts. Every channel is a connection of its own.",
-            action='Ask for "Channel", without a number.',
-        ),
-    ],
-    hints=[
-        "Which lines tell of a connection, and which of them tell of it for the second time?",
-        'Go through the log line by line: leave out what is no connection, then find the path behind " via ", then '
-        "shorten it to one of the five names.",
-        '`log.splitlines()`, `line.partition(" via ")`, `path.split("/")`, and `collections.Counter` or '
-        "`dict.get(path, 0) + 1`.",
-        '```python\nfor line in log.splitlines():\n    told, connects, path = line.partition(" via ")\n'
-        '    if not connects or ... not in told or "[receive]" in told:\n        continue\n'
-        '    parts = path.split("/")\n    ...\n```',
-    ],
-    explanation="NCCL says in its log which way each connection goes, before the first byte moves. P2P is the direct "
-    "way between GPUs (over NVLink or PCI Express), SHM the detour through the host's memory. Between nodes, GDRDMA is "
-    "the fast way; NET/IB without it goes through the host's memory, and NET/Socket through the kernel's TCP. Five "
-    "numbers are often enough to see why a cluster is slow.",
-)
+exercise = Exercise("costs.nccl_log", title="Five logs, five faults", draw=draw, case_count=len(LOGS),
+    trial=answer_if_wrong, rules=(judged,), task="""
+    For each of the five logs above, return three things: the fault, the number of the line that shows it, and the name
+    of the variable to set (or to remove, if somebody has set it). The fault is one of `"infiniband-off"`,
+    `"card-not-visible"`, `"wrong-card"`, `"wrong-interface"`, `"port-closed"`, `"no-direct-path"`, `"small-shm"` and
+    `"no-log"`. The first line has the number 1. If several lines show a fault, return the line with its cause: a later
+    line with the word `via` only shows the consequence.
+    """, hints="""
+    For each log, first find a line that should not be there. Then look above it: what made NCCL choose this?
+
+    NCCL reports the variables that it found: `... set by environment to ...`. It names the networks and cards that it
+    uses: `Bootstrap: Using`, `NET/IB : Using`. The lines with `via` come last, and follow from all these.
+
+    Three logs name the variable themselves. For the other two, look into the table of variables: which one chooses
+    network interfaces, and which one chooses InfiniBand cards?
+
+    ```python
+    answers = {
+        "A": ("infiniband-off", ..., ...),
+        "B": (..., 1, ...),
+        "C": (..., ..., "NCCL_P2P_DISABLE"),
+        ...
+    }
+    return answers[log]
+    ```
+    """, explanation="""
+    In A and C, somebody switched off a path and forgot it: both variables exist to find faults, so remove them. In B,
+    node 0 chose the network `br-...`, which Docker made and which ends at this computer; `NCCL_SOCKET_IFNAME=eth0` on
+    both nodes names the right one. In D, nothing can be found yet: set `NCCL_DEBUG=INFO` and run again. In E, half of
+    the channels use the card of the storage network; `NCCL_IB_HCA=mlx5_0` leaves the other card to the storage.
+    """)
+
+
+@exercise
+def name_fault(log: str) -> tuple[str, int, str]:
+    """Return the fault of this log, "A" to "E"; the number of the line that shows it; the variable to set."""
+    fault, line, variable = {
+        "A": ("infiniband-off", 2, "NCCL_IB_DISABLE"),
+        "B": ("wrong-interface", 1, "NCCL_SOCKET_IFNAME"),
+        "C": ("no-direct-path", 3, "NCCL_P2P_DISABLE"),
+        "D": ("no-log", 4, "NCCL_DEBUG"),
+        "E": ("wrong-card", 2, "NCCL_IB_HCA"),
+    }[log]
+    return fault, line, variable
+
+
+exercise.edit("lines-from-zero", {"return fault, line": "return fault, line - 1"}, """
+    Your line numbers are one too small in every log: you count from 0. The first line has the number 1.
+    Next: add 1 to each line number.
+    """)
+
+exercise.edit("text-of-the-line", {"return fault, line": "return fault, str(line)"}, """
+    You return a string for the line. The task asks for the number of the line. Next: return an integer, 1 for the first
+    line.
+    """)
+
+exercise.edit("with-the-value", {"line, variable\n": 'line, f"{variable}=1"\n'}, """
+    You return the variable together with a value. The task asks for the variable's name only.
+    Next: leave out the equals sign and the value.
+    """)
+
+exercise.edit("consequences", {"-off\", 2": "-off\", 6", "-interface\", 1": "-interface\", 4",
+    "-path\", 3": "-path\", 4", "-log\", 4": "-log\", 5", "-card\", 2": "-card\", 5"}, """
+    Your lines show the consequences: the failed or slow connection. The task asks for the line with the cause, which
+    comes earlier. Next: find in each log the first line that should be different.
+    """)
+
+exercise.edit("not-visible", {"infiniband-off": "card-not-visible"}, """
+    For log A, you say that NCCL cannot see the card. NCCL would then report `NET/IB : No device found`. Log A has no
+    such line, because NCCL did not look for a card. Next: find the line that says why it did not look.
+    """)
+
+exercise.edit("closed-port", {"wrong-interface": "port-closed"}, """
+    For log B, you say that a port is closed. Node 1 tries an address on a network that only exists inside a computer,
+    so no open port would help. Next: look at how node 0 chose this address.
+    """)
+
+exercise.edit("master-address", {"NCCL_SOCKET_IFNAME": "MASTER_ADDR"}, """
+    For log B, you set `MASTER_ADDR`. torch uses this address so that the ranks find each other, and they did. NCCL then
+    chooses its own network. Next: look for the variable that chooses NCCL's network interface.
+    """)
+
+exercise.edit("shared-memory-off", {"NCCL_P2P_DISABLE": "NCCL_SHM_DISABLE"}, """
+    For log C, you set `NCCL_SHM_DISABLE`. It forbids the detour through the host's memory and does not bring back the
+    direct path; the two GPUs then talk over the network. Next: find what removed the direct path.
+    """)
+
+exercise.edit("all-cards-off", {"NCCL_IB_HCA": "NCCL_IB_DISABLE"}, """
+    For log E, you set `NCCL_IB_DISABLE`. It switches off the right card together with the wrong one, and the bytes go
+    over TCP. Next: look for the variable that chooses between the cards.
+    """)
+
+
+@exercise.variant
+def one_question_at_a_time(log: str) -> list[object]:
+    if log == "D":
+        return ["no-log", 4, "NCCL_DEBUG"]
+    if log in "AC":
+        return ["infiniband-off", 2, "NCCL_IB_DISABLE"] if log == "A" else ["no-direct-path", 3, "NCCL_P2P_DISABLE"]
+    return ["wrong-interface", 1, "NCCL_SOCKET_IFNAME"] if log == "B" else ["wrong-card", 2, "NCCL_IB_HCA"]
+
+
+exercise.variant_edit("in-one-line", {"fault, line, variable = {": "return {",
+    "[log]\nreturn fault, line, variable": "[log]"})
