@@ -71,6 +71,10 @@ exercise.edit("alpha-by-bandwidth", {"alpha * bandwidth": "alpha / bandwidth"}, 
     Next: multiply alpha by the bandwidth.
     """)
 
+exercise.edit("in-megabytes", {"return size,": "return size / 1e6,"}, """
+    Your size is in megabytes. The task asks for bytes. Next: return the bytes, and divide only where you print them.
+    """)
+
 exercise.edit("gibibyte", {"10**9": "2**30"}, """
     Your second number is the time of 2³⁰ bytes, which is 1 GiB. 1 GB is 10⁹ bytes. Next: use `10**9`.
     """)

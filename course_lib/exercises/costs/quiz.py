@@ -122,8 +122,7 @@ def hybrid(rng: random.Random) -> Numeric:
             Mistake.near(leaving_bytes(psi, world_size, 8, 8) / 2, "That is one round. An all-reduce is two rounds."),
             Mistake.near(
                 8 * leaving_bytes(psi, world_size, 8, 8),
-                "In your result, each ring carries the whole gradient. It carries the gradient of one shard, an "
-                "eighth.",
+                "In your result, each ring carries the whole gradient. A ring carries an eighth of it.",
             ),
         ),
     )
@@ -147,13 +146,11 @@ QUIZ = register(
                         ),
                         Option(
                             text="More bytes are sent",
-                            feedback="The bytes are the same, except for padding. You measured it in lessons 03 and "
-                            "05.",
+                            feedback="The bytes are the same, except for padding, as you measured in lesson 03.",
                         ),
                         Option(
                             text="The bandwidth of the link is lower for small messages",
-                            feedback="A table of bandwidths looks like that. The link is as fast as before; alpha "
-                            "takes the time.",
+                            feedback="The link is as fast as before. Alpha only makes it look slower in a table.",
                         ),
                         Option(
                             text="NCCL sends small tensors along a tree, and trees are slower",
