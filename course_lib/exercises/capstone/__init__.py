@@ -4,13 +4,12 @@ stubs holds what the learner starts from; data what train and resume are tried o
 resume is built on train.
 """
 
+from . import reshard, smallest_world
 from .judge_stages import JUDGE_STAGES
 from .quiz import QUIZ
-from .reshard import RESHARD
 from .resume import RESUME
-from .smallest_world import SMALLEST_WORLD
 from .train import TRAIN
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = (SMALLEST_WORLD, JUDGE_STAGES, TRAIN, RESHARD, RESUME)
+EXERCISES = (smallest_world.exercise, JUDGE_STAGES, TRAIN, reshard.exercise, RESUME)

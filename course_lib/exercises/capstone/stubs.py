@@ -9,15 +9,6 @@ from torch import Tensor
 from ... import planner
 
 
-def smallest_world(psi: int, stage: int, memory_bytes: int) -> int:
-    """Return the smallest number of ranks whose model states fit, each rank in `memory_bytes`.
-
-    Adam in mixed precision: 2 bytes a parameter, 2 for its gradient, 12 for the optimizer. Shards
-    are exact fractions. 0 if no number of ranks is enough.
-    """
-    raise NotImplementedError
-
-
 def judge_stages(plans: list[planner.Plan], machine: planner.Hardware) -> list[str]:
     """Return for each plan "does not fit", "slower", "as fast" or "chosen".
 
@@ -32,15 +23,6 @@ def train(engine: Any, batches: list[tuple[Tensor, Tensor]]) -> list[float]:
 
     A batch is (x, y); each rank takes its own part of the rows, which divide evenly.
     `engine(x, y)` is the mean loss of these rows, and `engine.step()` averages the gradients.
-    """
-    raise NotImplementedError
-
-
-def reshard(shards: list[Tensor], numel: int, world_size: int) -> list[Tensor]:
-    """Return the same values as shards for `world_size` ranks, each on memory of its own.
-
-    Shards are flat and equally long; together they hold `numel` elements and, behind the last,
-    padding. What was padding is not kept; the new one is zeros, as short as possible.
     """
     raise NotImplementedError
 
