@@ -4,12 +4,10 @@ stubs holds what the learner starts from; data what train and resume are tried o
 resume is built on train.
 """
 
-from . import reshard, smallest_world
+from . import reshard, resume, smallest_world, train
 from .judge_stages import JUDGE_STAGES
 from .quiz import QUIZ
-from .resume import RESUME
-from .train import TRAIN
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = (smallest_world.exercise, JUDGE_STAGES, TRAIN, reshard.exercise, RESUME)
+EXERCISES = (smallest_world.exercise, JUDGE_STAGES, train.exercise, reshard.exercise, resume.exercise)
