@@ -1,13 +1,17 @@
-"""Lesson 10, the capstone: choose a plan, train at every stage, save, and go on with another number of ranks.
+"""Lesson 10, the capstone: choose a plan, train at every stage, save, and go on with a different number of ranks.
 
-stubs holds what the learner starts from; data what train and resume are tried on; each exercise is a module.
-resume is built on train.
+Each exercise is a module; data holds what train and resume are tried on. resume calls train.
 """
 
-from . import reshard, resume, smallest_world, train
-from .judge_stages import JUDGE_STAGES
+from . import judge_stages, reshard, resume, smallest_world, train
 from .quiz import QUIZ
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = (smallest_world.exercise, JUDGE_STAGES, train.exercise, reshard.exercise, resume.exercise)
+EXERCISES = (
+    smallest_world.exercise,
+    judge_stages.exercise,
+    train.exercise,
+    reshard.exercise,
+    resume.exercise,
+)

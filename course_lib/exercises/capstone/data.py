@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -17,13 +16,13 @@ from ..data_parallel.data import ranks
 Batches = list[tuple[Tensor, Tensor]]
 
 ROWS = 12
-"""In a batch: they divide by 1 to 4 ranks."""
+"""The number of rows in a batch; it divides by 1 to 4 ranks."""
 
 STAGES = (zero.DataParallel, zero.Stage1, zero.Stage2, zero.Stage3)
 
 
 class Scored(nn.Module):
-    """A model that is called with x and y and gives the mean loss. It remembers how many rows it was given."""
+    """A model that returns the mean loss of x and y, and records the number of rows of each call."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -37,7 +36,7 @@ class Scored(nn.Module):
 
 
 def draw_batches(seed: int, count: int) -> Batches:
-    """The same on every rank; each is of other examples, some easy and some hard, so that no two losses are alike."""
+    """Return `count` batches, the same on every rank. Later batches have larger inputs, so their losses differ."""
     stream = torch.Generator().manual_seed(seed)
     return [
         (
@@ -49,19 +48,12 @@ def draw_batches(seed: int, count: int) -> Batches:
 
 
 def draw_world(rng: random.Random, number: int) -> tuple[int, int, str]:
-    """How many ranks, which stage, and both in words."""
+    """Return the number of ranks, the stage, and both in words."""
     world_size = (2, 4, 3, 1)[number] if number < 4 else rng.randint(2, 4)
     stage = (0, 2, 3, 1)[number % 4]
     return world_size, stage, f"{ranks(world_size)}, stage {stage}"
 
 
 def make_engine(seed: int, stage: int, optimizer_class: type[Optimizer], **options: Any) -> Any:
-    """An engine of this stage, alike on all ranks."""
+    """Return an engine of this stage, the same on all ranks."""
     return STAGES[stage](Scored(seed), optimizer_class, **options)
-
-
-def part_of(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """This rank's rows."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    x, y = batch
-    return x.chunk(world_size)[rank], y.chunk(world_size)[rank]

@@ -15,16 +15,16 @@ def ranks_needed(rng: random.Random) -> Numeric:
     ranks = smallest_world(psi, stage, memory_bytes)
     return Numeric(
         prompt=f"{billions} billion parameters, Adam in mixed precision, stage {stage}, {gigabytes} GB for model "
-        "states on each rank. How many ranks does it take at least?",
+        "states on each rank. How many ranks do you need at least?",
         expected=ranks,
         unit="ranks",
         tolerance=0.0,
-        right="What stays whole has to fit first; the rest is shared until it fits into what is left.",
-        wrong="How much stays whole on every rank? What is left of the memory, and how often does the rest fill it?",
+        right="The part that stays whole has to fit first. A shard of the rest has to fit in what is left.",
+        wrong="Subtract from the memory what stays whole on each rank. Over how many ranks is the rest sharded then?",
         mistakes=(
-            exactly(ranks - 1, "Round up: with one rank less, each holds a little too much."),
-            exactly(1 << (ranks - 1).bit_length(), "It need not be a power of two."),
-            exactly(-(-16 * psi // memory_bytes), "You share all 16 bytes. This stage keeps some of them whole."),
+            exactly(ranks - 1, "Round up: with one rank fewer, each rank holds a little too much."),
+            exactly(1 << (ranks - 1).bit_length(), "The number of ranks does not have to be a power of two."),
+            exactly(-(-16 * psi // memory_bytes), "You shard all 16 bytes. This stage keeps some of them whole."),
         ),
     )
 
@@ -34,17 +34,17 @@ def held_by_stage_3(rng: random.Random) -> Numeric:
     planned = plan(params=billions * 1e9, world_size=ranks, stage=3, precision="mixed")
     held = sum(planned.bytes.values())
     return Numeric(
-        prompt=f"What does a rank hold of the model states of {billions} billion parameters, at stage 3 on {ranks} "
-        "ranks, Adam in mixed precision?",
+        prompt=f"Stage 3 trains {billions} billion parameters on {ranks} ranks, with Adam in mixed precision. "
+        "How many bytes of model states does a rank hold?",
         expected=held,
         unit="GB",
-        right="16 bytes for each parameter, shared by all.",
-        wrong="How many bytes for each parameter, and by how many ranks are they shared?",
+        right="16 bytes for each parameter, sharded over all ranks.",
+        wrong="How many bytes does each parameter take in all? Over how many ranks are they sharded?",
         mistakes=(
-            Mistake.near(held * ranks, "That is all ranks together. A rank has its share."),
-            Mistake.near(held / 4, "That is 4 bytes for each parameter. There are 16."),
-            Mistake.near(held * 8 / 16, "You left out the fp32 masters, or the parameters and gradients: 16 bytes."),
-            Mistake.near(held + 2e9 * billions * (1 - 1 / ranks), "At stage 3 the parameters are shared as well."),
+            Mistake.near(held * ranks, "This is the sum over all ranks. Each rank holds its shard."),
+            Mistake.near(held / 4, "You count 4 bytes for each parameter. There are 16."),
+            Mistake.near(held * 8 / 16, "You count 8 bytes for each parameter. There are 16: 2 + 2 + 12."),
+            Mistake.near(held + 2e9 * billions * (1 - 1 / ranks), "Your parameters are whole. Stage 3 shards them."),
         ),
     )
 
@@ -53,17 +53,17 @@ def shard_length(rng: random.Random) -> Numeric:
     numel, before, after = rng.choice([(1_005, 4, 3), (10_005, 8, 5), (1_001, 4, 7)])
     padded = -(-numel // before) * before
     return Numeric(
-        prompt=f"{numel:,} elements were saved as {before} equal shards, with padding. They are cut again for {after} "
-        "ranks. How many elements has a shard now?",
+        prompt=f"{numel:,} elements were saved as {before} equal shards, with padding. You cut them again for {after} "
+        "ranks. How many elements does each new shard have?",
         expected=-(-numel // after),
         unit="elements",
         tolerance=0.0,
-        right="The elements without the old padding, divided and rounded up.",
-        wrong="Join the shards, and take the padding off. What is the smallest equal length that holds the rest?",
+        right="Divide the elements, without the old padding, by the new number of ranks, and round up.",
+        wrong="Join the shards and drop the old padding. Which smallest equal length of the new shards is enough?",
         mistakes=(
-            exactly(-(-numel // before), "That is the length for the old number of ranks."),
-            exactly(-(-padded // after), "You kept the old padding, which belonged to the old number of ranks."),
-            exactly(numel, "Each rank has its part of them, not all."),
+            exactly(-(-numel // before), "This is the length for the old number of ranks."),
+            exactly(-(-padded // after), "You kept the old padding, which belongs to the old number of ranks."),
+            exactly(numel, "These are all elements. Each rank has only a part of them."),
         ),
     )
 
@@ -83,24 +83,24 @@ QUIZ = register(
                 id="which-stage",
                 ask=Choice(
                     prompt="Stages 1, 2 and 3 all fit, and their steps take the same time within the error of the "
-                    "estimate. Which one do you run, and why?",
+                    "estimate. Which stage do you run?",
                     options=(
                         Option(
-                            text="Stage 1: as fast, and the simplest",
+                            text="Stage 1: it is as fast, and the simplest",
                             right=True,
-                            feedback="Memory that is free earns nothing, and each stage is more that can go wrong.",
+                            feedback="Free memory has no use by itself, and each higher stage has more that can fail.",
                         ),
                         Option(
-                            text="Stage 3: it holds least",
+                            text="Stage 3: it holds the fewest bytes",
                             feedback="Only if you have a use for the memory: a larger batch, a longer sequence.",
                         ),
                         Option(
                             text="Stage 2: the middle is a compromise",
-                            feedback="Between what? It must be better at something that you need.",
+                            feedback="Here stage 2 is more complex than stage 1, without an advantage that you use.",
                         ),
                         Option(
                             text="Plain data parallel",
-                            feedback="It is not among those that fit.",
+                            feedback="The question does not say that it fits: only stages 1, 2 and 3 do.",
                         ),
                     ),
                 ),
@@ -108,26 +108,26 @@ QUIZ = register(
             Question(
                 id="what-a-dry-run-proves",
                 ask=Choice(
-                    prompt="What does a dry run of your code on one of 64 ranks tell you?",
+                    prompt="What does a dry run of your code, as one of 64 ranks, measure?",
                     several=True,
                     options=(
                         Option(
-                            text="How many bytes the rank will hold, at each moment",
+                            text="The bytes that the rank will hold, at each moment",
                             right=True,
-                            feedback="Fake tensors have the sizes of real ones, and live as long.",
+                            feedback="Fake tensors have the sizes and the lifetimes of real ones.",
                         ),
                         Option(
-                            text="How many bytes it will send, in which collectives",
+                            text="The bytes that the rank will send, in each collective",
                             right=True,
-                            feedback="Each call is recorded, though nobody answers.",
+                            feedback="Each call is recorded, although no other rank answers.",
                         ),
                         Option(
                             text="Whether the losses are right",
-                            feedback="There are no numbers in it. That takes a small world, and real ones.",
+                            feedback="Fake tensors contain no numbers. Run a small world with real tensors.",
                         ),
                         Option(
-                            text="How long a step will take",
-                            feedback="Nothing is computed. Ask the planner, or measure.",
+                            text="The time of a step",
+                            feedback="A dry run computes nothing. Use the planner, or measure on GPUs.",
                         ),
                     ),
                 ),
@@ -135,25 +135,25 @@ QUIZ = register(
             Question(
                 id="loss-jumps",
                 ask=Choice(
-                    prompt="After a resume the first loss is exactly as expected, and from the second on they are a "
-                    "little off. What was most likely forgotten?",
+                    prompt="After a resume, the first loss is right, and all later losses are slightly different. "
+                    "What did the resume most likely leave out?",
                     options=(
                         Option(
                             text="The optimizer's state",
                             right=True,
-                            feedback="The first loss is computed before the first step, from weights and data alone.",
+                            feedback="The first loss is computed before the first step, only from weights and data.",
                         ),
                         Option(
                             text="The weights",
-                            feedback="Then the first loss would be that of a model that has learned nothing.",
+                            feedback="Then the first loss would be the loss of a model that has learned nothing.",
                         ),
                         Option(
                             text="The position in the data",
-                            feedback="Then the first loss would be that of another batch.",
+                            feedback="Then the first loss would be the loss of a different batch.",
                         ),
                         Option(
-                            text="Nothing: it runs on another number of ranks",
-                            feedback="That changes the order of sums, in the last digits: not by what you can see.",
+                            text="Nothing: the training runs on a different number of ranks",
+                            feedback="This changes the order of sums, and so only the last digits of the losses.",
                         ),
                     ),
                 ),
@@ -166,20 +166,20 @@ QUIZ = register(
                     "steps their losses differ in the third digit. What do you conclude?",
                     options=(
                         Option(
-                            text="There is a mistake in one of them: look for it",
+                            text="One of the two programs has a mistake",
                             right=True,
-                            feedback="Sharding moves bytes. What is computed is the same, up to the order of sums.",
+                            feedback="Sharding only moves bytes. Both compute the same, up to the order of sums.",
                         ),
                         Option(
                             text="Sharding costs a little accuracy",
-                            feedback="It does not: every rank steps with the same averaged gradients.",
+                            feedback="Sharding costs no accuracy: both step with the same averaged gradients.",
                         ),
                         Option(
                             text="It is rounding",
-                            feedback="In fp32, after ten steps of a small model, rounding is in the sixth digit or so.",
+                            feedback="In fp32, rounding changes about the sixth digit in ten steps of a small model.",
                         ),
                         Option(
-                            text="Stage 2 needs another learning rate",
+                            text="Stage 2 needs a different learning rate",
                             feedback="The gradients are the same, so the same rate is right.",
                         ),
                     ),
@@ -188,25 +188,25 @@ QUIZ = register(
             Question(
                 id="checkpoint-memory",
                 ask=Choice(
-                    prompt="A 70 B model trains at stage 3. To save it, each rank calls `state_dict()` and keeps the "
-                    "whole. Why is that no way to save it, and what is?",
+                    prompt="A model of 70 billion parameters trains at stage 3. To save it, each rank calls "
+                    "`state_dict()` and keeps the whole model. Is this a good way to save it?",
                     options=(
                         Option(
-                            text="The whole fits on no rank; each writes its own shards",
+                            text="No: the whole model fits on no rank. Let each rank write its own shards.",
                             right=True,
-                            feedback="And who loads reads those ranges that it needs: `zero.save_checkpoint`.",
+                            feedback="`zero.save_checkpoint` does this. Each rank then loads only what it needs.",
                         ),
                         Option(
-                            text="It takes too long; only rank 0 should call it",
-                            feedback="It is a collective: rank 0 alone would wait for ever. And it would be full.",
+                            text="No: it takes too long. Let only rank 0 call it.",
+                            feedback="`state_dict()` is a collective: rank 0 would wait forever for the others.",
                         ),
                         Option(
-                            text="The shards would be saved twice",
-                            feedback="More often than that, but the memory gives out first.",
+                            text="No: the shards are saved twice",
+                            feedback="Every rank would hold all shards, and run out of memory before it saves them.",
                         ),
                         Option(
-                            text="There is nothing wrong with it",
-                            feedback="Its parameters alone are 140 GB in 16 bits, on each rank.",
+                            text="Yes",
+                            feedback="In 16 bits, the parameters take 140 GB, on each rank.",
                         ),
                     ),
                 ),

@@ -54,8 +54,8 @@ exercise = Exercise("capstone.train", title="One loop for all stages", draw=draw
     ```
     """, explanation="""
     No line of the loop depends on the stage; this is the purpose of an engine. Whether it reduces gradients in backward
-    or in the step, the losses equal those of one process, up to rounding. `detach()` keeps the average out of autograd's
-    graph, because only its value is needed.
+    or in the step, the losses equal those of one process, up to rounding. `detach()` keeps the average out of
+    autograd's graph, because only its value is needed.
     """)
 
 
