@@ -122,13 +122,13 @@ exercise.edit("all-fit", {"plan.peak_bytes <= machine.memory_bytes": "True"}, ""
     """)
 
 exercise.edit("fastest-alone", {"1.05 * fastest": "fastest"}, """
-    You judge every plan as "slower" that is not the very fastest. Estimates of seconds are not exact to 5 %.
+    You judge plans as "slower" that take less than 5 % longer than the fastest. Estimates of seconds are not so exact.
     Next: compare with 1.05 times the fastest.
     """)
 
 exercise.edit("divides-by-0-95", {"spent > 1.05 * fastest": "0.95 * spent > fastest"}, """
-    You compare 0.95 times a plan's seconds with the fastest. The limit is then 1 / 0.95 = 1.053 times the fastest, not
-    1.05 times. Next: compare the plan's seconds with `1.05 * fastest`.
+    A plan that takes 1.051 times as long as the fastest is not "slower" in your result. If you compare 0.95 times its
+    seconds with the fastest, your limit is 1 / 0.95 = 1.053 times. Next: compare its seconds with `1.05 * fastest`.
     """)
 
 exercise.edit("beside-all", {" if fit)": ")"}, """

@@ -89,8 +89,8 @@ exercise.edit("not-padded", {"padded.chunk": "flat.tensor_split"}, """
     """)
 
 exercise.edit("chunks-alone", {"padded.chunk": "flat.chunk"}, """
-    You call `chunk` on values that are not padded. Its last chunk can be shorter than the others, and it sometimes
-    returns fewer chunks than you asked for. Next: pad the values to a multiple of `world_size` before you cut them.
+    You cut values that are not padded. The last shard is then shorter than the others, and few elements can fill fewer
+    shards than you need. Next: pad the values to a multiple of `world_size` before you cut them.
     """)
 
 exercise.edit("pads-each-chunk", {"padded = F.pad(flat, (0, -numel % world_size))\n":
@@ -112,8 +112,8 @@ exercise.edit("padded-by-remainder", {"-numel": "numel", "chunk": "tensor_split"
     """)
 
 exercise.edit("one-more-each", {"-numel % world_size": "(numel // world_size + 1) * world_size - numel"}, """
-    You round the length of a shard down and add one. Where `numel` divides by `world_size`, that is one element too
-    many. Next: round up: `-(-numel // world_size)`.
+    Where `numel` divides by `world_size`, each of your shards is one element too long: no padding is needed there.
+    Next: pad by `-numel % world_size`, or round the length of a shard up: `-(-numel // world_size)`.
     """)
 
 exercise.edit("padded-in-front", {"(0, -numel % world_size)": "(-numel % world_size, 0)"}, """

@@ -92,8 +92,8 @@ exercise.edit("one-to-spare", {"-(-sharded // free)": "sharded // free + 1"}, ""
 
 exercise.edit("in-floats", {"(0, 12, 14, 16)[stage] * psi": "(0, 12, 14, 16)[stage]", "memory_bytes -":
     "memory_bytes / psi -", "16 * psi": "16", "-(-sharded // free)": "ceil(sharded / free)"}, """
-    You compute with the bytes per parameter, as floats. Floats are rounded, so where the division should come out even,
-    the result can be a little above, and `ceil` adds a rank.
+    You compute with floats, such as the bytes per parameter. Floats are rounded, so where the division comes out even,
+    the result can be a little too large, and rounding up adds a rank.
     Next: compute with integers: multiply by `psi`, and round up with `-(-a // b)`.
     """)
 
