@@ -2,116 +2,181 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import random
 
 import torch
 import torch.distributed as dist
 
-from ..form.declare import Exercise, Mistake, Solution
-from . import stubs
-from .data import draw_tensors
+from ..form.exercise import Case, Exercise
+
+KINDS = {
+    "one's own": torch.float32,
+    "a copy": torch.bfloat16,
+    "a copy but for the last element": torch.float32,
+    "a copy but for one in the middle": torch.float32,
+    "reordered": torch.float64,
+    "a copy on odd ranks": torch.float64,
+    "almost a copy": torch.float32,
+}
+"""How a rank's tensor differs from rank 0's, and its dtype."""
 
 
+def draw(rng: random.Random, number: int) -> Case:
+    world_size = (2, 4, 3, 1)[number] if number < 4 else rng.randint(2, 4)
+    kinds = {"one's own": torch.float32, "a copy": torch.float32}
+    if number == 4:
+        kinds = dict.fromkeys(("a copy", "a copy on odd ranks"), torch.float32)
+    elif number:  # the copy first, where draw 0 has it last
+        kinds = {kind: KINDS[kind] for kind in ("a copy", *rng.sample(list(KINDS), len(KINDS)))}
+    numels, seed = [rng.randint(3, 9) for _ in kinds], rng.getrandbits(32)
+    if number == 2:
+        numels[0] = 1  # like a count of steps
+
+    def args(rank: int) -> tuple[list[torch.Tensor]]:
+        drawn = zip(kinds.items(), numels, strict=True)
+        return ([make_tensor(kind, numel, seed, rank).to(dtype) for (kind, dtype), numel in drawn],)
+
+    about = f"{world_size} rank{'s' * (world_size > 1)}, {len(kinds)} tensors"
+    return Case(world_size=world_size, args=args, about=about)
+
+
+def make_tensor(kind: str, numel: int, seed: int, rank: int) -> torch.Tensor:
+    """Return `numel` different values, which differ from rank 0's values as `kind` says."""
+    original = 1 + torch.randperm(numel, generator=torch.Generator().manual_seed(seed)) / 8  # exact in each dtype
+    if rank == 0 or kind == "a copy" or (kind == "a copy on odd ranks" and rank % 2):
+        return original
+    return {
+        "one's own": original + numel + rank,
+        "a copy but for the last element": torch.cat([original[:-1], original[-1:] + rank]),
+        "a copy but for one in the middle": torch.cat([original[:1], original[1:2] + rank, original[2:]]),
+        "reordered": original.roll(1),
+        "a copy on odd ranks": original - 2 * rank,
+        "almost a copy": original * (1 + 2**-20),
+    }[kind]
+
+
+exercise = Exercise("memory.redundancy", title="What is a copy", draw=draw, case_count=5, task="""
+    Return how many bytes of this rank's tensors are copies. A tensor is a copy if all its values equal the values of
+    rank 0's tensor at the same place in the list. Rank 0 holds the originals, so it has 0 bytes of copies. The tensors
+    keep their values.
+    """, hints="""
+    To know whether your tensor is a copy of rank 0's, which tensor do you compare it with? Where is that tensor?
+
+    Bring rank 0's tensor to every rank, into memory of its own, and compare. All ranks take part, rank 0 as well; rank
+    0 counts nothing.
+
+    `tensor.clone()`, `dist.broadcast(..., src=0)`, `torch.equal`, `dist.get_rank()`.
+
+    ```python
+    for tensor in tensors:
+        original = ...
+        dist.broadcast(original, src=0)
+        if dist.get_rank() != 0 and ...:
+            copied += ...
+    ```
+    """, explanation="""
+    A broadcast brings the originals. Each rank receives them in a clone, because a broadcast overwrites the tensor that
+    receives. Every rank calls the broadcast; the rank number decides only what is counted.
+    """)
+
+
+@exercise
 def copied_bytes(tensors: list[torch.Tensor]) -> int:
-    """Return how many bytes of this rank's tensors are copies of what rank 0 holds."""
+    """Return how many bytes of this rank's tensors are copies of what rank 0 holds.
+
+    A tensor is a copy if all its values are those of rank 0's tensor at the same place in the
+    list. Rank 0 holds the originals. On each rank the list has the same shapes and dtypes.
+    """
     copied = 0
     for tensor in tensors:
-        original = tensor.clone()  # broadcast overwrites what it is given
+        original = tensor.clone()  # broadcast overwrites its tensor
         dist.broadcast(original, src=0)
         if dist.get_rank() != 0 and torch.equal(tensor, original):
             copied += tensor.numel() * tensor.element_size()
     return copied
 
 
-def broadcast_from(tensor: torch.Tensor, src: int = 0) -> torch.Tensor:
-    original = tensor.clone()
-    dist.broadcast(original, src=src)
-    return original
+EQUAL = "torch.equal(tensor, original)"
+
+exercise.edit("overwrites", {"tensor.clone()": "tensor"}, """
+    A broadcast writes rank 0's values into the tensor that you pass. Here that is the rank's own tensor: `original =
+    tensor` is a second name, not a second tensor. So each tensor becomes a copy, and its own values are lost.
+    Next: broadcast into a copy: `original = tensor.clone()`.
+    """)
+
+exercise.edit("compares-with-itself", {"dist.broadcast(original, src=0)\n": ""}, """
+    You count every tensor as a copy, and no rank has received anything of rank 0.
+    Next: fill the clone with `dist.broadcast(original, src=0)`, then compare with it.
+    """)
+
+exercise.edit("rank-0-counts-too", {"dist.get_rank() != 0 and": ""}, """
+    Rank 0 compares its tensors with themselves, and counts them all as copies. It holds the originals.
+    Next: let rank 0 take part in the broadcast and count nothing.
+    """)
+
+exercise.edit("elements", {" * tensor.element_size()": ""}, """
+    You count the elements of copies, not their bytes. Next: multiply `numel()` by `element_size()`.
+    """)
+
+exercise.edit("always-four-bytes", {"tensor.element_size()": "4"}, """
+    You count 4 bytes for every element. An element takes 2 bytes in bfloat16, and 8 in float64.
+    Next: use `tensor.element_size()`.
+    """)
+
+exercise.edit("equal-elements", {f"dist.get_rank() != 0 and {EQUAL}": "dist.get_rank() != 0",
+    "tensor.numel()": "int((tensor == original).sum())"}, """
+    You count equal elements. A tensor that differs in one element is no copy, and the rank has to keep all of it.
+    Next: compare whole tensors: `torch.equal(a, b)`.
+    """)
+
+exercise.edit("any-element", {EQUAL: "(tensor == original).any()"}, """
+    One equal element is enough for your function to count a tensor as a copy. All its elements have to be equal.
+    Next: compare whole tensors: `torch.equal(a, b)`.
+    """)
+
+exercise.edit("same-sums", {EQUAL: "tensor.sum() == original.sum()"}, """
+    You compare sums. Tensors with the same sum can hold different values, or the same values in a different order.
+    Next: compare all values: `torch.equal(a, b)`.
+    """)
+
+exercise.edit("nearly-equal", {"torch.equal": "torch.allclose"}, """
+    `allclose` ignores small differences. A tensor that is nearly equal cannot replace the original: ranks that drift
+    apart begin like this. Next: compare exactly: `torch.equal(a, b)`.
+    """)
+
+exercise.edit("only-rank-0-broadcasts", {"dist.broadcast(": "if dist.get_rank() == 0:\n    dist.broadcast("}, """
+    Only rank 0 calls broadcast, so the others never receive. All ranks call a collective: with `src=0`, rank 0 sends
+    and the others receive. Next: take the broadcast out of the `if`.
+    """)
+
+exercise.edit("rank-0-returns-early", {"copied = 0": "copied = 0\nif dist.get_rank() == 0:\n    return 0"}, """
+    Rank 0 returns before the broadcast in which the others wait. It has nothing to count, and the others need its
+    values. Next: let every rank broadcast; let the rank decide only what is counted.
+    """)
+
+exercise.edit("own-rank-as-source", {"src=0": "src=dist.get_rank()"}, """
+    Every rank names itself as the source. All ranks must name the same one, whose values they receive.
+    Next: write `src=0`.
+    """)
+
+exercise.edit("until-the-first-difference", {"copied = 0": "copied, same = 0, True",
+    f"if dist.get_rank() != 0 and {EQUAL}": f"same = same and {EQUAL}\nif same and dist.get_rank() != 0"}, """
+    After the first tensor that differs, you count no further tensor. Each tensor is judged by itself.
+    Next: go on with the next tensor.
+    """)
 
 
-def nbytes(tensor: torch.Tensor) -> int:
-    return tensor.nbytes
-
-
-def counting(
-    is_copy: Callable[[torch.Tensor, torch.Tensor], Any] = torch.equal,
-    size: Callable[[torch.Tensor], int] = nbytes,
-    original_of: Callable[[torch.Tensor], torch.Tensor] = broadcast_from,
-) -> Solution:
-    """The count, with a part of it done otherwise: what is a copy of the original, its size, how the original comes."""
-
-    def count(tensors: list[torch.Tensor]) -> int:
-        copied = sum(size(tensor) for tensor in tensors if is_copy(tensor, original_of(tensor)))
-        return copied if dist.get_rank() else 0
-
-    return count
-
-
-def overwritten(tensor: torch.Tensor) -> torch.Tensor:
-    dist.broadcast(tensor, src=0)
-    return tensor
-
-
-def makes_copies(tensors: list[torch.Tensor]) -> int:
-    return sum(overwritten(tensor).nbytes for tensor in tensors)
-
-
-def rank_0_counts_too(tensors: list[torch.Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors if torch.equal(tensor, broadcast_from(tensor)))
-
-
-def equal_elements(tensors: list[torch.Tensor]) -> int:
-    same = sum(int((tensor == broadcast_from(tensor)).sum()) * tensor.element_size() for tensor in tensors)
-    return same if dist.get_rank() else 0
-
-
-def sent_by_rank_0_alone(tensor: torch.Tensor) -> torch.Tensor:
-    return broadcast_from(tensor) if dist.get_rank() == 0 else tensor.clone()
-
-
-def rank_0_returns_early(tensors: list[torch.Tensor]) -> int:
-    return rank_0_counts_too(tensors) if dist.get_rank() else 0
-
-
-def sum_over_ranks(tensors: list[torch.Tensor]) -> int:
-    total = torch.tensor(copied_bytes(tensors))
-    dist.all_reduce(total)
-    return int(total)
-
-
-def until_the_first_difference(tensors: list[torch.Tensor]) -> int:
-    copied, same = 0, True
-    for tensor in tensors:
-        same = torch.equal(tensor, broadcast_from(tensor)) and same
-        if same and dist.get_rank() != 0:
-            copied += tensor.nbytes
-    return copied
-
-
-def all_or_nothing(tensors: list[torch.Tensor]) -> int:
-    same = [torch.equal(tensor, broadcast_from(tensor)) for tensor in tensors]
-    return sum(tensor.nbytes for tensor in tensors) if all(same) and dist.get_rank() else 0
-
-
-def first_only(tensors: list[torch.Tensor]) -> int:
-    return copied_bytes(tensors[:1])
-
-
-def last_only(tensors: list[torch.Tensor]) -> int:
-    same = [tensor.nbytes for tensor in tensors if torch.equal(tensor, broadcast_from(tensor))]
-    return same[-1] if dist.get_rank() and same else 0
-
-
+@exercise.variant
 def gathers_all(tensors: list[torch.Tensor]) -> int:
     copied = 0
     for tensor in tensors:
-        everyones = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-        dist.all_gather(everyones, tensor)
-        copied += tensor.nbytes * bool((everyones[0] == tensor).all())
+        of_all_ranks = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+        dist.all_gather(of_all_ranks, tensor)
+        copied += tensor.nbytes * bool((of_all_ranks[0] == tensor).all())
     return copied if dist.get_rank() else 0
 
 
+@exercise.variant
 def as_objects(tensors: list[torch.Tensor]) -> int:
     originals = list(tensors)
     dist.broadcast_object_list(originals, src=0)
@@ -119,160 +184,3 @@ def as_objects(tensors: list[torch.Tensor]) -> int:
         return 0
     pairs = zip(tensors, originals, strict=True)
     return sum(mine.untyped_storage().nbytes() for mine, original in pairs if mine.tolist() == original.tolist())
-
-
-REDUNDANCY = Exercise(
-    name="memory.redundancy",
-    title="What is a copy",
-    task="Return how many bytes of this rank's tensors are copies: tensors all of whose values are those of rank 0's "
-    "tensor at the same place in the list. On rank 0 these are the originals: it has 0 bytes of copies. The tensors "
-    "keep their values.",
-    stub=stubs.copied_bytes,
-    reference=copied_bytes,
-    draw=draw_tensors,
-    case_count=5,
-    variants={"gathers-all": gathers_all, "as-objects": as_objects},
-    mistakes=[
-        Mistake(
-            id="overwrites",
-            solution=counting(original_of=overwritten),
-            told="Broadcast writes rank 0's values into the tensor that it is given. `original = tensor` is no second "
-            "tensor, only a second name: so each tensor becomes a copy, and its own values are gone.",
-            action="Broadcast into a copy: `original = tensor.clone()`.",
-        ),
-        Mistake(
-            id="makes-copies",
-            solution=makes_copies,
-            told="Each tensor is overwritten by rank 0's, and then counted: you make the copies that you count.",
-            action="Broadcast into a clone, and compare the two.",
-        ),
-        Mistake(
-            id="compares-with-itself",
-            solution=counting(original_of=torch.clone),
-            told="Everything is called a copy. Nothing has come from rank 0 that it was compared with.",
-            action="Fill a clone by `dist.broadcast(..., src=0)`, then compare with it.",
-        ),
-        Mistake(
-            id="rank-0-counts-too",
-            solution=rank_0_counts_too,
-            told="Rank 0 compares its tensors with themselves, and calls them all copies. It holds the originals.",
-            action="Let rank 0 take part in the broadcast, and count nothing.",
-        ),
-        Mistake(
-            id="elements",
-            solution=counting(size=torch.numel),
-            told="You count the elements of copies, and not their bytes.",
-            action="Multiply `numel()` by `element_size()`.",
-        ),
-        Mistake(
-            id="always-four-bytes",
-            solution=counting(size=lambda tensor: 4 * tensor.numel()),
-            told="Every element is counted with 4 bytes. In bfloat16 it has 2, in float64 8.",
-            action="Use `tensor.element_size()`.",
-        ),
-        Mistake(
-            id="how-many-tensors",
-            solution=counting(size=lambda tensor: 1),
-            told="You count the tensors that are copies, and not their bytes.",
-            action="Add `tensor.numel() * tensor.element_size()` for each of them.",
-        ),
-        Mistake(
-            id="equal-elements",
-            solution=equal_elements,
-            told="You count equal elements. A tensor that differs in one of them is no copy: it has to be kept.",
-            action="Compare whole tensors: `torch.equal(a, b)`.",
-        ),
-        Mistake(
-            id="any-element",
-            solution=counting(is_copy=lambda tensor, original: (tensor == original).any()),
-            told="One equal element is enough for your function to call a tensor a copy. All of them have to be equal.",
-            action="Compare whole tensors: `torch.equal(a, b)`.",
-        ),
-        Mistake(
-            id="same-sums",
-            solution=counting(is_copy=lambda tensor, original: tensor.sum() == original.sum()),
-            told="You compare sums. Tensors with the same sum can hold other values, or the same in another order.",
-            action="Compare all values: `torch.equal(a, b)`.",
-        ),
-        Mistake(
-            id="nearly-equal",
-            solution=counting(is_copy=torch.allclose),
-            told="`allclose` lets small differences pass. What is nearly equal cannot replace the original: ranks that "
-            "drift apart begin like this.",
-            action="Compare exactly: `torch.equal(a, b)`.",
-        ),
-        Mistake(
-            id="what-differs",
-            solution=counting(is_copy=lambda tensor, original: not torch.equal(tensor, original)),
-            told="You count the bytes that are *not* copies.",
-            action="Turn the condition round.",
-        ),
-        Mistake(
-            id="only-rank-0-broadcasts",
-            solution=counting(original_of=sent_by_rank_0_alone),
-            told="Only rank 0 calls broadcast, and the others never receive. A collective is called by all: with "
-            "`src=0` rank 0 gives, and the others get.",
-            action="Take the broadcast out of the `if`.",
-        ),
-        Mistake(
-            id="rank-0-returns-early",
-            solution=rank_0_returns_early,
-            told="Rank 0 returns before the broadcast that the others wait in. It has nothing to count, but everyone "
-            "needs its values.",
-            action="Let every rank broadcast; let the rank decide only about what is counted.",
-        ),
-        Mistake(
-            id="own-rank-as-source",
-            solution=counting(original_of=lambda tensor: broadcast_from(tensor, src=dist.get_rank())),
-            told="Every rank names itself as the source, and all must name the same: the one whose values they get.",
-            action="Write `src=0`.",
-        ),
-        Mistake(
-            id="sum-over-ranks",
-            solution=sum_over_ranks,
-            told="You return what all ranks have together. Asked is what is a copy on this rank.",
-            action="Leave the all-reduce out.",
-        ),
-        Mistake(
-            id="until-the-first-difference",
-            solution=until_the_first_difference,
-            told="After the first tensor that differs, none is counted any more. Each is judged by itself.",
-            action="Let what you found about one tensor not decide about the next.",
-        ),
-        Mistake(
-            id="all-or-nothing",
-            solution=all_or_nothing,
-            told="You count the whole list if all of it is a copy, and else nothing. Each tensor is judged by itself.",
-            action="Add up, tensor by tensor, those that are copies.",
-        ),
-        Mistake(
-            id="finds-none",
-            solution=counting(is_copy=lambda tensor, original: tensor is original),
-            told="You find no copy at all. `is` would ask whether both are the same object, which they never are; or "
-            "rank 0 has sent something else than its tensor, such as an empty one.",
-            action="Let the tensor that is broadcast hold rank 0's values, and compare with `torch.equal`.",
-        ),
-        Mistake(
-            id="first-only",
-            solution=first_only,
-            told="Only the first tensor is looked at: the function returns while it is in the loop.",
-            action="Set the `return` back, so that it stands after the loop.",
-        ),
-        Mistake(
-            id="last-only",
-            solution=last_only,
-            told="Only the last copy is counted: each replaces the one before.",
-            action="Write `+=` in place of `=`.",
-        ),
-    ],
-    hints=[
-        "To know whether yours is a copy of rank 0's, what do you need beside it? And where does that go?",
-        "Bring rank 0's tensor to every rank, into memory of its own, and compare. All ranks take part, also rank 0; "
-        "but rank 0 counts nothing.",
-        "`tensor.clone()`, `dist.broadcast(..., src=0)`, `torch.equal`, `dist.get_rank()`.",
-        "```python\nfor tensor in tensors:\n    original = ...\n    dist.broadcast(original, src=0)\n"
-        "    if dist.get_rank() != 0 and ...:\n        copied += ...\n```",
-    ],
-    explanation="A broadcast brings the originals, and a clone is where they land: without it the comparison would "
-    "destroy what it compares. Every rank calls the broadcast; the rank number decides only about what is counted.",
-)
