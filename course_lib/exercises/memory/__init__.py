@@ -3,11 +3,15 @@
 Each exercise is a module; data has what they share. optimizer is built on model.
 """
 
-from . import model, optimizer, redundancy
-from .mixed_precision import MIXED_PRECISION
+from . import mixed_precision, model, optimizer, rank_bytes, redundancy
 from .quiz import QUIZ
-from .rank_bytes import RANK_BYTES
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = (model.exercise, optimizer.exercise, MIXED_PRECISION, redundancy.exercise, RANK_BYTES)
+EXERCISES = (
+    model.exercise,
+    optimizer.exercise,
+    mixed_precision.exercise,
+    redundancy.exercise,
+    rank_bytes.exercise,
+)

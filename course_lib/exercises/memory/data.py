@@ -43,3 +43,21 @@ def about_model(number: int) -> str:
     tied = "a head that is tied to the embedding" if number else "a head of its own"
     frozen = f", a frozen {'layer' if number % 2 else 'norm'}" if number >= 2 else ""
     return f"a model with {tied}{frozen}{', in two dtypes' if number >= 3 else ''}"
+
+
+PRECISIONS = ("fp32", "mixed", "mixed_fp32_accumulation")
+OPTIMIZER = ["master weights", "momentum", "variance"]
+GRADIENTS = ["gradients", "fp32 gradients"]
+
+
+def training_bytes(psi: int, precision: str) -> dict[str, int]:
+    """Return the bytes of each part of the model states, with Adam, as the lesson's notebook defines it."""
+    mixed = precision != "fp32"
+    return {
+        "parameters": (2 if mixed else 4) * psi,
+        "gradients": (2 if mixed else 4) * psi,
+        "fp32 gradients": (4 if precision == "mixed_fp32_accumulation" else 0) * psi,
+        "master weights": (4 if mixed else 0) * psi,
+        "momentum": 4 * psi,
+        "variance": 4 * psi,
+    }

@@ -1,261 +1,160 @@
-"""The bytes of each part of the model states, by precision."""
+"""What an unknown optimizer keeps, found from measured totals."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
-from ..form.declare import Case, Exercise, Mistake, Solution
-from . import stubs
+from ..form.exercise import Case, Exercise
 
-PRECISIONS = ("fp32", "mixed", "mixed_fp32_accumulation")
-PARTS = ("parameters", "gradients", "fp32 gradients", "master weights", "momentum", "variance")
-
-
-def training_bytes(psi: int, precision: str) -> dict[str, int]:
-    """Return the bytes of each part of the model states, for psi parameters and Adam."""
-    mixed = precision != "fp32"
-    return {
-        "parameters": (2 if mixed else 4) * psi,
-        "gradients": (2 if mixed else 4) * psi,
-        "fp32 gradients": (4 if precision == "mixed_fp32_accumulation" else 0) * psi,
-        "master weights": (4 if mixed else 0) * psi,
-        "momentum": 4 * psi,
-        "variance": 4 * psi,
-    }
+OPTIMIZERS = (
+    # name, bytes of a parameter, bytes kept for an element, a block of 256 elements, a row or column, a tensor
+    ("Adam", 4, 8, 0, 0, 4),
+    ("Adafactor", 4, 0, 0, 4, 4),
+    ("8-bit Adam", 2, 2, 8, 0, 4),
+    ("Adam with masters", 2, 12, 0, 0, 4),
+    ("Adafactor with masters and momentum", 2, 8, 0, 4, 4),
+)
 
 
-FP32, MIXED, SUMMED = (4, 4, 0, 0, 4, 4), (2, 2, 0, 4, 4, 4), (2, 2, 4, 4, 4, 4)
+def measurement(param: int, element: int, block: int, line: int, tensor: int) -> Callable[[int, int], int]:
+    """Return the function that measures a matrix; its widths are as in `OPTIMIZERS`."""
 
+    def total(rows: int, columns: int) -> int:
+        numel = rows * columns
+        return (2 * param + element) * numel + block * -(-numel // 256) + line * (rows + columns) + tensor
 
-def table(*rows: tuple[int, ...]) -> Solution:
-    """A calculator by a table: a row for each of `PRECISIONS`, with the bytes for each parameter of each of `PARTS`."""
-    by_precision = dict(zip(PRECISIONS, rows, strict=True))
-
-    def calculator(psi: int, precision: str) -> dict[str, int]:
-        return {part: each * psi for part, each in zip(PARTS, by_precision[precision], strict=True)}
-
-    return calculator
-
-
-def moments_in_one(psi: int, precision: str) -> dict[str, int]:
-    right = training_bytes(psi, precision)
-    return right | {"momentum": right["momentum"] + right["variance"], "variance": 0}
-
-
-def converted(convert: Callable[[int], float]) -> Solution:
-    """The right bytes of each part, in another unit."""
-    return lambda psi, precision: {part: convert(n) for part, n in training_bytes(psi, precision).items()}
-
-
-def elements(psi: int, precision: str) -> dict[str, int]:
-    return {part: psi if nbytes else 0 for part, nbytes in training_bytes(psi, precision).items()}
-
-
-def absent_parts_left_out(psi: int, precision: str) -> dict[str, int]:
-    return {part: nbytes for part, nbytes in training_bytes(psi, precision).items() if nbytes}
-
-
-def by_cases(psi: int, precision: str) -> dict[str, int]:
-    held = {"momentum": psi * 4, "variance": psi * 4, "fp32 gradients": 0}
-    if precision == "fp32":
-        return held | {"parameters": psi * 4, "gradients": psi * 4, "master weights": 0}
-    held |= {"parameters": psi * 2, "gradients": psi * 2, "master weights": psi * 4}
-    if precision == "mixed_fp32_accumulation":
-        held["fp32 gradients"] += psi * 4
-    return held
+    return total
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    psi, precision = (7 * 10**9 if number == 0 else rng.randint(10**3, 10**6)), ("mixed", *PRECISIONS[::2])[number % 3]
-    return Case(world_size=0, args=lambda rank: (psi, precision), about=f"psi = {psi:,}, {precision}")
+    name, *widths = OPTIMIZERS[number % len(OPTIMIZERS)]
+    if number >= len(OPTIMIZERS):
+        name, widths = "an invented optimizer", [rng.choice([2, 4]), *(rng.randint(1, 9) for _ in range(4))]
+    return Case(
+        world_size=0,
+        args=lambda rank: (measurement(*widths), widths[0]),
+        about=f"{name}, parameters of {widths[0]} bytes",
+    )
 
 
-MIXED_PRECISION = Exercise(
-    name="memory.mixed_precision",
-    title="The calculator",
-    task='Return a dict with the bytes of six parts: `"parameters"`, `"gradients"`, `"fp32 gradients"`, '
-    '`"master weights"`, `"momentum"` and `"variance"`. `precision` is `"fp32"`, `"mixed"`, or '
-    '`"mixed_fp32_accumulation"`: as mixed, with a second gradient in fp32 in which those of micro-batches are '
-    "summed. A part that there is not has 0 bytes.",
-    stub=stubs.training_bytes,
-    reference=training_bytes,
-    draw=draw,
-    variants={"table": table(FP32, MIXED, SUMMED), "cases": by_cases},
-    mistakes=[
-        Mistake(
-            id="no-master-weights",
-            solution=table(FP32, (2, 2, 0, 0, 4, 4), (2, 2, 4, 0, 4, 4)),
-            told="Mixed precision lacks its master weights. An update is often too small to change a number of 16 "
-            "bits, so the optimizer updates a copy in fp32.",
-            action="Give mixed precision 4 bytes of master weights.",
-        ),
-        Mistake(
-            id="all-in-16-bits",
-            solution=table(FP32, (2, 2, 0, 0, 2, 2), (2, 2, 4, 0, 2, 2)),
-            told="In your mixed precision everything has 16 bits. What makes it *mixed* is that whatever the "
-            "optimizer works on stays in fp32: master weights, momentum and variance.",
-            action="Give each of these three 4 bytes.",
-        ),
-        Mistake(
-            id="moments-in-16-bits",
-            solution=table(FP32, (2, 2, 0, 4, 2, 2), (2, 2, 4, 4, 2, 2)),
-            told="Momentum and variance have 16 bits. They belong to the fp32 master weights, and are in fp32 too.",
-            action="Give each of the two 4 bytes.",
-        ),
-        Mistake(
-            id="gradients-in-fp32",
-            solution=table(FP32, (2, 4, 0, 4, 4, 4), (2, 4, 4, 4, 4, 4)),
-            told="The gradients have 4 bytes in mixed precision. Backward makes them like the parameters, in 16 bits. "
-            "Those that are summed in fp32 are a part of their own.",
-            action='Give "gradients" 2 bytes.',
-        ),
-        Mistake(
-            id="sums-in-place-of-gradients",
-            solution=table(FP32, MIXED, (2, 0, 4, 4, 4, 4)),
-            told="The fp32 gradients replace those of 16 bits. Backward still makes the latter, before they are added "
-            "to the sums, so both are held.",
-            action="Leave the 2 bytes of the gradients beside the 4 of their sums.",
-        ),
-        Mistake(
-            id="wider-gradients",
-            solution=table(FP32, MIXED, (2, 4, 0, 4, 4, 4)),
-            told="With fp32 accumulation you make the gradients wider. They keep their 16 bits; what comes is a "
-            'second set, under "fp32 gradients".',
-            action='Give "gradients" 2 bytes and "fp32 gradients" 4.',
-        ),
-        Mistake(
-            id="sums-under-gradients",
-            solution=table(FP32, MIXED, (2, 6, 0, 4, 4, 4)),
-            told='The bytes are right in sum, but those of the fp32 gradients stand under "gradients".',
-            action='Give "fp32 gradients" its own 4 bytes.',
-        ),
-        Mistake(
-            id="sums-in-16-bits",
-            solution=table(FP32, MIXED, (2, 2, 2, 4, 4, 4)),
-            told="The sums of gradients have 2 bytes. They are there to be in fp32: sums of many small numbers lose "
-            "much in 16 bits.",
-            action='Give "fp32 gradients" 4 bytes.',
-        ),
-        Mistake(
-            id="always-summed",
-            solution=table(FP32, SUMMED, SUMMED),
-            told='Plain "mixed" has fp32 gradients in your calculation. They are an option, which has its own name.',
-            action='Count them for "mixed_fp32_accumulation" alone.',
-        ),
-        Mistake(
-            id="never-summed",
-            solution=table(FP32, MIXED, MIXED),
-            told='"mixed_fp32_accumulation" comes out as "mixed": the fp32 gradients are missing.',
-            action='Give "fp32 gradients" 4 bytes there.',
-        ),
-        Mistake(
-            id="summed-without-masters",
-            solution=table(FP32, MIXED, (2, 2, 4, 0, 4, 4)),
-            told='"mixed_fp32_accumulation" has no master weights. The fp32 sums are of gradients; parameters need '
-            "their fp32 copies all the same.",
-            action='Give "master weights" 4 bytes in both mixed precisions.',
-        ),
-        Mistake(
-            id="masters-of-fp32",
-            solution=table((4, 4, 0, 4, 4, 4), MIXED, SUMMED),
-            told="There are master weights in fp32 as well. There the parameters themselves are in fp32, and need no "
-            "copy.",
-            action='Give "master weights" 0 bytes in fp32.',
-        ),
-        Mistake(
-            id="masters-in-16-bits",
-            solution=table(FP32, (2, 2, 0, 2, 4, 4), (2, 2, 4, 2, 4, 4)),
-            told="The master weights have 16 bits, like the parameters. Then they would be of no use: they are there "
-            "to hold what 16 bits cannot.",
-            action='Give "master weights" 4 bytes.',
-        ),
-        Mistake(
-            id="parameters-stay-fp32",
-            solution=table(FP32, (4, 2, 0, 4, 4, 4), (4, 2, 4, 4, 4, 4)),
-            told="The parameters stay in fp32, and have a copy in fp32. Forward and backward use them in 16 bits.",
-            action='Give "parameters" 2 bytes in mixed precision.',
-        ),
-        Mistake(
-            id="always-mixed",
-            solution=table(MIXED, MIXED, SUMMED),
-            told="fp32 comes out as mixed precision. There nothing has 16 bits.",
-            action='Give parameters and gradients 4 bytes where the precision is "fp32", and no master weights.',
-        ),
-        Mistake(
-            id="always-fp32",
-            solution=table(FP32, FP32, FP32),
-            told="Everything is counted in fp32, whatever the precision.",
-            action="Let `precision` decide what has 2 bytes and what has 4.",
-        ),
-        Mistake(
-            id="nothing-in-16-bits",
-            solution=table(FP32, (4, 4, 0, 4, 4, 4), (4, 4, 4, 4, 4, 4)),
-            told="In your mixed precision nothing has 16 bits. The parameters that forward uses have, and so have the "
-            "gradients that backward makes.",
-            action='Give "parameters" and "gradients" 2 bytes each.',
-        ),
-        Mistake(
-            id="masters-under-parameters",
-            solution=table(FP32, (6, 2, 0, 0, 4, 4), (6, 2, 4, 0, 4, 4)),
-            told='The master weights stand under "parameters". They are a part of their own, which only the optimizer '
-            "uses.",
-            action='Give "parameters" 2 bytes and "master weights" 4.',
-        ),
-        Mistake(
-            id="moments-in-one",
-            solution=moments_in_one,
-            told='Both moments stand under "momentum", and "variance" has 0 bytes.',
-            action="Give each of the two 4 bytes.",
-        ),
-        Mistake(
-            id="elements",
-            solution=elements,
-            told="Every part is counted with 1 byte for each parameter: these are numbers of elements.",
-            action="Multiply by the bytes of an element: 2 in 16 bits, 4 in fp32.",
-        ),
-        Mistake(
-            id="bits",
-            solution=converted(lambda nbytes: 8 * nbytes),
-            told="Everything is 8 times too large: these are bits. A byte has 8 of them.",
-            action="Count 2 for 16 bits and 4 for 32.",
-        ),
-        Mistake(
-            id="gigabytes",
-            solution=converted(lambda nbytes: nbytes / 10**9),
-            told="These are GB. The function gives bytes; units are for those who print them.",
-            action="Leave out the division by 10**9.",
-        ),
-        Mistake(
-            id="gibibytes",
-            solution=converted(lambda nbytes: nbytes / 2**30),
-            told="These are GiB. The function gives bytes; units are for those who print them.",
-            action="Leave out the division by 2**30.",
-        ),
-        Mistake(
-            id="only-the-total",
-            solution=lambda psi, precision: sum(training_bytes(psi, precision).values()),
-            told="The sum of all parts is returned. Asked is how much each of them is.",
-            action="Return the dict. Whoever wants the sum takes `sum(parts.values())`.",
-        ),
-        Mistake(
-            id="absent-parts-left-out",
-            solution=absent_parts_left_out,
-            told="Parts that there are not are missing in the dict. It has all six, some of them with 0 bytes.",
-            action="Give a part that is not there 0 bytes.",
-        ),
-    ],
-    hints=[
-        "Who needs which numbers, and how exact must they be? Forward and backward are content with 16 bits. Is the "
-        "optimizer?",
-        "In mixed precision what forward and backward use has 16 bits, and what the optimizer works on has 32: a "
-        "master copy of the weights and Adam's two moments. In fp32 there is nothing to copy.",
-        "Per parameter: 4 + 4 + 0 + 0 + 4 + 4 in fp32; 2 + 2 and 4 for each of three in mixed; 4 more with the option.",
-        '```python\nmixed = precision != "fp32"\nreturn {\n    "parameters": (2 if mixed else 4) * psi,\n    ...\n'
-        '    "master weights": (4 if mixed else ...) * psi,\n    ...\n}\n```',
-    ],
-    explanation="fp32: 4 + 4 + 4 + 4 = 16 bytes for each parameter. Mixed: 2 + 2 + (4 + 4 + 4) = 16 as well: what "
-    "parameters and gradients save, the master weights cost. The ZeRO paper calls the 12 bytes in brackets K (section "
-    "3.1). Sums of gradients in fp32 make it 20. What mixed precision does save is time, on hardware that computes "
-    "faster in 16 bits, and activations.",
-)
+exercise = Exercise("memory.mixed_precision", title="An unknown optimizer", draw=draw, task="""
+    You can measure only totals: `total(rows, columns)` makes a matrix of that shape, trains it for one step, and
+    returns the bytes of its parameters, its gradients and everything that the optimizer keeps. Parameters and gradients
+    take `param_bytes` for each element. Return what the optimizer keeps, in a dict: `"element"` for each element,
+    `"line"` for each row and each column, and `"tensor"` for the whole matrix. Call `total` as often as you like. An
+    8-bit optimizer also keeps scales for each block of 256 elements, even if the last block is not full. Count the
+    scales as part of the elements, as in large matrices, where all blocks are full.
+    """, hints="""
+    The total mixes three unknown numbers. Which two matrices differ in only one of them?
+
+    Subtract the parameters and the gradients first. Two matrices with the same number of elements and different shapes
+    differ only in their rows and columns. If you know the bytes of a line, two different sizes show the bytes of an
+    element. The rest belongs to the tensor.
+
+    `total(256, 256)` and `total(64, 1024)` have 65,536 elements each, and 512 and 1,088 lines. `total(512, 512)` has
+    more elements. All of them fill whole blocks.
+
+    ```python
+    square, flat, large = kept(256, 256), kept(64, 1024), kept(512, 512)
+    line = (flat - square) / (1088 - 512)
+    element = (large - square - 512 * line) / ...
+    ```
+    """, explanation="""
+    Change one thing at a time, and a difference of totals shows its cost. What does not change, such as a step count,
+    cancels. Adam keeps 8 bytes for each element, and 12 with masters in fp32. 8-bit Adam keeps 2 + 8/256 = 2.03:
+    two bytes, and two float32 scales for each 256 elements. Adafactor keeps 4 bytes for each row and each column, so
+    next to nothing for each element. Many small tensors would hide this, because blocks that are not full and numbers
+    for each tensor weigh more there.
+    """)
+
+
+@exercise
+def state_widths(total: Callable[[int, int], int], param_bytes: int) -> dict[str, float]:
+    """Return the bytes that an optimizer keeps for each "element", each "line" and each "tensor".
+
+    `total(rows, columns)` measures a matrix after a step: its parameters and its gradients, of
+    `param_bytes` for each element, and what the optimizer keeps. A line is a row or a column.
+    Scales of blocks of 256 elements count as part of the elements; fill whole blocks.
+    """
+
+    def kept(rows: int, columns: int) -> int:
+        return total(rows, columns) - 2 * param_bytes * rows * columns
+
+    square, flat, large = kept(256, 256), kept(64, 1024), kept(512, 512)
+    line = (flat - square) / (64 + 1024 - 512)  # as many elements, and more lines
+    element = (large - square - 512 * line) / (512 * 512 - 256 * 256)
+    return {"element": element, "line": line, "tensor": square - 256 * 256 * element - 512 * line}
+
+
+exercise.edit("nothing-subtracted", {"- 2 * param_bytes * rows * columns": ""}, """
+    Your widths contain the parameters and the gradients: `2 * param_bytes` too many for each element. They exist with
+    any optimizer. Next: subtract the bytes of both from each total.
+    """)
+
+exercise.edit("gradients-not-subtracted", {"2 * param_bytes": "param_bytes"}, """
+    Your width of an element is too large by `param_bytes`. The total contains the parameters and, as large as these,
+    the gradients. Next: subtract the bytes of both from each total.
+    """)
+
+exercise.edit("always-fp32", {"2 * param_bytes": "8"}, """
+    You subtract 8 bytes for each element, also in 16 bits. There parameters and gradients take 2 + 2. Master weights
+    are not among the parameters: they are part of what the optimizer keeps.
+    Next: subtract `2 * param_bytes` for each element.
+    """)
+
+exercise.edit("everything-per-element", {"(flat - square) / (64 + 1024 - 512)": "0",
+    "(large - square - 512 * line) / (512 * 512 - 256 * 256)": "square / (256 * 256)"}, """
+    You divide all bytes of one matrix by its elements. This spreads a step count, and the numbers for rows and columns,
+    over the elements. Next: measure two sizes, and divide the difference of bytes by the difference of elements.
+    """)
+
+exercise.edit("no-lines", {"(flat - square) / (64 + 1024 - 512)": "0"}, """
+    Your width of a line is 0 for every optimizer. Adafactor keeps numbers for rows and columns, and you count their
+    bytes for elements and for the tensor.
+    Next: measure two matrices with the same number of elements and different shapes.
+    """)
+
+exercise.edit("columns-only", {"64 + 1024 - 512": "1024 - 256"}, """
+    You divide by the additional columns only. A flat matrix also has fewer rows, and a row counts like a column.
+    Next: divide by the difference of rows + columns.
+    """)
+
+exercise.edit("lines-in-elements", {"(large - square - 512 * line)": "(large - square)"}, """
+    Your width of an element contains lines: a larger matrix also has more rows and columns.
+    Next: subtract the bytes of the additional lines before you divide by the additional elements.
+    """)
+
+exercise.edit("lines-in-the-tensor", {"element - 512 * line}": "element}"}, """
+    Your bytes of the tensor contain the bytes of its rows and columns.
+    Next: subtract the lines as well as the elements.
+    """)
+
+exercise.edit("tiny-matrices", {"kept(256, 256), kept(64, 1024), kept(512, 512)":
+    "kept(4, 4), kept(2, 8), kept(8, 8)", "64 + 1024 - 512": "2 + 8 - 8", "square - 512 * line": "square - 8 * line",
+    "512 * 512 - 256 * 256": "64 - 16", "square - 256 * 256 * element - 512 * line":
+    "square - 16 * element - 8 * line"}, """
+    Your widths fit matrices of fewer than 256 elements. There a block is not full, and its scales look like bytes of
+    the tensor. Next: measure matrices whose numbers of elements are multiples of 256.
+    """)
+
+exercise.edit("rounded-down", {"line) / (512": "line) // (512"}, """
+    Your width of an element is a whole number. A scale is shared by 256 elements, so each element has a fraction of its
+    bytes. Next: divide with `/`.
+    """)
+
+
+@exercise.variant
+def three_squares(total: Callable[[int, int], int], param_bytes: int) -> dict[str, float]:
+    kept = [total(n, n) - 2 * param_bytes * n * n for n in (256, 512, 768)]
+    element = (kept[2] - 2 * kept[1] + kept[0]) / (2 * 256**2)
+    line = (kept[1] - kept[0] - element * (512**2 - 256**2)) / (2 * 256)
+    return {"tensor": kept[0] - element * 256**2 - line * 512, "line": line, "element": element}
+
+
+@exercise.variant
+def long_matrices(total: Callable[[int, int], int], param_bytes: int) -> dict[str, float]:
+    line = (total(1, 2**20) - total(2, 2**19)) / (2**20 + 1 - 2**19 - 2)
+    element = (total(4, 2**20) - total(4, 2**19) - line * 2**19) / (4 * 2**19)
+    tensor = total(256, 1) - 256 * element - 257 * line
+    return {"element": round(element - 2 * param_bytes, 5), "line": round(line), "tensor": round(tensor)}
