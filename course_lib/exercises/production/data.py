@@ -1,4 +1,4 @@
-"""The model that the exercises of lesson 09 are tried on, its batches, and how it is trained."""
+"""The model on which the exercises of lesson 09 are tried, and how its steps are made."""
 
 from __future__ import annotations
 
@@ -12,27 +12,19 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ...meter import mark
-
-Sizes = tuple[int, int, int]
-"""Width, width within a block, and number of blocks."""
+Sizes = tuple[int, int]
+"""Width, and number of blocks."""
 
 
 class Net(nn.Module):
-    """A transformer in outline: `embed`, `blocks` that each add something, `head`.
-
-    Every rank makes the same from the same seed.
-    """
+    """A transformer in outline, equal on every rank: `embed`, `blocks` that each add something, `head`."""
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
         super().__init__()
-        width, inner, count = sizes
+        width, count = sizes
         torch.manual_seed(seed)
         self.embed = nn.Embedding(5, width)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, inner), nn.Tanh(), nn.Linear(inner, width))
-            for _ in range(count)
-        )
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width)) for _ in range(count))
         self.head = nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -43,48 +35,49 @@ class Net(nn.Module):
         return scores
 
 
-def draw_world_size(rng: random.Random, number: int) -> int:
-    """2, 4 and 3 ranks, in the first three draws; then any of these. On one rank nothing is sharded."""
-    return (2, 4, 3)[number] if number < 3 else rng.randint(2, 4)
-
-
-def draw_sizes(rng: random.Random) -> Sizes:
-    """Sizes that seldom divide."""
-    return rng.randint(5, 8), rng.randint(9, 13), rng.randint(2, 3)
+def draw_world(rng: random.Random, number: int) -> tuple[int, Sizes]:
+    """Return the number of ranks, 2 and 3 in the first draws, and sizes that 2, 3 and 4 do not divide."""
+    return (2, 3)[number] if number < 2 else rng.randint(2, 4), (rng.choice((5, 7)), 2 + number % 2)
 
 
 def mesh() -> DeviceMesh:
-    """All ranks in a row."""
+    """Return a mesh of all ranks in a row."""
     return init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
 
 
-def in_one_call(optimizer: Optimizer) -> None:
-    """Let a step update all parameters in one call: with FSDP2, the first call of each operator takes some 10 ms for
-    each shape, on each rank."""
+def a_step(model: Callable[[Tensor], Tensor], update: Callable[[], object], seed: int) -> float:
+    """Make a step on a batch of this rank's own, and return the loss before it."""
+    batch = torch.randint(5, (4,), generator=torch.Generator().manual_seed(seed + dist.get_rank()))
+    loss = model(batch).square().mean()
+    loss.backward()
+    update()
+    return loss.item()
+
+
+def on_plain_tensors(optimizer: Optimizer) -> Callable[[], None]:
+    """Let the optimizer update this rank's shards as plain tensors, and return a function that makes a step.
+
+    With DTensors, the first step would take 0.1 s on each rank: their first call of an operator is slow.
+    """
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    shards = {param: nn.Parameter(local(param)) for param in params}  # in the same memory
     for group in optimizer.param_groups:
-        group["fused"] = True
+        group["params"] = [shards[param] for param in group["params"]]
 
-
-def train(model: Callable[[Tensor], Tensor], optimizer: Optimizer, steps: int, seed: int) -> list[float]:
-    """This rank's losses; its batches are others than those of other ranks. It marks "after forward"."""
-    generator = torch.Generator().manual_seed(seed + dist.get_rank())
-    losses = []
-    for _ in range(steps):
-        x = torch.randint(5, (4,), generator=generator)
-        loss = model(x).square().mean()
-        mark("after forward")
-        loss.backward()
+    def update() -> None:
+        for param, shard in shards.items():
+            shard.grad, param.grad = None if param.grad is None else local(param.grad), None
         optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+
+    return update
 
 
 def shards(model: nn.Module) -> dict[str, Tensor]:
-    """What this rank holds of each parameter."""
-    return {name: local(param.detach()).clone() for name, param in model.named_parameters()}
+    """Return what this rank holds of each parameter."""
+    return {name: local(param).clone() for name, param in model.named_parameters()}
 
 
+@torch.no_grad()
 def local(tensor: Tensor) -> Tensor:
-    """A sharded tensor's part on this rank; any other as it is."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    """Return the part of a sharded tensor on this rank; a different tensor as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()

@@ -1,18 +1,75 @@
-"""What is wrong with a DeepSpeed configuration."""
+"""The faults of a DeepSpeed configuration."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
-from ..form.declare import Case, Exercise, Mistake, Solution
-from . import stubs
-from .configurations import Config
+from ..form.exercise import Case, Exercise
 
 
+def draw(rng: random.Random, number: int) -> Case:
+    """Draw a configuration. The first ones show each fault, and each setting that only looks like one."""
+    world_size, micro, steps = rng.randint(2, 8), rng.randint(2, 4), rng.randint(2, 4)
+    right = micro * steps * world_size
+    config: dict[str, Any] = {"train_micro_batch_size_per_gpu": micro}
+    if number % 3:
+        config["gradient_accumulation_steps"] = steps
+        config["train_batch_size"] = rng.choice([right, right + world_size]) if number > 3 else right
+    if number in (3, 4, 6):  # 3 and 6 without the steps, which follow from the others if they follow at all
+        config["train_batch_size"] = {3: right, 4: micro * steps, 6: right + 1}[number]
+    cpu = {"device": "cpu"}
+    settings: dict[str, Any] = {"stage3_prefetch_bucket_size": 1000, "offload_param": cpu, "offload_optimizer": cpu}
+    zero = {key: settings[key] for key in rng.sample(sorted(settings), rng.randint(1, 3))}
+    zero["stage"] = rng.randint(0, 3)
+    if number < 5:
+        zero = [settings | {"stage": 2}, settings | {"stage": 3}, settings | {"stage": 1}, settings, {}][number]
+    if number != 4:
+        config["zero_optimization"] = zero
+    on, off = {"enabled": True}, {"enabled": False}
+    config |= ({"bf16": on, "fp16": off}, {"bf16": on, "fp16": on}, {"fp16": on}, {})[number % 4]
+    return Case(world_size=0, args=lambda rank: (config, world_size), about=f"{world_size} ranks, {config}")
+
+
+exercise = Exercise("production.faults", title="Faults of a configuration", draw=draw, case_count=14, task="""
+    Return the names of the settings that cannot hold or have no effect, sorted:
+
+    - `train_batch_size`, if it is given and is not micro-batch times accumulation steps times ranks. If the steps are
+      not given, it is a fault if no whole number of steps fits.
+    - `bf16`, if both `bf16` and `fp16` are enabled.
+    - In `zero_optimization`, below stage 3: `offload_param`, and every name that begins with `stage3_`.
+    - In `zero_optimization`, at stage 0: `offload_optimizer` as well. Stage 0 is the default.
+    """, hints="""
+    Which settings have to agree with each other? Which ones depend on the stage?
+
+    Each fault is a separate condition. Collect the names of those that hold. A missing setting has a default: stage 0,
+    nothing enabled. Missing accumulation steps follow from batch, micro-batch and ranks.
+
+    `config.get(key, default)`, `name.startswith(...)`, `sorted(...)`.
+
+    ```python
+    found, zero = [], config.get("zero_optimization", {})
+    if ...:
+        found.append("train_batch_size")
+    ...
+    if zero.get("stage", 0) < 3:
+        found += [key for key in zero if ...]
+    ...
+    ```
+    """, explanation="""
+    DeepSpeed refuses batches that do not agree. It accepts most other faults without a message: `offload_param` at
+    stage 2 offloads nothing, and a misspelt name at the top is never read. So check how a configuration is understood
+    before you trust it. `production.explain` does this for all settings that it knows.
+    """)
+
+
+@exercise
 def faults(config: dict[str, Any], world_size: int) -> list[str]:
-    """Return the settings of a DeepSpeed configuration that cannot hold or have no effect, sorted."""
+    """Return the settings of a DeepSpeed configuration that cannot hold or have no effect, sorted.
+
+    "train_batch_size" that is not micro-batch times accumulation times ranks; "bf16" beside "fp16";
+    "offload_param" or any "stage3_..." below stage 3; "offload_optimizer" at stage 0.
+    """
     found, zero = [], config.get("zero_optimization", {})
     stage = zero.get("stage", 0)
     if "train_batch_size" in config:
@@ -29,69 +86,68 @@ def faults(config: dict[str, Any], world_size: int) -> list[str]:
     return sorted(found)
 
 
-def checked(
-    *,
-    stage_by_default: int = 0,
-    ranks: bool = True,
-    accumulation: bool = True,
-    steps_by_default: int | None = None,
-    enabled: bool = True,
-    batch: bool = True,
-    stage_3_from: int = 3,
-    stage_3_settings: bool = True,
-    offload_param: bool = True,
-    offload_optimizer_below: int = 1,
-    in_order: bool = True,
-) -> Solution:
-    """The check, with parts of it otherwise."""
+exercise.edit("ranks-forgotten", {" * world_size": ""}, """
+    You compare `train_batch_size` with the batch of one rank. It is the batch of all ranks together.
+    Next: multiply by the number of ranks.
+    """)
 
-    def found(config: Config, world_size: int) -> Iterator[str]:
-        zero = config.get("zero_optimization", {})
-        stage = zero.get("stage", stage_by_default)
-        if batch and "train_batch_size" in config:
-            at_once = config["train_micro_batch_size_per_gpu"] * (world_size if ranks else 1)
-            micro_batches, left_over = divmod(config["train_batch_size"], at_once)
-            steps = config.get("gradient_accumulation_steps", steps_by_default or micro_batches) if accumulation else 1
-            if left_over or micro_batches != steps:
-                yield "train_batch_size"
-        if all((config.get(key, {}).get("enabled") if enabled else key in config) for key in ("bf16", "fp16")):
-            yield "bf16"
-        if stage < stage_3_from:
-            yield from (key for key in zero if offload_param and key == "offload_param")
-            yield from (key for key in zero if stage_3_settings and key.startswith("stage3_"))
-        if stage < offload_optimizer_below and "offload_optimizer" in zero:
-            yield "offload_optimizer"
+exercise.edit("accumulation-forgotten", {'config.get("gradient_accumulation_steps", micro_batches)': "1"}, """
+    You do not count the accumulation steps. With accumulation, a step has several micro-batches.
+    Next: multiply by `gradient_accumulation_steps` if it is given.
+    """)
 
-    def in_some_order(config: Config, world_size: int) -> list[str]:
-        listed = list(found(config, world_size))
-        return sorted(listed) if in_order else listed
+exercise.edit("one-step-by-default", {"steps\", micro_batches)": "steps\", 1)"}, """
+    If the accumulation steps are not given, you use 1. DeepSpeed computes them from the other two.
+    Next: divide the batch by micro-batch and ranks, and check the remainder.
+    """)
 
-    return in_some_order
+exercise.edit("enabled-unread", {'config.get(key, {}).get("enabled", False)': "key in config"}, """
+    You report `bf16` whenever both sections are present. If one of them is switched off, there is no fault.
+    Next: check `"enabled"` in each.
+    """)
 
+exercise.edit("below-stage-2", {"stage < 3": "stage < 2"}, """
+    You accept at stage 2 the settings of stage 3. Stage 2 does not shard parameters, so they have no effect there.
+    Next: compare with 3: `stage < 3`.
+    """)
 
-def first_alone(config: Config, world_size: int) -> list[str]:
-    return faults(config, world_size)[:1]
+exercise.edit("always-of-stage-3", {"stage < 3": "stage < 4"}, """
+    You report the settings of stage 3 at stage 3 too, where they have an effect.
+    Next: check the stage before you report them.
+    """)
 
+exercise.edit("offload-param-overlooked", {'key == "offload_param" or ': ""}, """
+    You overlook `offload_param`. It belongs to stage 3, though its name does not say so.
+    Next: report it below stage 3.
+    """)
 
-def how_many(config: Config, world_size: int) -> int:
-    return len(faults(config, world_size))
+exercise.edit("optimizer-below-stage-3", {"stage == 0": "stage < 3"}, """
+    You report `offload_optimizer` at stages 1 and 2 too. From stage 1 on the optimizer's state is sharded, and can be
+    offloaded. Next: report `offload_optimizer` only at stage 0.
+    """)
 
+exercise.edit("stage-3-by-default", {'"stage", 0': '"stage", 3'}, """
+    If no stage is given, you use stage 3. DeepSpeed uses stage 0: nothing is sharded.
+    Next: use `zero.get("stage", 0)`.
+    """)
 
-def both_precisions(config: Config, world_size: int) -> list[str]:
-    found = faults(config, world_size)
-    return sorted([*found, "fp16"]) if "bf16" in found else found
+exercise.edit("no-section", {'config.get("zero_optimization", {})': 'config["zero_optimization"]'}, """
+    You expect a section `zero_optimization`. A configuration may have none.
+    Next: use `config.get("zero_optimization", {})`.
+    """)
 
+exercise.edit("not-sorted", {"sorted(found)": "found"}, """
+    You return the right names in a different order. Next: return `sorted(...)`.
+    """)
 
-def fp16_named(config: Config, world_size: int) -> list[str]:
-    return sorted("fp16" if fault == "bf16" else fault for fault in faults(config, world_size))
-
-
-def no_zero_section(config: Config, world_size: int) -> list[str]:
-    assert config["zero_optimization"]
-    return faults(config, world_size)
+exercise.edit("first-alone", {"sorted(found)": "sorted(found)[:1]"}, """
+    You return only one fault. The configuration has more, and each of them has to be fixed.
+    Next: collect all of them, and return the list at the end.
+    """)
 
 
-def as_a_set(config: Config, world_size: int) -> list[str]:
+@exercise.variant
+def as_a_set(config: dict[str, Any], world_size: int) -> list[str]:
     zero = config.get("zero_optimization") or {"stage": 0}
     stage = zero.get("stage", 0)
     found = {key for key in zero if (key[:7] == "stage3_" or key == "offload_param") and stage != 3}
@@ -105,165 +161,4 @@ def as_a_set(config: Config, world_size: int) -> list[str]:
     return sorted(found)
 
 
-def draw(rng: random.Random, number: int) -> Case:
-    """The first draws show each fault, and each thing that looks like one."""
-    world_size, micro, steps = rng.randint(2, 8), rng.randint(2, 4), rng.randint(2, 4)
-    right = micro * steps * world_size
-    config: Config = {"train_micro_batch_size_per_gpu": micro}
-    if number % 3:
-        config["gradient_accumulation_steps"] = steps
-        config["train_batch_size"] = rng.choice([right, right + world_size]) if number > 3 else right
-    if number in (3, 4, 6):  # 3 and 6 without the steps, which follow from the others if anything does
-        config["train_batch_size"] = {3: right, 4: micro * steps, 6: right + 1}[number]
-    cpu = {"device": "cpu"}
-    settings: Config = {"stage3_prefetch_bucket_size": 1000, "offload_param": cpu, "offload_optimizer": cpu}
-    zero: Config = {key: settings[key] for key in rng.sample(sorted(settings), rng.randint(1, 3))}
-    zero["stage"] = rng.randint(0, 3)
-    if number < 6:
-        zero = [settings | {"stage": 2}, settings | {"stage": 3}, settings | {"stage": 1}, dict(settings), {}, zero][
-            number
-        ]
-    if number != 4:
-        config["zero_optimization"] = zero
-    on, off = {"enabled": True}, {"enabled": False}
-    precisions: list[Config] = [{"bf16": on, "fp16": off}, {"bf16": on, "fp16": on}, {"fp16": on}, {}]
-    config |= precisions[number % 4]
-    return Case(world_size=0, args=lambda rank: (config, world_size), about=f"{world_size} ranks, {config}")
-
-
-FAULTS = Exercise(
-    name="production.faults",
-    title="Faults of a configuration",
-    task="Return the settings, by name, that cannot hold or have no effect, sorted. `train_batch_size`, where it is "
-    "given: unless it is micro-batch times accumulation steps times ranks; where these steps are not given, unless "
-    "there is a whole number of them. `bf16`: where both "
-    "`bf16` and `fp16` are enabled. In `zero_optimization`: below stage 3 `offload_param` and every name that begins "
-    "with `stage3_`; at stage 0, which is the default, `offload_optimizer` as well.",
-    stub=stubs.faults,
-    reference=faults,
-    draw=draw,
-    case_count=14,
-    variants={"as-a-set": as_a_set, "in-parts": checked()},
-    mistakes=[
-        Mistake(
-            id="ranks-forgotten",
-            solution=checked(ranks=False),
-            told="`train_batch_size` is that of all ranks together, and you compare it with one rank's.",
-            action="Multiply by the number of ranks.",
-        ),
-        Mistake(
-            id="accumulation-forgotten",
-            solution=checked(accumulation=False),
-            told="A step has several micro-batches where gradients are accumulated.",
-            action="Multiply by `gradient_accumulation_steps`, where it is given.",
-        ),
-        Mistake(
-            id="one-step-by-default",
-            solution=checked(steps_by_default=1),
-            told="Where accumulation steps are not given, you take 1. DeepSpeed works them out from the other two.",
-            action="Divide the batch by micro-batch and ranks, and look at what is left over.",
-        ),
-        Mistake(
-            id="batch-unchecked",
-            solution=checked(batch=False),
-            told="The sizes of batches are not compared.",
-            action="Compare `train_batch_size` with the product of the other two and the ranks.",
-        ),
-        Mistake(
-            id="enabled-unread",
-            solution=checked(enabled=False),
-            told="Both sections are there, but one is switched off: that is no fault.",
-            action='Look at `"enabled"` in each.',
-        ),
-        Mistake(
-            id="both-named",
-            solution=both_precisions,
-            told="You name both precisions. Asked for is the one name, `bf16`.",
-            action="Append `bf16` alone.",
-        ),
-        Mistake(
-            id="fp16-named",
-            solution=fp16_named,
-            told="You name `fp16`. Asked for is `bf16`, where both are enabled.",
-            action="Append `bf16`.",
-        ),
-        Mistake(
-            id="below-stage-2",
-            solution=checked(stage_3_from=2),
-            told="At stage 2 parameters are not sharded either, so what belongs to stage 3 has no effect there.",
-            action="Compare with 3: `stage < 3`.",
-        ),
-        Mistake(
-            id="always-of-stage-3",
-            solution=checked(stage_3_from=4),
-            told="At stage 3 these settings are where they belong.",
-            action="Look at the stage before you name them.",
-        ),
-        Mistake(
-            id="stage-3-settings-overlooked",
-            solution=checked(stage_3_settings=False),
-            told="Names that begin with `stage3_` are overlooked.",
-            action='Go through the names of the section: `name.startswith("stage3_")`.',
-        ),
-        Mistake(
-            id="offload-param-overlooked",
-            solution=checked(offload_param=False),
-            told="`offload_param` belongs to stage 3, though its name does not say so.",
-            action="Name it below stage 3.",
-        ),
-        Mistake(
-            id="optimizer-below-stage-3",
-            solution=checked(offload_optimizer_below=3),
-            told="The optimizer's state can be offloaded from stage 1 on: there it is sharded.",
-            action="Name `offload_optimizer` at stage 0 alone.",
-        ),
-        Mistake(
-            id="optimizer-unchecked",
-            solution=checked(offload_optimizer_below=0),
-            told="At stage 0 there is no sharded optimizer to offload.",
-            action="Name `offload_optimizer` there.",
-        ),
-        Mistake(
-            id="stage-3-by-default",
-            solution=checked(stage_by_default=3),
-            told="Where no stage is given, you take stage 3. DeepSpeed takes stage 0: nothing is sharded.",
-            action='Use `zero.get("stage", 0)`.',
-        ),
-        Mistake(
-            id="no-section",
-            solution=no_zero_section,
-            told="A configuration need not have a section `zero_optimization`.",
-            action='Use `config.get("zero_optimization", {})`.',
-        ),
-        Mistake(
-            id="first-alone",
-            solution=first_alone,
-            told="You stop at the first fault. Who mends it wants to know of the others.",
-            action="Collect all of them, and return the list at the end.",
-        ),
-        Mistake(
-            id="how-many",
-            solution=how_many,
-            told="You return how many there are.",
-            action="Return their names.",
-        ),
-        Mistake(
-            id="not-sorted",
-            solution=checked(in_order=False),
-            told="The names are right, and not sorted.",
-            action="Return `sorted(...)`.",
-        ),
-    ],
-    hints=[
-        "Which settings have to agree with each other? Which depend on the stage?",
-        "Each fault is a condition on its own. Collect the names of those that hold. What is not given has a default: "
-        "stage 0, nothing enabled. Accumulation steps that are not given follow from batch, micro-batch and ranks.",
-        "`config.get(key, default)`, `name.startswith(...)`, `sorted(...)`.",
-        '```python\nfound, zero = [], config.get("zero_optimization", {})\nif ...:\n'
-        '    found.append("train_batch_size")\n...\nif zero.get("stage", 0) < 3:\n    found += [key for key in zero '
-        "if ...]\n...\n```",
-    ],
-    explanation="DeepSpeed refuses batches that do not agree. Most of the rest it takes in silence: `offload_param` at "
-    "stage 2 offloads nothing, and a misspelt name at the top is never read. So read a configuration back before you "
-    "trust it: `production.explain` does for all the settings that it knows.",
-)
+exercise.variant_edit("in-place", {"return sorted(found)": "found.sort()\nreturn found"})
