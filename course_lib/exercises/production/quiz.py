@@ -11,7 +11,7 @@ from .fsdp2_settings import fsdp2_settings
 
 
 def elements_sent(multiples: int, params: int, world_size: int) -> Fraction:
-    """What a rank sends in a step, of `multiples` times all parameters."""
+    """Return how many elements a rank sends in a step, for `multiples` times all parameters."""
     return multiples * params * Fraction(world_size - 1, world_size)
 
 
@@ -23,18 +23,19 @@ def volume_of_ddp_and_zero(rng: random.Random) -> Numeric:
         prompt=f"DistributedDataParallel and ZeroRedundancyOptimizer train {millions} million parameters on "
         f"{world_size} ranks. How many elements does a rank send in a step, counted as a ring sends them?",
         expected=sent,
-        right="All-reduce, 2Ψ, then each owner broadcasts what it has updated, Ψ: each times (N − 1)/N.",
-        wrong="Add up what DDP does in backward and what the optimizer does in its step.",
+        right="DDP's all-reduce sends 2Ψ. Then each owner broadcasts the parameters that it has updated, Ψ. Both are "
+        "multiplied by (N − 1)/N.",
+        wrong="Add what DDP sends in backward and what the optimizer sends in its step.",
         mistakes=(
             Mistake.near(
                 float(elements_sent(2, params, world_size)),
-                "That is ZeRO-1 as it could be. DDP does not know that only owners need the gradients.",
+                "A ZeRO-1 that reduce-scatters sends this. DDP does not know that only owners need the gradients.",
             ),
             Mistake.near(
-                float(elements_sent(1, params, world_size)), "That is one of the two: the broadcast of parameters."
+                float(elements_sent(1, params, world_size)), "This is only the broadcast of the parameters."
             ),
-            Mistake.near(3 * params, "Nearly: of each whole, a rank sends (N − 1)/N."),
-            Mistake.near(float(4 * sent), "That is bytes; asked is the number of elements."),
+            Mistake.near(3 * params, "Nearly: multiply by (N − 1)/N, because a rank does not send its own part."),
+            Mistake.near(float(4 * sent), "These are bytes. The question asks for the number of elements."),
         ),
     )
 
@@ -48,16 +49,16 @@ def micro_batches(rng: random.Random) -> Numeric:
     }
     return Numeric(
         prompt=f"A DeepSpeed configuration has `train_batch_size` {config['train_batch_size']} and "
-        f"`train_micro_batch_size_per_gpu` {micro}, and nothing of accumulation. There are {world_size} ranks. How "
+        f"`train_micro_batch_size_per_gpu` {micro}, and no accumulation steps. There are {world_size} ranks. How "
         "many micro-batches does each rank have in a step?",
         expected=fsdp2_settings(config, world_size)["micro_batches"],
         tolerance=0,
         right="The batch is the micro-batch times the accumulation steps times the ranks.",
-        wrong="`train_batch_size` is the batch of all ranks in a whole step. Divide by what you know.",
+        wrong="`train_batch_size` is the batch of all ranks in a whole step. Divide it by micro-batch and ranks.",
         mistakes=(
-            Mistake.near(world_size * steps, "All ranks share in the batch: divide by their number.", tolerance=0),
-            Mistake.near(1, "1 is the default only where the batch sizes do not say otherwise.", tolerance=0),
-            Mistake.near(micro * steps, "Those are examples for each rank, not micro-batches.", tolerance=0),
+            Mistake.near(world_size * steps, "All ranks share the batch: divide by their number.", tolerance=0),
+            Mistake.near(1, "1 is the default only if it does not follow from the batch sizes.", tolerance=0),
+            Mistake.near(micro * steps, "These are examples of each rank, not micro-batches.", tolerance=0),
         ),
     )
 
@@ -66,12 +67,12 @@ def bucket_buffer(rng: random.Random) -> Numeric:
     elements, bytes_each = rng.choice([2, 5]) * 10**8, rng.choice([2, 4])
     return Numeric(
         prompt=f"`reduce_bucket_size` is {elements:,}, and gradients have {bytes_each} bytes each. With "
-        "`contiguous_gradients` a buffer of that size is set aside. How much memory does it take, on a model of any "
-        "size?",
+        "`contiguous_gradients`, DeepSpeed allocates a buffer of that size. How much memory does it take, whatever the "
+        "size of the model?",
         expected=elements * bytes_each,
         unit="GB",
-        right="Elements times bytes. It is there even if the model is smaller.",
-        wrong="The setting counts elements. Multiply by the bytes of one.",
+        right="Multiply elements by bytes. DeepSpeed allocates the buffer even if the model is smaller.",
+        wrong="The setting counts elements. Multiply by the bytes of one element.",
         mistakes=(
             Mistake.near(elements, "The setting counts elements, not bytes."),
             Mistake.near(elements * (6 - bytes_each), f"Each element has {bytes_each} bytes here."),
@@ -83,18 +84,18 @@ def states_between_steps(rng: random.Random) -> Numeric:
     billions, world_size = rng.choice([3, 8, 14]), rng.choice([8, 16])
     held = sum(plan(params=billions * 10**9, world_size=world_size, stage=3, precision="mixed").bytes.values())
     return Numeric(
-        prompt=f"FSDP2 shards {billions} billion parameters over {world_size} ranks, in fp32, and with a "
-        "`MixedPrecisionPolicy` whose `param_dtype` is bfloat16. Adam keeps fp32. After backward, how much does a rank "
-        "hold of parameters, gradients and optimizer state?",
+        prompt=f"FSDP2 shards {billions} billion parameters in fp32 over {world_size} ranks, with a "
+        "`MixedPrecisionPolicy` whose `param_dtype` is bfloat16. Adam's state is fp32. After backward, how much memory "
+        "do parameters, gradients and optimizer state take on a rank?",
         expected=held,
         unit="GB",
-        right="The shards of parameters and gradients are fp32: 4 + 4 + 8 bytes, all of them shared.",
-        wrong="Which dtype do FSDP2's shards have? The policy's is that of what is gathered.",
+        right="Parameters, gradients and Adam's state are fp32 shards: 4 + 4 + 8 bytes for each parameter.",
+        wrong="Which dtype do FSDP2's shards have? The policy sets the dtype of the gathered parameters.",
         mistakes=(
             Mistake.near(
-                12 * billions * 10**9 / world_size, "The shards stay fp32; bfloat16 is what is gathered from them."
+                12 * billions * 10**9 / world_size, "The shards stay fp32. Only the gathered parameters are bfloat16."
             ),
-            Mistake.near(16 * billions * 10**9, "That is all ranks together."),
+            Mistake.near(16 * billions * 10**9, "This is the sum over all ranks."),
             Mistake.near(
                 18 * billions * 10**9 / world_size, "There is no bf16 copy between steps: the shards are the masters."
             ),
@@ -111,26 +112,26 @@ QUIZ = register(
             Question(
                 id="clipping",
                 ask=Choice(
-                    prompt="A training moves from DeepSpeed 0.19.8 to FSDP2. Its configuration says nothing of "
-                    "clipping. The losses agree for some steps, then part. What is the likely reason?",
+                    prompt="A training moves from DeepSpeed 0.19.8 to FSDP2. Its configuration has no setting "
+                    "for clipping. The losses agree for some steps, then differ. What is the likely reason?",
                     options=(
                         Option(
-                            text="DeepSpeed clips gradients to a norm of 1.0 unless the configuration says otherwise.",
+                            text="DeepSpeed clips gradients to a norm of 1.0 by default.",
                             right=True,
-                            feedback="It does so since release 0.19.3. With FSDP2, call torch.nn.utils.clip_grad_norm_ "
-                            "yourself.",
+                            feedback="It has done so since release 0.19.3. With FSDP2, you call "
+                            "torch.nn.utils.clip_grad_norm_ yourself.",
                         ),
                         Option(
                             text="FSDP2 sums gradients where DeepSpeed averages them.",
-                            feedback="Both average; a sum would part the losses at the second step.",
+                            feedback="Both average. With a sum, the losses would differ from the second step on.",
                         ),
                         Option(
                             text="Sharding changes what Adam computes.",
-                            feedback="Adam treats each element by itself, wherever it is kept.",
+                            feedback="Adam updates each element separately, so it does not matter which rank holds it.",
                         ),
                         Option(
                             text="FSDP2 computes in bfloat16 by default.",
-                            feedback="It computes in the dtype of the parameters unless a policy says otherwise.",
+                            feedback="Without a policy, it computes in the dtype of the parameters.",
                         ),
                     ),
                 ),
@@ -143,8 +144,8 @@ QUIZ = register(
                         Option(
                             text="No error; the loss does not change from step to step.",
                             right=True,
-                            feedback="fully_shard makes new parameters. The optimizer has the old ones, which get no "
-                            "gradients.",
+                            feedback="fully_shard replaces the parameters. The optimizer has the old ones, "
+                            "which get no gradients.",
                         ),
                         Option(
                             text="It trains, and the optimizer state is whole.",
@@ -152,11 +153,11 @@ QUIZ = register(
                         ),
                         Option(
                             text="fully_shard raises an error.",
-                            feedback="It does not know of the optimizer, so it cannot.",
+                            feedback="fully_shard does not know the optimizer, so it cannot notice the mistake.",
                         ),
                         Option(
-                            text="It trains as it should; the order does not matter.",
-                            feedback="Parameters are replaced by sharded ones, so it does.",
+                            text="It trains correctly, because the order does not matter.",
+                            feedback="The order matters: fully_shard replaces the parameters by sharded ones.",
                         ),
                     ),
                 ),
@@ -166,27 +167,27 @@ QUIZ = register(
             Question(
                 id="persistence",
                 ask=Choice(
-                    prompt="DeepSpeed stage 3 trains a toy of 30,000 parameters with default settings, and forward "
-                    "gathers nothing. Which are possible reasons?",
+                    prompt="DeepSpeed stage 3 trains a small model of 30,000 parameters with default settings, and "
+                    "forward gathers nothing. Which reasons are possible?",
                     several=True,
                     options=(
                         Option(
                             text="Every parameter is smaller than `stage3_param_persistence_threshold`.",
                             right=True,
-                            feedback="100,000 by default: they stay whole on each rank from step to step.",
+                            feedback="It is 100,000 by default. Smaller parameters stay whole on each rank.",
                         ),
                         Option(
                             text="`stage3_max_live_parameters` is so large that nothing needs to be freed.",
                             right=True,
-                            feedback="10⁹ by default, so what backward will use again is not freed after forward.",
+                            feedback="It is 10⁹ by default, so parameters stay whole until backward has used them.",
                         ),
                         Option(
                             text="Stage 3 gathers in backward only.",
-                            feedback="It gathers what is not there, in forward and in backward.",
+                            feedback="It gathers missing parameters in forward and in backward.",
                         ),
                         Option(
                             text="`overlap_comm` hides the gathers from the meter.",
-                            feedback="Overlap moves them in time; they are made, and counted.",
+                            feedback="Overlap only changes when they run. The meter counts them in any case.",
                         ),
                     ),
                 ),
@@ -195,26 +196,26 @@ QUIZ = register(
             Question(
                 id="checkpoint",
                 ask=Choice(
-                    prompt="A job on 64 ranks saves, and goes on with 48. What can it load?",
+                    prompt="A job saves a checkpoint on 64 ranks, and resumes on 48. What can it load?",
                     several=True,
                     options=(
                         Option(
-                            text="Whole state dicts, cut anew by set_model_state_dict and set_optimizer_state_dict.",
+                            text="Whole state dicts, which set_model_state_dict and set_optimizer_state_dict cut.",
                             right=True,
-                            feedback="They know nothing of ranks.",
+                            feedback="Whole states do not depend on the number of ranks.",
                         ),
                         Option(
                             text="Shards that torch.distributed.checkpoint has saved.",
                             right=True,
-                            feedback="It knows where each shard lies in the whole, and cuts them anew when it loads.",
+                            feedback="It records each shard's place in the whole, and cuts them again when it loads.",
                         ),
                         Option(
-                            text="What DeepSpeed's save_checkpoint wrote, as it is.",
-                            feedback="That is made for 64 ranks; ds_to_universal has to convert it first.",
+                            text="The files of DeepSpeed's save_checkpoint, unchanged.",
+                            feedback="These files fit only 64 ranks. ds_to_universal has to convert them first.",
                         ),
                         Option(
                             text="The state dict that each rank's optimizer gave, saved rank by rank with torch.save.",
-                            feedback="Those are 64 parts, and nothing in them says of what.",
+                            feedback="These are 64 parts, and no part records its place in the whole.",
                         ),
                     ),
                 ),
