@@ -2,17 +2,28 @@
 
 Each exercise is a module; data holds what they share. The learner's DataParallel is made of them: broadcast_model at
 the start, then make_buckets -> average_during_backward, which calls start_averaging for each bucket. average_gradients
-computes the same averages, without buckets and after backward.
+computes the same averages, without buckets and after backward. token_mean is the loss that these averages need.
+seeds makes parameters that agree and dropout that differs.
 """
 
-from . import average_during_backward, average_gradients, broadcast_model, make_buckets, start_averaging
+from . import (
+    average_during_backward,
+    average_gradients,
+    broadcast_model,
+    make_buckets,
+    seeds,
+    start_averaging,
+    token_mean,
+)
 from .quiz import QUIZ
 
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = (
     broadcast_model.exercise,
+    seeds.exercise,
     average_gradients.exercise,
+    token_mean.exercise,
     make_buckets.exercise,
     start_averaging.exercise,
     average_during_backward.exercise,
