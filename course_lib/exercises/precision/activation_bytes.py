@@ -1,155 +1,161 @@
-"""What one transformer layer keeps from forward to backward: the formula of Korthikanti et al. 2022."""
+"""The bytes that a layer keeps from forward to backward, measured."""
 
 from __future__ import annotations
 
 import random
 
+import torch
+from torch import nn
+
 from ..form.exercise import Case, Exercise
+from .data import normal
+
+
+class Gated(nn.Module):
+    """A layer in which one storage is kept through two views, and a small view keeps a large storage."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.wide, self.last = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(width, 1)
+        self.register_buffer("mask", torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        value, gate = self.wide(self.norm(x)).chunk(2, dim=1)
+        first: torch.Tensor = self.last((value * gate * self.mask)[0])
+        return first
+
+
+def make_relu(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    sequence, batch, heads = 32 * rng.randint(2, 9), rng.randint(2, 7), rng.choice((2, 4, 8))
-    hidden, dropout = heads * 16 * rng.randint(1, 5), number % 2 == 0
-    checkpointing = ("none", "none", "selective", "selective", "full")[number % 5]
-    about = f"s {sequence}, b {batch}, h {hidden}, a {heads}, with{'' if dropout else 'out'} dropout, {checkpointing}"
-    return Case(world_size=0, args=lambda rank: (sequence, batch, hidden, heads, dropout, checkpointing), about=about)
+    tokens, width = rng.randint(2, 4), rng.randint(2, 5)
+    dtype = (torch.float32, torch.bfloat16, torch.float64)[number % 3]
+    name, make = (("Linear, ReLU, Linear", make_relu), ("a gated layer", Gated))[number % 2]
+
+    def args(rank: int) -> tuple[nn.Module, torch.Tensor]:
+        return make(width).to(dtype), normal(tokens, width, seed=number, dtype=dtype)
+
+    return Case(world_size=0, args=args, about=f"{name}, {tokens} tokens, width {width}, {str(dtype)[6:]}")
 
 
-exercise = Exercise("precision.activation_bytes", title="The bytes of a layer", draw=draw, case_count=8, task="""
-    Add up the table above, in bytes, for one layer. `checkpointing` decides which rows count: "none" counts all rows,
-    "selective" all rows except the attention core, and "full" only the input of the layer. The column "with dropout
-    also" counts if `dropout` is true. An element of a mask takes 1 byte, every other element 2.
+exercise = Exercise("precision.activation_bytes", title="What a layer keeps", draw=draw, inputs_matter=False, task="""
+    Call `layer(x)` once, and return the bytes that autograd keeps for backward. Autograd saves tensors, and several of
+    them can share one storage: count each storage once, with all of its bytes. Leave out the storages of the layer's
+    parameters and buffers, which exist anyway. The input `x` counts if it is saved.
     """, hints="""
-    How many elements does the input of the layer have? How many scores are there, over all heads and sequences?
+    Which operations need their input to compute a gradient? Which of them need their output?
 
-    A layer keeps two kinds of tensors. The first kind is as large as the input, or four times as large. The second kind
-    has an element for each pair of tokens in each head. Add up each kind separately.
+    `torch.autograd.graph.saved_tensors_hooks(pack, unpack)` is a context. In it, autograd calls `pack(tensor)` for each
+    tensor that it saves, and `unpack` in backward. What `pack` returns is saved instead of the tensor.
 
-    s·b·h elements: 34 bytes for each with dropout, 32 without. a·s²·b scores: 5 bytes for each with dropout, 2 without.
+    `tensor.untyped_storage()` is the memory behind a tensor, and `storage.nbytes()` its size. Two storages are the same
+    if their `data_ptr()` is.
 
     ```python
-    stream = sequence * batch * hidden
-    scores = ...
-    if checkpointing == "full":
-        return ...
-    kept = (34 if dropout else ...) * stream
-    ...
+    own = {t.untyped_storage().data_ptr() for t in [*layer.parameters(), ...]}
+    saved = {}
+
+    def pack(tensor):
+        ...
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        layer(x)
     ```
     """, explanation="""
-    With dropout, a layer keeps s·b·h·(34 + 5·a·s/h) bytes: formula 2 of Korthikanti et al. (arXiv:2205.05198). It keeps
-    34·s·b·h bytes if the attention core is computed again, and 2·s·b·h if the whole layer is. The number of ranks does
-    not appear in the formula, nor does the number of parameters. The bytes grow with the batch and with the sequence,
-    and the second term grows with the square of the sequence.
+    A view keeps the whole storage alive, so storages are what memory consists of: adding up tensors counts some bytes
+    twice and misses others. A linear layer saves its input, to compute the gradient of its weight. A ReLU saves its
+    output, which is also the input of the next layer: one storage. A GELU saves its input, so GELU and the next layer
+    keep two. An addition saves nothing. The dictionary holds the storages themselves, so that none is freed during
+    forward and its address given to a different one.
     """)
 
 
 @exercise
-def activation_bytes(
-    sequence: int,
-    batch: int,
-    hidden: int,
-    heads: int,
-    dropout: bool,
-    checkpointing: str,
-) -> int:
-    """Return the bytes that one transformer layer keeps for backward, computed in 16 bits.
+def activation_bytes(layer: nn.Module, x: torch.Tensor) -> int:
+    """Return the bytes that `layer(x)` keeps for backward, without parameters and buffers."""
+    own = {t.untyped_storage().data_ptr() for t in [*layer.parameters(), *layer.buffers()]}
+    kept: dict[int, torch.UntypedStorage] = {}
 
-    `checkpointing` is "none", "selective" (scores are computed again) or "full" (the whole layer is).
-    """
-    stream = sequence * batch * hidden  # elements of the layer's input
-    scores = heads * sequence * sequence * batch
-    if checkpointing == "full":
-        return 2 * stream
-    kept = (34 if dropout else 32) * stream
-    if checkpointing == "selective":
-        return kept
-    return kept + (5 if dropout else 2) * scores
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        layer(x)
+    return sum(storage.nbytes() for storage in kept.values())
 
 
-exercise.edit("no-scores", {" + (5 if dropout else 2) * scores": ""}, """
-    The attention core is missing: the probabilities of each pair of tokens, in every head. For long sequences they take
-    most of the memory. Next: add the row of the attention core for "none".
+KEY = "kept[storage.data_ptr()]"
+
+exercise.edit("every-saved-tensor", {KEY: "kept[len(kept)]"}, """
+    You count a storage each time a tensor of it is saved. A ReLU and the layer after it save the same storage.
+    Next: remember each storage by its `data_ptr()`.
     """)
 
-exercise.edit("linear-scores", {"sequence * sequence": "sequence"}, """
-    In your formula the attention core grows with s. It grows with s², because every token has a score for every other
-    token. Next: count `heads * sequence**2 * batch` scores.
+exercise.edit("parameters-too", {"not in own": "not in ()"}, """
+    You count the layer's parameters. Autograd saves them, too, but they are in memory anyway.
+    Next: leave out storages of parameters and buffers.
     """)
 
-exercise.edit("one-head", {"heads * ": ""}, """
-    You count the scores of one head. Each head has its own scores. Next: multiply the attention core by `heads`.
+exercise.edit("parameters-by-type", {"storage.data_ptr() not in own": "not isinstance(tensor, nn.Parameter)"}, """
+    You leave out tensors that are parameters. A linear layer saves its weight transposed: a new tensor with the
+    parameter's storage. Next: compare storages: `untyped_storage().data_ptr()`.
     """)
 
-exercise.edit("wide-masks", {"34": "36", "5 if": "6 if"}, """
-    You count 2 bytes for each element of a mask. A mask holds yes or no, in 1 byte.
-    Next: count 1 byte for each element of a mask.
+exercise.edit("buffers-too", {"[*layer.parameters(), *layer.buffers()]": "layer.parameters()"}, """
+    You count the layer's buffers. They are in memory whether the layer runs or not.
+    Next: leave out `layer.buffers()`, as you leave out the parameters.
     """)
 
-exercise.edit("always-dropout", {"(34 if dropout else 32)": "34", "(5 if dropout else 2)": "5"}, """
-    You count the column of dropout even if `dropout` is false. Without dropout a layer keeps no masks, and it keeps the
-    probabilities once. Next: add the bytes of dropout only if `dropout` is true.
+exercise.edit("size-of-the-view", {"= storage\n": "= tensor.clone().untyped_storage()\n"}, """
+    You count the bytes of the saved tensor. It may be a view of a larger storage, and keeps all of it in memory.
+    Next: count `tensor.untyped_storage().nbytes()`.
     """)
 
-exercise.edit("never-dropout", {"(34 if dropout else 32)": "32", "(5 if dropout else 2)": "2"}, """
-    You never count the column of dropout. Next: add its bytes if `dropout` is true.
+exercise.edit("by-first-element", {KEY: "kept[tensor.data_ptr()]", "= storage\n":
+    "= tensor.clone().untyped_storage()\n"}, """
+    You tell tensors apart by the address of their first element, and count the bytes of the tensor. Views of one
+    storage can begin at different addresses, and a small view keeps the whole storage in memory.
+    Next: use the address and the size of `tensor.untyped_storage()`.
     """)
 
-exercise.edit("only-masks-of-scores", {"5 if": "3 if"}, """
-    You count the mask of the attention core's dropout, and not its output. The layer keeps the output too, because it
-    is multiplied by the values.
-    Next: count 2 bytes of probabilities, 1 of mask and 2 of output for each score.
+exercise.edit("without-the-input", {"*layer.buffers()]": "*layer.buffers(), x]"}, """
+    You leave out the input. It is a result of the layer before, and stays in memory because this layer saves it.
+    Next: leave out only parameters and buffers.
     """)
 
-exercise.edit("in-fp32", {"return 2 *": "return 4 *", "34 if dropout else 32": "66 if dropout else 64",
-    "5 if dropout else 2": "9 if dropout else 4"}, """
-    You count 4 bytes for each number. The layer computes in 16 bits, so a number takes 2 bytes.
-    Next: count 2 bytes for a number and 1 for an element of a mask.
+exercise.edit("four-bytes-each", {"storage.nbytes() for": "storage.nbytes() // x.element_size() * 4 for"}, """
+    You count 4 bytes for each element. That is right for float32. Next: use `nbytes()`, which knows the dtype.
     """)
 
-exercise.edit("full-keeps-nothing", {"return 2 * stream": "return 0"}, """
-    With "full" your layer keeps nothing. To compute the layer again, backward needs the layer's input.
-    Next: count the input: 2 bytes for each of its elements.
-    """)
 
-exercise.edit("selective-as-full", {'"selective":\nreturn kept': '"selective":\n    return 2 * stream'}, """
-    You return the same for "selective" as for "full". "selective" computes only the attention core again, and keeps
-    everything else. Next: leave out only the row of the attention core.
-    """)
+@exercise.mistake
+def outputs_of_modules(layer: nn.Module, x: torch.Tensor) -> int:
+    """You add up the outputs of the modules in the layer. Some outputs are not saved, and some saved tensors are no
+    output of a module: the input, and results of functions. Next: use `torch.autograd.graph.saved_tensors_hooks`."""
+    outputs: list[int] = []
+    for module in layer.modules():
+        if not list(module.children()):
+            module.register_forward_hook(lambda module, inputs, output: outputs.append(output.nbytes))
+    layer(x)
+    return sum(outputs)
 
-exercise.edit("selective-drops-all-masks", {'"selective":\nreturn kept': '"selective":\n    return 32 * stream'}, """
-    With "selective" you leave out all masks. Two masks, of width h, do not belong to the attention core.
-    Next: keep these two masks: 2 more bytes for each element of the input, if `dropout` is true.
-    """)
 
-exercise.edit("one-product", {"34 if dropout else 32": "26 if dropout else 24"}, """
-    You count one tensor of width 4h inside the feed-forward layer. The layer keeps two: the input and the output of the
-    activation function. Next: count both.
-    """)
+exercise.variant_edit("sizes-only", {": dict[int, torch.UntypedStorage]": "", "] = storage\n": "] = storage.nbytes()\n",
+    "storage.nbytes() for storage in kept.values()": "kept.values()"})
 
 
 @exercise.variant
-def item_by_item(s: int, b: int, h: int, a: int, dropout: bool, checkpointing: str) -> int:
-    token = 2 * s * b * h
-    if checkpointing == "full":
-        return token
-    items = [2 * token, token, 3 * token, token, token, 8 * token]  # norms, in, q k v, projection, up, inside
-    if dropout:
-        items += [s * b * h, s * b * h]
-    if checkpointing == "none":
-        probabilities = 2 * a * b * s**2
-        items += [probabilities] + ([probabilities, probabilities // 2] if dropout else [])
-    return sum(items)
-
-
-@exercise.variant
-def as_in_the_paper(s: int, b: int, h: int, a: int, dropout: bool, checkpointing: str) -> int:
-    match checkpointing, dropout:
-        case "full", _:
-            return 2 * s * b * h
-        case "selective", True:
-            return 34 * s * b * h
-        case "selective", False:
-            return 32 * s * b * h
-        case _, True:
-            return s * b * (34 * h + 5 * a * s)
-    return s * b * (32 * h + 2 * a * s)
+def by_tensors(layer: nn.Module, x: torch.Tensor) -> int:
+    saved: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or len(saved), lambda i: saved[i - 1]):  # type: ignore[func-returns-value]
+        layer(x).sum().backward()
+    storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in saved}
+    for tensor in layer.state_dict().values():
+        storages.pop(tensor.untyped_storage()._cdata, None)
+    return sum(map(len, storages.values()))

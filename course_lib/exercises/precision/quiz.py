@@ -8,7 +8,6 @@ import torch
 
 from ...planner import plan
 from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
-from .activation_bytes import activation_bytes
 
 
 def states_bytes(params: int, world_size: int, stage: int, precision: str = "mixed") -> int:
@@ -70,22 +69,22 @@ def accumulation(rng: random.Random) -> Numeric:
 def layer_bytes(rng: random.Random) -> Numeric:
     sequence, batch, (hidden, heads) = 2048, rng.choice([1, 2, 4]), rng.choice([(4096, 32), (5120, 40), (2048, 16)])
 
-    def kept(checkpointing: str, dropout: bool = True) -> int:
-        return activation_bytes(sequence, batch, hidden, heads, dropout, checkpointing)
+    def kept(for_input: int, for_score: int) -> int:
+        return batch * sequence * (for_input * hidden + for_score * heads * sequence)
 
     return Numeric(
         prompt=f"A layer of width {hidden} with {heads} heads works on {batch} sequence{'s' * (batch > 1)} of "
         f"{sequence} tokens, in 16 bits, with dropout and without FlashAttention. How much does it keep for backward?",
-        expected=kept("none"),
+        expected=kept(34, 5),
         unit="MB",
         right="The formula is s·b·h·(34 + 5·a·s/h).",
         wrong="Count 34 bytes for each element of the input, and 5 for each score of each head.",
         mistakes=(
-            Mistake.near(kept("selective"), "That is right if the attention core is computed again."),
-            Mistake.near(kept("none", dropout=False), "That is right without dropout."),
-            Mistake.near(kept("full"), "That is only the input, as with full checkpointing."),
+            Mistake.near(kept(34, 0), "That is right if the attention core is computed again."),
+            Mistake.near(kept(32, 2), "That is right without dropout."),
+            Mistake.near(kept(2, 0), "That is only the input, as with full checkpointing."),
             Mistake.near(
-                2 * kept("none"), "That is about twice as much. Numbers take 2 bytes here, not 4.", tolerance=0.1
+                2 * kept(34, 5), "That is about twice as much. Numbers take 2 bytes here, not 4.", tolerance=0.1
             ),
         ),
     )
