@@ -13,6 +13,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 HOMES = pytest.StashKey[Path]()
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in `course lab`
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:

@@ -26,6 +26,9 @@ def launch(notebooks: Path, others: Sequence[str]) -> None:
     # The course's settings. Without them JupyterLab opens with a question about its newsletter.
     paths = filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join([str(NOTEBOOKS / ".jupyter"), *paths])
+    # Threads of torch that wait for each other sleep. By default they spin, and while another program uses the CPU,
+    # small operators then take many times as long. OpenMP reads this when a kernel loads torch.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     arguments = lab_arguments(notebooks, others)
     try_jupyters_folder()
     LabApp.launch_instance(arguments)

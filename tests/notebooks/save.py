@@ -28,7 +28,7 @@ def save(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     metadata = deepcopy(notebook.metadata)
     with tempfile.TemporaryDirectory() as home:
-        environment = os.environ | {"COURSE_HOME": home, "COURSE_WORLD": "simulated"}
+        environment = os.environ | {"COURSE_HOME": home, "COURSE_WORLD": "simulated", "OMP_WAIT_POLICY": "passive"}
         client = NotebookClient(
             notebook, kernel_name="python3", timeout=600, record_timing=False, coalesce_streams=True
         )
