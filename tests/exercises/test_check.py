@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from course_lib import CourseError, World
 from course_lib.exercises import Case, Mistake, Registry, Verdict, get
-from course_lib.exercises.checking import check, observe
+from course_lib.exercises.checking import cases, observe
 from tests.exercises.sample import DOUBLED, MEAN, changed, draw_mean, mean, sum_for_mean
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def test_another_order_of_summation_is_not_wrong() -> None:
 # What is wrong
 
 
-def test_a_wrong_solution_is_told_on_the_first_case_that_fails() -> None:
+def test_a_wrong_solution_is_shown_on_the_smallest_case_that_fails() -> None:
     def halved(x: torch.Tensor) -> torch.Tensor:
         copy = x.clone()
         dist.all_reduce(copy, op=dist.ReduceOp.SUM)
@@ -65,12 +65,21 @@ def test_a_wrong_solution_is_told_on_the_first_case_that_fails() -> None:
     verdict = MEAN.check(halved)
 
     assert (verdict.status, verdict.mistake) == ("failed", "halved")
-    assert (verdict.cases_tried, verdict.case_count, verdict.case) == (2, 6, "3 ranks, 4 elements")
+    assert (verdict.cases_tried, verdict.case_count, verdict.case) == (2, 6, "1 ranks, 3 elements")
     finding = only(verdict)
     assert finding.observed.startswith("rank 0 returned [")
-    assert [row.rank for row in finding.table] == [0, 1, 2]
-    assert all(row.differs for row in finding.table)
+    assert [(row.rank, row.differs) for row in finding.table] == [(0, True)]
     assert (finding.likely, finding.action) == ("You divide by 2.", "Divide by the world size.")
+
+
+def test_a_solution_that_fails_on_no_smaller_case_is_shown_where_it_failed() -> None:
+    def wrong_on_four_ranks(x: torch.Tensor) -> torch.Tensor:
+        return mean(x) + (dist.get_world_size() == 4 and len(x) > 4)
+
+    exercise = changed(MEAN, draw=lambda rng, number: draw_mean(rng, 2))
+    verdict = exercise.check(wrong_on_four_ranks)
+
+    assert (verdict.status, verdict.case) == ("failed", "4 ranks, 5 elements")
 
 
 def test_a_mistake_that_nobody_knew_is_not_given_a_known_name() -> None:
@@ -107,7 +116,7 @@ def test_a_rank_that_waits_in_the_check_itself_is_not_said_to_be_where_solutions
         if dist.get_rank() == 0:
             raise ValueError("not today")
 
-    observed = only(get("zero3.gather_ahead").check(leaves_the_others)).observed
+    observed = only(get("zero3.gather_ahead").check(leaves_the_others, World(2))).observed
     assert "ValueError: not today" in observed
     assert "waited in" in observed and "observe.py" not in observed
 
@@ -152,7 +161,7 @@ def test_a_rule_is_checked_besides_the_values() -> None:
     verdict = MEAN.check(by_gathering)
 
     assert (verdict.status, verdict.mistake) == ("failed", None)
-    assert only(verdict).observed == "both ranks called all_gather."
+    assert only(verdict).observed == "rank 0 called all_gather."
 
 
 def test_arguments_must_end_up_as_the_reference_leaves_them() -> None:
@@ -173,7 +182,7 @@ def test_a_trial_decides_what_is_compared() -> None:
     exercise = changed(MEAN, trial=sizes, mistakes=())
 
     assert exercise.check(sum_for_mean).status == "passed"
-    assert only(exercise.check(lambda x: mean(x)[1:])).observed == "rank 0 came to 3, expected 4."
+    assert only(exercise.check(lambda x: mean(x)[1:])).observed == "rank 0 came to 2, expected 3."
 
 
 # What raises or never ends
@@ -443,7 +452,7 @@ def test_a_function_that_calls_itself_is_not_taken_for_the_reference() -> None:
 
     verdict = MEAN.check(solution)
 
-    assert only(verdict).observed.startswith("both ranks raised RecursionError")
+    assert only(verdict).observed.startswith("rank 0 of 1 raised RecursionError")
     assert variables["echo"] is mean
 
 
@@ -497,7 +506,7 @@ def test_what_is_printed_is_kept_and_not_shown(capsys: pytest.CaptureFixture[str
 
 
 def test_the_same_seed_draws_the_same_cases_and_another_seed_others() -> None:
-    abouts = [[case.about for case in check.draw(MEAN, seed)] for seed in (0, 0, 1)]
+    abouts = [[case.about for case in cases.draw(MEAN, seed)] for seed in (0, 0, 1)]
 
     assert abouts[0] == abouts[1] != abouts[2]
 

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from course_lib.exercises import Exercise, Mistake, get, names
-from course_lib.exercises.checking.check import draw
+from course_lib.exercises.checking.cases import draw
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 EXERCISES = [get(name) for name in names()]

@@ -85,7 +85,7 @@ def test_more_hints_than_there_are_may_have_been_imported(progress: Progress) ->
 def test_a_wrong_solution_is_told_with_its_table_and_what_to_do(tried: Tried) -> None:
     widget = tried(sum_for_mean)
 
-    assert "<strong>✗ Not right yet.</strong> Case 1 of 6: 2 ranks" in widget.status.value
+    assert "<strong>✗ Not right yet.</strong> Smallest failing case found: 2 ranks" in widget.status.value
     assert "later cells use the course&#x27;s own <code>mean</code>." in widget.status.value
     assert "<strong>Likely:</strong> That is the sum." in widget.findings.value
     assert "<strong>Next:</strong> Divide." in widget.findings.value
@@ -358,7 +358,7 @@ def test_every_cell_runs_and_its_text_tells_what_the_widget_shows(executed: Call
     ]
     assert greeting == ["'rank 1 of 2 says hello'"]
     assert wrong[0] == summary
-    assert "rank 0 returned 'rank 0 of 4 says hello', expected 'rank 0 of 2 says hello'." in wrong[1]
+    assert "rank 0 returned 'rank 0 of 4 says hello', expected 'rank 0 of 1 says hello'." in wrong[1]
     assert hint == [get("ranks.hello").hints[0]]
     assert right[1].startswith("✓ ranks.hello: passed\nAll 6 cases agree with the reference (seed 0).")
     assert executed(*cells)[1] == [stub, greeting, wrong, hint, right]

@@ -6,19 +6,18 @@ solution cannot change the expected results.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from ...errors import CourseError
 from ...world import RankError, World, put_off
 from ..form.declaration import Case, Declaration, Solution
+from .cases import draw, smallest
 from .compare import findings
 from .diagnose import known_mistake
-from .findings import Finding, Verdict
+from .findings import Finding, Status, Verdict
 from .guard import Guard
 from .observe import Observation, Trial, observe
 from .plain import Opaque, leaves
@@ -55,33 +54,12 @@ def check(
                 if problem is not None:
                     return replace(verdict, findings=(problem,))
             with _bound_to_its_name(solution):
-                return _judge(verdict, _trials(exercise, solution, cases, expected, world), tried, world, on_case)
+                trials = _trials(exercise, solution, cases, expected, world)
+                return _judge(verdict, solution, trials, tried, world, on_case)
         except KeyboardInterrupt:
             return replace(verdict, findings=(_stopped(len(tried), len(cases)),), cases_tried=len(tried))
         finally:
             late.clear()  # handled: the check has ended, and reports how far it got
-
-
-def draw(exercise: Declaration, seed: int, world: World | None = None) -> list[Case]:
-    """Return the cases of a check; with a world, those that fit its size.
-
-    Raises:
-        CourseError: no case fits.
-    """
-    numbers = range(exercise.case_count if world is None else 20 * exercise.case_count)
-    cases = [
-        replace(exercise.draw(random.Random(f"{exercise.name} {seed} {number}"), number), drawn=(seed, number))
-        for number in numbers
-    ]
-    if world is not None:
-        cases = [case for case in cases if case.world_size in (0, world.world_size)][: exercise.case_count]
-    if not cases:
-        sizes = sorted({exercise.draw(random.Random(number), number).world_size for number in numbers})
-        raise CourseError(
-            f"{exercise.name}: its cases have {', '.join(map(str, sizes))} ranks, and {world} has another number. "
-            "Give a world of one of these sizes, or none."
-        )
-    return cases
 
 
 def _trials(
@@ -92,55 +70,55 @@ def _trials(
 
 
 def _judge(
-    verdict: Verdict, trials: Iterator[Trial], tried: list[Trial], world: World | None, on_case: OnCase
+    verdict: Verdict,
+    solution: Solution,
+    trials: Iterator[Trial],
+    tried: list[Trial],
+    world: World | None,
+    on_case: OnCase,
 ) -> Verdict:
     """Compare the trials, up to the first that fails, and append each to `tried`."""
     guard = Guard()
     on_case(0, verdict.case_count)
     for trial in trials:
         tried.append(trial)
-        replaced = guard.restore()
-        found = [_tampering(replaced)] if replaced else findings(trial)
-        if found:
-            return _rejected(verdict, tried, trials, found, world, diagnose=not replaced)
+        replaced = guard.restore()  # first: the next line uses what a solution may have replaced
+        verdict = replace(verdict, cases_tried=len(tried))
+        if replaced:
+            return _failed(verdict, trial, [_tampering(replaced)])
+        if found := findings(trial):
+            return _explained(verdict, solution, found, tried, trials, world)
         on_case(len(tried), verdict.case_count)
-    return replace(verdict, status="passed", cases_tried=len(tried), output=tried[0].yours.output)
+    return replace(verdict, status="passed", output=tried[0].yours.output)
 
 
-def _rejected(
+def _failed(verdict: Verdict, trial: Trial, found: list[Finding]) -> Verdict:
+    status: Status = "failed" if trial.yours.error is None else "error"
+    output = trial.yours.output
+    return replace(verdict, status=status, findings=tuple(found), case=trial.case.about, output=output)
+
+
+def _explained(
     verdict: Verdict,
+    solution: Solution,
+    found: list[Finding],
     tried: list[Trial],
     untried: Iterator[Trial],
-    found: list[Finding],
     world: World | None,
-    *,
-    diagnose: bool,
 ) -> Verdict:
-    failed, error = tried[-1], tried[-1].yours.error
-    verdict = replace(
-        verdict,
-        status="failed" if error is None else "error",
-        findings=tuple(found),
-        cases_tried=len(tried),
-        case=failed.case.about,
-        output=failed.yours.output,
-    )
-    endless = isinstance(error, RankError) and error.kind == "timeout"
-    if endless or not diagnose:
-        return verdict
-    return _diagnosed(verdict, failed.exercise, chain([failed], tried[:-1], untried), world)
-
-
-def _diagnosed(verdict: Verdict, exercise: Declaration, trials: Iterator[Trial], world: World | None) -> Verdict:
-    """Return the verdict with the known mistake's cause, instead of the cause that its first finding guesses."""
-    mistake = None
+    """Return the verdict on the smallest case that fails, with the cause if it is a known mistake."""
+    trial, mistake = tried[-1], None
+    error = trial.yours.error
+    if isinstance(error, RankError) and error.kind == "timeout":
+        return _failed(verdict, trial, found)
     with suppress(KeyboardInterrupt):  # report what is known so far
-        mistake = known_mistake(exercise, trials, world)
-    if mistake is None:
-        return verdict
-    first, *others = verdict.findings
-    diagnosed = replace(first, likely=mistake.sentence, action=mistake.action)
-    return replace(verdict, mistake=mistake.id, findings=(diagnosed, *others))
+        if world is None:
+            trial, found = smallest(trial, found, solution)
+        mistake = known_mistake(trial.exercise, chain([trial], reversed(tried), untried), world)
+    if mistake is not None:
+        found = [replace(found[0], likely=mistake.sentence, action=mistake.action), *found[1:]]
+        verdict = replace(verdict, mistake=mistake.id)
+    return _failed(verdict, trial, found)
 
 
 def _unfit(exercise: Declaration, case: Case, expected: Observation) -> Finding | None:

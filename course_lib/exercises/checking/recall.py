@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...world import RankError, World
 from ..form.declaration import Case, Declaration, Solution
 from .observe import Observation, observe
@@ -9,7 +11,7 @@ from .observe import Observation, observe
 EXERCISES_KEPT = 4
 """The number of exercises for which observations are kept. Those of one exercise take some megabytes."""
 
-_Observations = dict[tuple[Solution, tuple[int, int]], Observation]
+_Observations = dict[tuple[Solution, tuple[Any, ...]], Observation]
 _kept: dict[Declaration, _Observations] = {}
 """By exercise, the latest check last; then by solution and by the draw of the case."""
 

@@ -35,13 +35,13 @@ class Case:
         args: returns, for a rank, the positional arguments of the solution there. It makes new, equal arguments on
             every call, because a run may change them. It is called on the rank itself.
         about: the case in a few words, for the learner ("3 ranks, 10 elements").
-        drawn: the seed and the number that it was drawn from; set by the check.
+        drawn: the seed, the number and the kind of random stream that it was drawn from; set by the check.
     """
 
     world_size: int
     args: Callable[[int], tuple[Any, ...]]
     about: str
-    drawn: tuple[int, int] = (0, 0)
+    drawn: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,7 +106,8 @@ class Declaration:
         case_count: the number of cases that a check tries.
         reference: a right solution, written to be read: the learner sees its source as the last hint.
         mistakes: the known wrong solutions.
-        variants: right solutions written differently, by name; each entry returns its solution. For tests only.
+        variants: right solutions written differently, by name; each entry returns its solution. A pass shows the
+            first; the tests use all.
     """
 
     name: str = field(kw_only=False)

@@ -1,0 +1,63 @@
+"""The cases of a check: those that a solution must pass, and the small ones that show a learner where it fails."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from ...errors import CourseError
+from ...world import World
+from ..form.declaration import Case, Declaration, Solution
+from .compare import findings
+from .findings import Finding
+from .observe import Trial, observe
+from .recall import recall
+
+
+class SmallNumbers(random.Random):
+    """A random stream in which small whole numbers are likely. Numbers of 32 bits, such as seeds, stay as they are."""
+
+    def getrandbits(self, k: int, /) -> int:
+        bits = super().getrandbits
+        return min(bits(k) for _ in range(16 if k < 32 else 1))
+
+
+def draw(
+    exercise: Declaration, seed: int, world: World | None = None, *, stream: type[random.Random] = random.Random
+) -> list[Case]:
+    """Return the cases of a check; with a world, those that fit its size.
+
+    Raises:
+        CourseError: no case fits.
+    """
+    numbers = range(exercise.case_count if world is None else 20 * exercise.case_count)
+    cases = [
+        replace(exercise.draw(stream(f"{exercise.name} {seed} {number}"), number), drawn=(seed, number, stream))
+        for number in numbers
+    ]
+    if world is not None:
+        cases = [case for case in cases if case.world_size in (0, world.world_size)][: exercise.case_count]
+    if not cases:
+        sizes = sorted({exercise.draw(random.Random(number), number).world_size for number in numbers})
+        raise CourseError(
+            f"{exercise.name}: its cases have {', '.join(map(str, sizes))} ranks, and {world} has another number. "
+            "Give a world of one of these sizes, or none."
+        )
+    return cases
+
+
+def smallest(failed: Trial, found: list[Finding], solution: Solution) -> tuple[Trial, list[Finding]]:
+    """Return a trial with the fewest ranks, and few elements, that fails too, and its findings.
+
+    If no smaller case fails, these are `failed` and its findings, `found`.
+    """
+    exercise, most_ranks = failed.exercise, failed.case.world_size
+    cases = draw(exercise, failed.case.drawn[0], stream=SmallNumbers)
+    for case in sorted(cases, key=lambda case: case.world_size):
+        if case.world_size > most_ranks:
+            break
+        expected = recall(exercise, exercise.reference, case)
+        trial = Trial(exercise=exercise, case=case, expected=expected, yours=observe(exercise, solution, case))
+        if expected.error is None and (here := findings(trial)):
+            return trial, here
+    return failed, found
