@@ -148,7 +148,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
     ("expected", "given", "likely"),
     [
         # of another form
-        ([t(1), t(2)], [None, None], "came to its end without a result"),
+        ([t(1), t(2)], [None, None], "ended without a `return`"),
         ([t(1)], [lambda: 1], "A function was returned, and not called"),
         ([t(1)], [iter([])], "Its type is list_iterator, which is not what was asked for"),
         ([t(1)], [[t(1)]], "wrapped in a list"),
@@ -159,13 +159,13 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([{"a": 1, "b": 2}], [{"a": 1, "c": 2}], "'c' too many; 'b' missing"),
         ([MATRIX], [MATRIX.t()], "rows and columns are swapped"),
         ([MATRIX], [MATRIX.flatten()], "the numbers are right"),
-        ([t(3, 4), t(5, 6)], [t(3, 4, 5, 6)] * 2, "other ranks' parts too"),
-        ([t(1, 2, 3)] * 2, [t(1, 2, 3, 0)] * 2, "and 1 more, such as padding"),
+        ([t(3, 4), t(5, 6)], [t(3, 4, 5, 6)] * 2, "with other parts of the same size"),
+        ([t(1, 2, 3)] * 2, [t(1, 2, 3, 0)] * 2, "contains the right numbers, and 1 more"),
         ([t(1, 2, 3, 4)] * 2, [t(1, 2), t(3, 4)], "one part of the right result"),
-        ([t(1, 2, 3)], [t(1, 2)], "1 of the right numbers are missing"),
+        ([t(1, 2, 3)], [t(1, 2)], "1 of the expected numbers are missing"),
         ([t(1, 2, 3)], [t(5, 5)], "shape is [2], and should be [3]."),
         ([t(1)], [torch.tensor([1.0], dtype=torch.float64)], "The dtype is float64, and should be float32"),
-        ([t(1)], [t(math.nan)], "NaN comes of 0/0"),
+        ([t(1)], [t(math.nan)], "NaN results from 0/0"),
         # of the right form
         ([t(3), t(3)], [t(0), t(0)], "Every number is 0"),
         ([{"a": 3}], [{"a": 0}], "It is 0, and should not be"),
@@ -185,8 +185,8 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([torch.eye(3) + torch.arange(3.0)] * 2, [(torch.eye(3) + torch.arange(3.0)).t()] * 2, "columns are swapped"),
         (FOUR, [FOUR[2]] * 4, "Every rank holds what only rank 2 should hold"),
         (FOUR, [t(1, 7)] * 4, "Every rank holds the same"),
-        ([t(9, 7)] * 3, [t(9, 7), t(1, 2), t(3, 3)], "Rank 0 alone has the result"),
-        ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], "All ranks should hold the same result"),
+        ([t(9, 7)] * 3, [t(9, 7), t(1, 2), t(3, 3)], "Only rank 0 has the right result"),
+        ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], "All ranks should have the same result, and yours differ"),
         ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in another order"),
         ([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)], ""),
     ],
@@ -220,6 +220,36 @@ def test_one_number_is_no_proof_of_an_odd_factor() -> None:
     assert findings(trial([3.0], [7.123456]))[0].likely == ""
     assert findings(trial([1456], [1008]))[0].likely == ""  # 9/13
     assert "Exactly 3/2 times" in findings(trial([1000], [1500]))[0].likely
+    assert findings(trial([4], [3]))[0].likely == ""
+
+
+def test_the_first_element_that_differs_is_named_where_the_tensor_is_too_long_to_show() -> None:
+    expected = torch.arange(12.0).view(3, 4)
+    given = expected.index_fill(0, torch.tensor([1]), 0.0)
+
+    (finding,) = findings(trial([{"w": expected / 3}], [{"w": given / 3}]))
+    assert finding.observed == "rank 0 returned, at ['w'][1, 0], 0, expected 1.33333."
+
+
+def test_the_first_step_that_differs_on_any_rank_is_named() -> None:
+    right, late, early = [t(1), t(2), t(3)], [t(1), t(2), t(0)], [t(1), t(0), t(0)]
+
+    assert findings(trial([right] * 2, [late, early]))[0].observed == "rank 1 returned, at [1], [0], expected [2]."
+
+
+def test_a_part_that_is_none_is_not_called_the_wrong_kind_of_result() -> None:
+    (finding,) = findings(trial([{"grad": t(1, 2)}], [{"grad": None}]))
+
+    assert finding.likely == "There is None where a float32 tensor of shape [2] was asked for."
+    assert "torch.cat" not in finding.action
+
+
+def test_on_one_rank_no_collective_is_missed() -> None:
+    wrong = trial([t(1, 2)], [t(5, 17)])
+    asked = Observation(values=wrong.expected.values, before=((),), after=((),), calls=calls("all_reduce"))
+
+    (finding,) = findings(Trial(exercise=MEAN, case=wrong.case, expected=asked, yours=wrong.yours))
+    assert finding.likely == ""
 
 
 def test_a_result_of_no_rank_but_ones_own_is_explained_by_the_missing_calls() -> None:
@@ -258,7 +288,7 @@ def test_one_rank_that_returns_nothing_is_asked_for_nothing() -> None:
     [
         (t(1), t(5), "the argument x was changed in place on rank 0.", "Work on a copy"),
         (t(5), t(1), "the argument x was left as it was on rank 0.", "x.copy_(result)"),
-        (t(5), t(20), "the argument x was left with other values on rank 0.", "a factor of 4"),
+        (t(500), t(2000), "the argument x was left with other values on rank 0.", "a factor of 4"),
     ],
 )
 def test_what_became_of_an_argument_is_told(expected: Any, yours: Any, observed: str, action: str) -> None:
@@ -395,4 +425,4 @@ def test_an_argument_that_other_ranks_have_right_did_not_come_to_this_one() -> N
     (finding,) = findings(Trial(exercise=MEAN, case=case, expected=reference, yours=solution))
 
     assert finding.observed == "the argument x was left as it was on rank 0."
-    assert "did not come to this rank" in finding.likely
+    assert "Different ranks have the right values" in finding.likely

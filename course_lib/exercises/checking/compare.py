@@ -13,7 +13,7 @@ from .gap import Cause, Gap
 from .observe import Trial
 from .patterns import recognise_pattern
 from .plain import Path, Plain, at, difference
-from .texts import kind, pair, short
+from .texts import first_element, kind, pair, short
 
 
 def findings(trial: Trial) -> list[Finding]:
@@ -40,10 +40,9 @@ def _values(trial: Trial) -> Iterator[Finding]:
 
 
 def _innermost(gap: Gap) -> Gap:
-    """Return the same gap at the first differing position in the first differing result."""
-    rank = gap.ranks[0]
-    path = difference(gap.expected[rank], gap.given[rank], gap.tolerance)
-    assert path is not None
+    """Return the same gap at the first position that differs on any rank; in a list of steps, the first step."""
+    paths = [difference(expected, given, gap.tolerance) or () for expected, given in gap.pairs]
+    path = min(paths, key=lambda path: path[0] if path and isinstance(path[0], int) else 0)
     expected, given = ([_at(value, path) for value in values] for values in (gap.expected, gap.given))
     return Gap(expected=tuple(expected), given=tuple(given), before=gap.before, tolerance=gap.tolerance, path=path)
 
@@ -62,16 +61,13 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
     found = recognise_form(inner) or (recognise_pattern(gap) if whole else None) or recognise_pattern(inner)
     if found is not None:
         return found
-    if any(trial.expected.calls) and not any(trial.yours.calls):
+    if trial.world_size > 1 and any(trial.expected.calls) and not any(trial.yours.calls):
         return Cause(
-            likely="No rank called a collective, a send or a recv: nothing of another rank can be in the result.",
-            action="Ask which ranks' values belong in the result of one rank, and how they get there.",
+            likely="No rank called a collective, a send or a recv, so no rank received data from a different rank.",
+            action="Which ranks' values belong in the result of one rank? Find the call that moves them there.",
         )
-    return Cause(
-        likely="",
-        action=f"Work out by hand what {trial.who(inner.ranks[:1])} should come to, "
-        "then print what it has after each line.",
-    )
+    whose = f" on {trial.who(inner.ranks[:1])}" if trial.case.world_size else ""
+    return Cause(likely="", action=f"Compute this value by hand{whose}, then print it after each line that changes it.")
 
 
 def _sentence(trial: Trial, gap: Gap, verb: str) -> str:
@@ -83,6 +79,10 @@ def _sentence(trial: Trial, gap: Gap, verb: str) -> str:
     else:
         words = pair(expected, given, gap.tolerance)[::-1]
     place = "".join(f"[{key!r}]" for key in gap.path)
+    element = first_element(expected, given, gap.tolerance)
+    if element is not None and "…" in "".join(words):  # too long to be shown whole
+        index, wanted, got = element
+        place, words = f"{place}{index}", pair(wanted, got, gap.tolerance)[::-1]
     where = f", at {place}," if place else ""
     return f"{trial.who([rank])} {verb}{where} {words[0]}, expected {words[1]}."
 
@@ -127,12 +127,13 @@ _changed = Cause(
     action="Work on a copy: `x = x.clone()`.",
 )
 _not_changed = Cause(
-    likely="The result is expected in the argument itself; `x = ...` only gives the name x to another tensor.",
-    action="Write into it: `x.copy_(result)`, or hand it to the operation that fills it.",
+    likely="The result belongs in the argument, which still has its first values: nothing wrote into it (`x = ...` "
+    "does not), or nothing waited for the operation that writes.",
+    action="Write into it, with `x.copy_(result)` or a collective, and wait for each asynchronous operation.",
 )
 _not_reached = Cause(
-    likely="Other ranks have what they should: it is written, and did not come to this rank.",
-    action="Follow it from rank to rank: which call should bring it here, and which rank makes the other end?",
+    likely="Different ranks have the right values in it; this one has its first values.",
+    action="Find the call that brings the values to this rank: does it run, and does the rank wait for it?",
 )
 
 

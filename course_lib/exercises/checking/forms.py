@@ -18,7 +18,7 @@ def _nothing(gap: Gap) -> Cause | None:
     if gap.path or any(given is not None for _, given in gap.pairs):
         return None
     return Cause(
-        likely="The function came to its end without a result, and Python then hands back None.",
+        likely="The function ended without a `return`, or returned None.",
         action="Return the result: did you forget `return`?",
     )
 
@@ -44,6 +44,11 @@ def _kind(gap: Gap) -> Cause | None:
         return None
     if isinstance(given, tuple) and len(given) == 1 and gap.same(expected, given[0]):
         return Cause(likely="The right result is wrapped in a list or a tuple.", action="Return the item itself.")
+    if given is None:
+        return Cause(
+            likely=f"There is None where {kind(expected)} was asked for.",
+            action="Find the line that should make this result. Does it run, and is its result returned or stored?",
+        )
     if expected is None and gap.path:
         return Cause(likely=f"There is {kind(given)} where nothing should be left.", action="Set it to None.")
     in_number = "Take the number out of the tensor with `.item()`." if isinstance(given, Array) else None
@@ -62,7 +67,8 @@ def _length(gap: Gap) -> Cause | None:
         surplus, missing = given.keys() - expected.keys(), expected.keys() - given.keys()
         found = [f"{', '.join(sorted(map(repr, keys)))} too many" for keys in (surplus,) if keys]
         found += [f"{', '.join(sorted(map(repr, keys)))} missing" for keys in (missing,) if keys]
-        return Cause(likely=f"The keys are not those asked for: {'; '.join(found)}.", action="Mend the keys.")
+        likely = f"The keys are not those asked for: {'; '.join(found)}."
+        return Cause(likely=likely, action="Compare your keys with those in the task.")
     if isinstance(expected, tuple) and len(expected) != len(given):
         return Cause(
             likely=f"The result has {len(given)} item{'s' * (len(given) != 1)}, and {len(expected)} were asked for.",
@@ -92,11 +98,12 @@ def _shape(gap: Gap) -> Cause | None:
 def _too_much(surplus: int, parts: bool, shapes: str) -> Cause:
     if parts:
         return Cause(
-            likely=f"{shapes}: the right part is in it, and other ranks' parts too.", action="Cut out this rank's part."
+            likely=f"{shapes}: the right part is in it, with other parts of the same size.",
+            action="Keep only this rank's part.",
         )
     return Cause(
-        likely=f"{shapes}: it holds the right numbers and {surplus} more, such as padding.",
-        action="Cut off what was added: keep only as many elements as there were.",
+        likely=f"{shapes}: it contains the right numbers, and {surplus} more.",
+        action="Is the rest padding, or does it belong to a different rank? Remove it.",
     )
 
 
@@ -106,8 +113,8 @@ def _too_little(missing: int, parts: bool, shapes: str) -> Cause:
             likely=f"{shapes}: it is one part of the right result.", action="Put together the parts of all ranks."
         )
     return Cause(
-        likely=f"{shapes}: {missing} of the right numbers are missing.",
-        action="Look at sizes that do not divide: `length // world_size` drops the remainder.",
+        likely=f"{shapes}: {missing} of the expected numbers are missing.",
+        action="Look at lengths that the world size does not divide: is a remainder dropped, or padding missing?",
     )
 
 
@@ -116,8 +123,8 @@ def _dtype(gap: Gap) -> Cause | None:
     if not isinstance(expected, Array) or expected.dtype == given.dtype:
         return None
     return Cause(
-        likely=f"The dtype is {given.dtype}, and should be {expected.dtype}. A new tensor gets float32, or int64, "
-        "unless it is told otherwise.",
+        likely=f"The dtype is {given.dtype}, and should be {expected.dtype}. Without `dtype=`, a new tensor gets "
+        "float32 or int64.",
         action="Make new tensors like the input: `torch.empty_like(x)`, or `dtype=x.dtype`.",
     )
 
@@ -131,7 +138,7 @@ def _not_a_number(gap: Gap) -> Cause | None:
             action="Leave those elements out before you compute with the rest.",
         )
     return Cause(
-        likely="NaN comes of 0/0, of inf - inf, or of memory that was never written, as `torch.empty` gives.",
+        likely="NaN results from 0/0, from inf - inf, or from memory that was never written (`torch.empty`).",
         action="Print the tensor after each line, and find where NaN first appears.",
     )
 

@@ -68,9 +68,11 @@ def _scaled(gap: Gap) -> Cause | None:
             "expected, or divided by the world size twice.",
             action="Look for the division by the world size.",
         )
-    alike = len({(numbers(expected), numbers(given)) for expected, given in gap.pairs}) == 1
-    if alike and len(numbers(gap.given[gap.ranks[0]]) or ()) == 1 and min(abs(ratio.numerator), ratio.denominator) > 4:
-        return None  # two whole numbers always have some ratio
+    values = {(numbers(expected), numbers(given)) for expected, given in gap.pairs}
+    first, *more = numbers(gap.expected[gap.ranks[0]]) or (0,)
+    small = first == round(first) and abs(first) < 100
+    if len(values) == 1 and not more and (small or min(abs(ratio.numerator), ratio.denominator) > 4):
+        return None  # two numbers always have some ratio, and two small whole numbers often a simple one
     where = "everywhere" if len(gap.ranks) == size else "on each rank that is wrong"
     return Cause(likely=f"Exactly {ratio} times the expected value, {where}.", action=f"Look for a factor of {ratio}.")
 
@@ -154,12 +156,12 @@ def _not_combined(gap: Gap) -> Cause | None:
     right = [rank for rank in range(gap.world_size) if rank not in gap.ranks]
     if len(right) == 1:
         return Cause(
-            likely=f"Rank {right[0]} alone has the result, and all ranks should.",
-            action=f"Bring the result from rank {right[0]} to the others.",
+            likely=f"Only rank {right[0]} has the right result. All ranks should have it.",
+            action="Follow the result to a different rank: which call brings it there, and does that rank wait for it?",
         )
     return Cause(
-        likely="All ranks should hold the same result, and they do not: what one rank has did not reach another.",
-        action="Follow one rank's value: which ranks receive it, and when?",
+        likely="All ranks should have the same result, and yours differ.",
+        action="Print the value on each rank before and after each collective. Where do the ranks begin to differ?",
     )
 
 

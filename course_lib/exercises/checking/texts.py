@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice, product
+
 from .plain import Array, Plain, difference, same
 
 _SHOWN = 8
@@ -45,6 +47,17 @@ def pair(expected: Plain, given: Plain, tolerance: float) -> tuple[str, str]:
         if texts[0] != texts[1]:
             return texts
     return kind(expected), kind(given)
+
+
+def first_element(expected: Plain, given: Plain, tolerance: float) -> tuple[list[int], float, float] | None:
+    """Return the index of the first element that differs, and its two values; None if they are not alike tensors."""
+    if not (isinstance(expected, Array) and isinstance(given, Array) and expected.shape == given.shape):
+        return None
+    path = difference(expected.numbers, given.numbers, tolerance)
+    if not path:
+        return None
+    index = next(islice(product(*map(range, expected.shape)), path[0], None))
+    return list(index), expected.numbers[path[0]], given.numbers[path[0]]
 
 
 def _start(expected: Plain, given: Plain, tolerance: float) -> int:
