@@ -92,7 +92,7 @@ class ExerciseWidget(VBox):
         self.earlier.value = earlier_html(self.attempt)
         self.findings.value = "".join(map(finding_html, verdict.findings)) + printed_html(verdict.output)
         if verdict.status == "passed":
-            self.explanation.value = details("Why this is right", markup(self.attempt.ladder[-1]))
+            self.explanation.value = _after_a_pass(self.attempt)
         self._show_hints()
         self.result.layout.display = None
 
@@ -119,6 +119,15 @@ def _receive_clicks_while_busy(button: Button) -> None:
     """
     with suppress(AttributeError):
         del button.comm._reply_subshell_id
+
+
+def _after_a_pass(attempt: Attempt) -> str:
+    """Return why the reference is right, a different right solution, and all hints, each folded."""
+    *hints, solution = attempt.ladder
+    parts = {"Why this is right": solution, "The hints": "\n\n".join(hints)}
+    if attempt.exercise.alternative:
+        parts["A different way"] = f"```python\n{attempt.exercise.alternative}\n```"
+    return "".join(details(summary, markup(text)) for summary, text in parts.items())
 
 
 def _label(number: int, of: int) -> str:

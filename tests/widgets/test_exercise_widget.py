@@ -64,6 +64,21 @@ def test_a_right_solution_is_told_in_word_and_shape_and_explained(tried: Tried) 
     assert widget.hint_button.layout.display == "none"
 
 
+def test_a_pass_shows_the_hints_and_a_different_way_and_counts_no_hint(
+    progress: Progress, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exercise = get("ranks.hello")
+    widget = ExerciseWidget(Attempt(exercise, exercise.reference, progress))
+    widget.check()
+    html = unescape(widget.explanation.value)
+
+    assert "<summary>The hints</summary>" in html
+    assert all(hint.split()[-1] in html for hint in exercise.hints[:2])
+    assert "<summary>A different way</summary>" in html
+    assert 'return "rank {} of {} says hello".format(' in html
+    assert progress.hints("ranks.hello") == []
+
+
 def test_a_right_solution_under_another_name_is_told_what_later_cells_call(tried: Tried) -> None:
     def mean(x: torch.Tensor) -> torch.Tensor:
         return right(x)

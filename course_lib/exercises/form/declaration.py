@@ -193,6 +193,12 @@ class Declaration:
         return (self._source.signature + self._source.docstring + self._source.body).rstrip()
 
     @property
+    def alternative(self) -> str:
+        """The source of the first variant; empty if there is none."""
+        source = next((Source.of(make()) for make in self.variants.values()), None)
+        return (source.signature + source.body).rstrip() if source else ""
+
+    @property
     def _stub_source(self) -> str:
         return self._source.signature + self._source.docstring + self._start
 
