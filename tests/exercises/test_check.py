@@ -137,6 +137,17 @@ def test_what_is_sent_may_be_a_few_bytes_longer_than_the_known_mistake_sends() -
     assert exercise.check(sends(10)).mistake is None
 
 
+def test_a_solution_that_prints_nothing_is_not_said_to_print() -> None:
+    def returns_nothing(x: torch.Tensor) -> None:
+        mean(x)
+
+    prints = Mistake(id="prints", text="You print. Next: Return.", make=lambda: lambda x: print(mean(x)))
+    exercise = changed(MEAN, mistakes=[prints])
+
+    assert exercise.check(lambda x: print("the mean", mean(x))).mistake == "prints"
+    assert exercise.check(returns_nothing).mistake is None
+
+
 def test_where_values_are_wrong_the_rules_decide_between_mistakes_that_give_the_same() -> None:
     def by_gathering(x: torch.Tensor) -> torch.Tensor:
         parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]

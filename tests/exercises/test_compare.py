@@ -327,7 +327,7 @@ def test_only_these_calls() -> None:
 
     (finding,) = only_calls("send", "recv")(called(["", ""], ["send", "send broadcast all_gather"]))
     assert finding.observed == "rank 1 called all_gather, broadcast."
-    assert finding.likely == "This exercise is to be built from send, recv alone."
+    assert finding.likely == "The task allows only send and recv."
 
 
 def test_at_most_so_many_calls() -> None:

@@ -47,6 +47,8 @@ def _differences(mistake: Mistake, trials: Iterable[Trial], world: World | None)
     rules = calls = 0
     for trial in trials:
         made = recall(trial.exercise, mistake.solution, trial.case, world)
+        if any(made.output) and not any(trial.yours.output):  # its message says that the solution prints
+            return None
         if (same_rules := _same_rules(trial, made)) is None:
             return None
         rules += not same_rules

@@ -27,7 +27,7 @@ def only_calls(*ops: str) -> Rule:
         for ranks, names in grouped({rank: ", ".join(names) for rank, names in other.items() if names}):
             yield Finding(
                 observed=f"{trial.who(ranks)} called {names}.",
-                likely=f"This exercise is to be built from {', '.join(ops)} alone.",
+                likely=f"The task allows only {' and '.join(ops)}.",
                 action=f"Replace {names} by calls of {' and '.join(ops)}.",
             )
 
@@ -43,7 +43,7 @@ def at_most(op: str, count: int) -> Rule:
         for ranks, times in grouped(over):
             yield Finding(
                 observed=f"{trial.who(ranks)} called {op} {times} times; {count} suffice.",
-                action=f"Find the {op} whose result another call could have brought as well.",
+                action=f"Find the {op} whose result a different call could return as well.",
                 table=tuple(
                     Row(rank=rank, expected=f"at most {count}" if made > count else str(made), yours=str(made))
                     for rank, made in counts.items()
@@ -63,7 +63,7 @@ def same_calls() -> Rule:
         rank = next(rank for rank in yours if yours[rank] != expected[rank])
         yield Finding(
             observed=f"rank {rank} made {_listed(yours[rank])}; the reference makes {_listed(expected[rank])}.",
-            action="Go through the calls that this rank makes one by one: which one is not needed, or not made?",
+            action="Follow the calls of this rank one by one. Which call is missing, or not needed?",
             table=tuple(Row(rank=rank, expected=_listed(expected[rank]), yours=_listed(yours[rank])) for rank in yours),
         )
 
