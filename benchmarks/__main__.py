@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from . import dryrun, lessons, meter, stages, worlds
+from . import counterexamples, dryrun, lessons, meter, stages, worlds
 from .measure import Row
 
 BENCHMARKS = {
@@ -22,6 +22,7 @@ BENCHMARKS = {
     "meter": meter.rows,
     "dryrun": dryrun.rows,
     "lessons": lessons.rows,
+    "counterexamples": counterexamples.rows,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")
 FIGURE = RESULTS.with_suffix(".svg")
