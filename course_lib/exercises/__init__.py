@@ -7,7 +7,7 @@ registry    -> lessons -> exercise          a lesson's file declares an exercise
 exercise    -> check                        a declaration that can be checked
 check       -> diagnose, compare, unready, guard
 compare     -> forms, patterns -> gap       recognise causes: a missing return, a sum for a mean, ...
-check, diagnose -> recall -> observe        runs a solution on a case; recall keeps the results of the course's own
+check, diagnose, cases -> observe           runs a solution on a case, and keeps the results of the course's own
 compare, rules  -> observe
 observe, unready -> declaration             what a lesson's file says: edits of the reference, and prose
 observe, gap, texts -> plain                results as plain data

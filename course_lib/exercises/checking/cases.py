@@ -10,8 +10,7 @@ from ...world import World
 from ..form.declaration import Case, Declaration, Solution
 from .compare import findings
 from .findings import Finding
-from .observe import Trial, observe
-from .recall import recall
+from .observe import Trial, observe, recall
 
 
 class SmallNumbers(random.Random):

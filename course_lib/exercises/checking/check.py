@@ -19,9 +19,8 @@ from .compare import findings
 from .diagnose import known_mistake
 from .findings import Finding, Status, Verdict
 from .guard import Guard
-from .observe import Observation, Trial, observe
+from .observe import Observation, Trial, observe, recall
 from .plain import Opaque, leaves
-from .recall import recall
 from .unready import misfit, unattempted
 
 OnCase = Callable[[int, int], object]

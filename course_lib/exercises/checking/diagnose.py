@@ -17,9 +17,8 @@ from typing import Any
 from ...errors import CourseError
 from ...world import RankError, RankReport, World
 from ..form.declaration import Declaration, Mistake
-from .observe import Observation, Trial
+from .observe import Observation, Trial, recall
 from .plain import same
-from .recall import recall
 
 
 def known_mistake(exercise: Declaration, trials: Iterable[Trial], world: World | None = None) -> Mistake | None:

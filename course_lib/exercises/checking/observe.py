@@ -1,4 +1,4 @@
-"""Run a solution on one case and record its behaviour as plain data.
+"""Run a solution on one case and record its behaviour as plain data; recall that of the course's own solutions.
 
 Observation     the behaviour of a solution on a case
 Trial           one case: the behaviour of the reference, and of the solution under test
@@ -22,6 +22,9 @@ from .plain import Plain, plain
 
 TIME_LIMIT = 10.0
 """Seconds that a solution has for one case."""
+
+EXERCISES_KEPT = 4
+"""The number of exercises for which observations are kept. Those of one exercise take some megabytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +96,30 @@ def observe(exercise: Declaration, solution: Solution, case: Case, world: World 
     return Observation(
         values=values, before=before, after=after, calls=run.calls, memory=memory, output=tuple(run.output)
     )
+
+
+_Observations = dict[tuple[Solution, tuple[Any, ...]], Observation]
+_kept: dict[Declaration, _Observations] = {}
+"""By exercise, the latest check last; then by solution and by the draw of the case."""
+
+
+def recall(exercise: Declaration, solution: Solution, case: Case, world: World | None = None) -> Observation:
+    """Return what `observe` returns, for one of the course's own solutions, from the cache.
+
+    On simulated ranks it runs once for each case, while its exercise is among the last few that were checked.
+    """
+    if world is not None:
+        return observe(exercise, solution, case, world)
+    seen, key = _kept.pop(exercise, {}), (solution, case.drawn)
+    _kept[exercise] = seen
+    if len(_kept) > EXERCISES_KEPT:
+        del _kept[next(iter(_kept))]
+    if key not in seen:
+        observation = observe(exercise, solution, case)
+        if isinstance(observation.error, RankError) and observation.error.kind == "timeout":
+            return observation  # a busy machine may be the reason
+        seen[key] = observation
+    return seen[key]
 
 
 def _on_rank(
