@@ -48,8 +48,9 @@ class Transformer(nn.Module):
 
 
 def step(name: str) -> None:
-    """On a rank: a model in bf16, and a training step of the engine of that name."""
-    plain = Transformer().bfloat16()
+    """On a rank: a model in bf16, and a training step of the engine of that name; stage 3 fills the model itself."""
+    with torch.device("meta" if name == "Stage3" else "cpu"):
+        plain = Transformer().bfloat16()
     model: nn.Module = plain
     if name == "FSDP2":
         for part in (*plain.blocks, plain):

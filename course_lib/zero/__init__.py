@@ -1,13 +1,17 @@
 """ZeRO, written to be read: what a learner compares their own with.
 
-Read `data_parallel`, then `flat`, then `stage1`, `stage2` and `stage3`: each is the one before with one thing more.
-`sharded_optimizer` stands by itself. Nothing here knows on what backend it runs, or that it is measured: it is plain
-torch and `torch.distributed`, on CPU or CUDA. What is imported from where, from the top:
+Read `data_parallel`, then `buckets`, then `stage1`, `stage2` and `stage3`: each is the one before with one thing more.
+The other files are what real training needs besides: a stage names each once. `sharded_optimizer` stands by itself.
+Nothing here knows on what backend it runs, or that it is measured: it is plain torch and `torch.distributed`, on CPU or
+CUDA. What is imported from where, from the top:
 
-    stages -> engine -> optimizer_state -> flat;  stage3 -> notes -> units -> flat;  stages, engine -> backward
-    checkpoint -> pieces -> engine;  loss_scaling -> engine;  sharded_optimizer -> broadcasts
+    stages -> engine -> optimizer_state -> buckets -> backward;  stages -> unused -> ranks
+    stage1, stage2 -> overlap -> units
+    stage3 -> schedule -> units, meta;  stage3 -> saved_tensors -> units;  checkpoint -> dcp -> engine
+    loss_scaling -> engine;  sharded_optimizer -> packing
 """
 
+from .buckets import InBackward
 from .checkpoint import load_checkpoint, save_checkpoint
 from .data_parallel import DataParallel
 from .loss_scaling import LossScaler
@@ -18,6 +22,7 @@ from .stage3 import Stage3
 
 __all__ = [
     "DataParallel",
+    "InBackward",
     "LossScaler",
     "ShardedOptimizer",
     "Stage1",

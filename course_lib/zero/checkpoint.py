@@ -1,8 +1,8 @@
 """Checkpoints: each rank writes what it owns; any number of ranks, at any stage, goes on from there.
 
     folder         holds one checkpoint, in a numbered folder within it, and the file `latest` with that number
-    sharded        a checkpoint of pieces (see pieces.py): nobody needs more memory for it than is in use anyway
-    whole          a checkpoint as `state_dict()` and `optimizer_state_dict()` give it, for readers that know no pieces
+    sharded        a checkpoint of shards (see dcp.py): no rank needs more memory for it than is in use anyway
+    whole          a checkpoint as `state_dict()` and `optimizer_state_dict()` give it, which plain torch reads
 
 A checkpoint counts from the moment that `latest` names it, and `latest` is replaced in one go when every rank has
 written all its part. If one is killed before that, the checkpoint before stays the latest.
@@ -20,8 +20,7 @@ import torch.distributed as dist
 
 from .engine import Engine
 
-# torch.distributed.checkpoint, and pieces.py that is made for it, take a second to import: they are imported below,
-# for those who do save or load.
+# torch.distributed.checkpoint, which dcp.py needs, takes a second to import: only a rank that saves or loads does.
 
 
 def save_checkpoint(
@@ -29,28 +28,28 @@ def save_checkpoint(
 ) -> None:
     """Write the engine's state, and make it the checkpoint in `folder` once all of it is there.
 
-    To be called on every rank of the engine's process group; with hybrid sharding, on all ranks there are.
+    Call this on every rank of the engine's process group; with hybrid sharding, on all ranks there are.
 
     Args:
         engine: at any stage.
         folder: on a file system that every rank sees.
         extra: numbers and texts for `load_checkpoint` to give back, the same on every rank: `{"step": 100}`.
-        whole: write whole tensors rather than pieces. `torch.distributed.checkpoint.format_utils.dcp_to_torch_save`
+        whole: write whole tensors rather than shards. `torch.distributed.checkpoint.format_utils.dcp_to_torch_save`
             makes one file of that, with "model" and "optimizer", which plain torch reads.
     """
     import torch.distributed.checkpoint as dcp
 
-    from .pieces import SavePieces, pieces_of
+    from .dcp import SavePlanner, state_of
 
-    folder, group = Path(folder), _group(engine)
+    folder, group = Path(folder), engine.ranks.everyone
     name = [str(1 + max(_numbers(folder), default=0))]
     dist.broadcast_object_list(name, group_src=0, group=group)
-    path, notes = folder / name[0], dict(extra or {})
+    path = folder / name[0]
     if whole:
-        state = {"model": engine.state_dict(), "optimizer": engine.optimizer_state_dict(), "extra": notes}
+        state = {"model": engine.state_dict(), "optimizer": engine.optimizer_state_dict(), "extra": dict(extra or {})}
     else:
-        state = pieces_of(engine) | {"extra": notes}
-    dcp.save(state, checkpoint_id=path, planner=SavePieces(), process_group=group)
+        state = state_of(engine) | {"extra": dict(extra or {})}
+    dcp.save(state, checkpoint_id=path, planner=SavePlanner(), process_group=group)
     # It has returned, so every rank has written.
     if dist.get_rank(group) == 0:
         _replace(folder / "latest", path.name)
@@ -73,7 +72,7 @@ def load_checkpoint(engine: Engine, folder: str | Path) -> dict[str, Any]:
     """
     import torch.distributed.checkpoint as dcp
 
-    from .pieces import LoadPieces, put_back, room_for
+    from .dcp import LoadPlanner, put_back, room_for
 
     latest = Path(folder) / "latest"
     if not latest.exists():
@@ -86,7 +85,7 @@ def load_checkpoint(engine: Engine, folder: str | Path) -> dict[str, Any]:
     whole = "model" in saved
     state: dict[str, Any] = {"model": None, "optimizer": None} if whole else room_for(engine, saved)
     state["extra"] = None
-    dcp.load(state, checkpoint_id=path, planner=LoadPieces(), process_group=_group(engine))
+    dcp.load(state, checkpoint_id=path, planner=LoadPlanner(), process_group=engine.ranks.everyone)
     if whole:
         engine.load_state_dict(state["model"])
         engine.load_optimizer_state_dict(state["optimizer"])
@@ -94,10 +93,6 @@ def load_checkpoint(engine: Engine, folder: str | Path) -> dict[str, Any]:
         put_back(engine, state)
     extra: dict[str, Any] = state["extra"]
     return extra
-
-
-def _group(engine: Engine) -> dist.ProcessGroup | None:
-    return engine.process_group if engine.replicate_group is None else dist.group.WORLD
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -45,12 +45,12 @@ class LossScaler:
         if self._finite is not None:
             return
         self.engine.average_gradients()
-        grads = [fragment.values.grad for _, fragment in self.engine.fragments() if fragment.values.grad is not None]
+        grads = [shard.values.grad for shard in self.engine.shards() if shard.values.grad is not None]
         for grad in grads:
             grad.mul_(1 / self.current_scale)
-        norm = torch.nn.utils.get_total_norm(grads).to(self.engine.trainable[0].device)
+        norm = torch.nn.utils.get_total_norm(grads).to(self.engine.buckets[0].device)
         # An overflow is in one rank's shard, and all ranks must skip the step.
-        self._finite = bool(self.engine.sum_over_shards(norm).isfinite())
+        self._finite = bool(self.engine.ranks.sum_over_shards(norm).isfinite())
 
     def step(self) -> bool:
         """Step the engine unless a gradient has overflowed on any rank, and adapt the scale.

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim import Optimizer
 
-from .broadcasts import broadcast, by_owner, into_one_buffer, send
+from .packing import broadcast, by_owner, into_one_buffer, send
 
 
 def owners_by_size(numels: Sequence[int], loads: list[int]) -> list[int]:

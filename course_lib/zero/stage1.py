@@ -1,13 +1,13 @@
 """ZeRO stage 1: the optimizer's state is sharded (Rajbhandari et al. 2020, section 5.1, P_os).
 
-    flat_param, param_shard, flat_grad, grad_shard, fragment       see flat.py
+    bucket, flat_param, param_shard, flat_grad, grad_shard       see buckets.py
 
-Every rank holds all parameters and all gradients. In `step` the gradients are reduce-scattered, so that each rank has
-the average of its shard; it updates its shard; and the updated shards are all-gathered.
+Every rank holds all parameters and all gradients. In `step` each bucket's gradients are reduce-scattered.
+Each rank then updates its shards, and the updated shards are all-gathered.
 
-Bytes per rank for Ψ parameters on N ranks with Adam: 4Ψ + 4Ψ + 8Ψ/N in fp32; 2Ψ + 2Ψ + 12Ψ/N in bf16 with fp32
-masters. In `step` the averages of the shard come on top, 4Ψ/N, and while a bucket is reduced its flat_grad, 4 bytes
-for each of its elements.
+Bytes per rank for Ψ parameters on N ranks with Adam:
+4Ψ + 4Ψ + 8Ψ/N in fp32; 2Ψ + 2Ψ + 12Ψ/N in bf16 with fp32 masters. In `step` the averages of the shards come on top,
+4Ψ/N, and the flat_grad of one bucket.
 Elements sent per rank and step: 2Ψ·(N-1)/N, half for each of the two collectives, as much as plain data parallel.
 """
 
@@ -20,8 +20,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from .engine import BUCKET_BYTES, Engine, ParamGroups
-from .flat import ShardedBucket, in_buckets
+from .buckets import BUCKET_BYTES, FlatBucket, in_buckets
+from .engine import Engine, ParamGroups
+from .optimizer_state import sharded_groups
+from .overlap import Gathers
+from .ranks import Ranks
+from .unused import Unused
 
 
 class Stage1(Engine):
@@ -30,14 +34,16 @@ class Stage1(Engine):
     Args:
         model: made alike on every rank; rank 0's weights are given to all.
         optimizer_class: an element-wise one, such as SGD, Adam or AdamW: it sees shards of flattened parameters.
-        process_group: the ranks that share the optimizer's state; all of them by default.
-        param_groups: as for the optimizer, where parameters are not all to be trained, or not all alike.
+        process_group: the ranks that share the states; all of them by default.
+        param_groups: as for the optimizer; a parameter that is in no group is frozen.
         replicate_group: the ranks that hold the same shard in other groups, for hybrid sharding.
-        bucket_bytes: how many bytes of parameters are reduced together.
+        bucket_bytes: how many bytes of parameters are reduced together; by default 25 MiB.
+        gather: when updated parameters are gathered: in the "step", or while the "next forward" computes.
+        find_unused_parameters: whether ranks exchange which parameters they used.
         defaults: what `optimizer_class` takes: `lr=1e-3`, ...
     """
 
-    buckets: list[ShardedBucket]
+    buckets: list[FlatBucket]
 
     def __init__(
         self,
@@ -47,14 +53,19 @@ class Stage1(Engine):
         *,
         param_groups: ParamGroups | None = None,
         replicate_group: dist.ProcessGroup | None = None,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int | None = None,
+        gather: str = "step",
+        find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
-        super().__init__(model, process_group, param_groups, replicate_group)
+        super().__init__(model, param_groups, Ranks(process_group or dist.group.WORLD, replicate_group))
+        self.ranks.share([*model.parameters(), *model.buffers()])
         # Partition: this rank owns one shard of every bucket, and its optimizer knows of nothing else.
-        buckets = in_buckets(reversed(self.trainable), bucket_bytes)
-        self.buckets = [ShardedBucket(params, self.rank, self.world_size) for params in buckets]
-        self.optimizer = self._make_optimizer(optimizer_class, defaults)
+        buckets = in_buckets(reversed(self.trained), bucket_bytes or BUCKET_BYTES)
+        self.buckets = [FlatBucket(params, self.ranks.rank, self.ranks.world_size) for params in buckets]
+        self.optimizer = optimizer_class(sharded_groups(self.param_groups, self.buckets), **defaults)
+        self._unused = Unused(model, self.ranks, find_unused_parameters)
+        self._gathers = Gathers(model, self.buckets, when=gather)
         self._averaged = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -62,26 +73,26 @@ class Stage1(Engine):
         return super().forward(*args, **kwargs)
 
     def average_gradients(self) -> None:
-        """Reduce: each rank gets the averaged gradient of its shards."""
+        """Average what backward has left since `zero_grad`."""
         if self._averaged:
             return
         for bucket in self.buckets:
-            bucket.zero_grad()  # an earlier average: this one is of all that backward has left since `zero_grad`
-            bucket.collect_grads(self.scale)
+            bucket.collect_grads(self.ranks.scale)
             self._reduce_scatter(bucket)
+        self._unused.show_grads(self.buckets)
         self._averaged = True
 
-    def _reduce_scatter(self, bucket: ShardedBucket) -> None:
+    def _reduce_scatter(self, bucket: FlatBucket) -> None:
+        """Reduce: this rank gets the averaged gradient of its shard of the bucket."""
         flat_grad = bucket.take_flat_grad()
         grad_shard = flat_grad.new_empty(bucket.shard_numel)
-        dist.reduce_scatter_single(grad_shard, flat_grad, group=self.process_group)
-        if self.replicate_group is not None:
-            dist.all_reduce(grad_shard, group=self.replicate_group)
-        bucket.add_grad_shard(grad_shard)
+        dist.reduce_scatter_single(grad_shard, flat_grad, group=self.ranks.process_group)
+        bucket.grad_shard = self.ranks.sum_over_copies(grad_shard)
 
     def step(self) -> None:
-        """Reduce the gradients, update this rank's shards, and gather everyone's."""
+        """Update this rank's shards with the averaged gradients. Call this on every rank."""
         self.average_gradients()
+        # Update: 1/N of the parameters, with 1/N of the optimizer's state
         self.optimizer.step()
         for bucket in self.buckets:
             bucket.zero_grad()  # the averages are freed here; what backward left stays until `zero_grad`
@@ -90,11 +101,8 @@ class Stage1(Engine):
 
     def gather_parameters(self) -> None:
         """Gather: every rank gets all updated shards, in the model's dtype."""
-        works = [
-            dist.all_gather_single(
-                bucket.flat_param, bucket.param_shard.to(bucket.dtype), group=self.process_group, async_op=True
-            )
-            for bucket in self.buckets
-        ]
-        for work in works:
-            work.wait()
+        self._gathers.start(self.buckets, self._all_gather)
+
+    def _all_gather(self, bucket: FlatBucket) -> Any:
+        shard = bucket.param_shard.to(bucket.dtype)
+        return dist.all_gather_single(bucket.flat_param, shard, group=self.ranks.process_group, async_op=True)

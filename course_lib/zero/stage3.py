@@ -1,56 +1,53 @@
 """ZeRO stage 3: parameters are sharded too (Rajbhandari et al. 2020, section 5.3, P_os+g+p).
 
-    flat_param, param_shard, flat_grad, grad_shard, fragment       see flat.py; a unit's buckets have a flat_param only
-                   while it is gathered, and the model's parameters are empty tensors otherwise
-    unit           a module whose parameters are gathered together (a transformer block, say); unit 0 is the whole
-                   model, for the parameters that are in no other unit or in several
+    bucket, flat_param, param_shard, flat_grad, grad_shard       see buckets.py
     reduction      a bucket's reduce-scatter that is under way; there is one at a time
+    unit           a module whose parameters are gathered together (a transformer block, say): see units.py
 
-Between steps a rank holds nothing but its shards. A unit is gathered just before its forward and freed after it,
-gathered again just before its backward and freed after it, and its gradients are then reduce-scattered. While one
-unit computes, the next are being gathered. Every rank passes through all units in the order of their numbers, forth
-in forward and back in backward, also those that it does not use: so the collectives are the same on every rank.
+Every rank holds only shards. A unit is gathered just before its forward and its backward, and freed after each. Then
+its gradients are reduce-scattered. While one unit computes, the next are being gathered.
 
-Bytes per rank for Ψ parameters on N ranks with Adam: (4Ψ + 4Ψ + 8Ψ)/N in fp32; 16Ψ/N in bf16 too, for masters,
-averages and moments. During forward and backward the units gathered come on top: unit 0, the one in use and those
-ahead, at 2 or 4 bytes an element; and in backward the gradients of two units, of which one is at 4.
-Elements sent per rank and step: 3Ψ·(N-1)/N, for two gathers and one reduction.
+Bytes per rank for Ψ parameters on N ranks with Adam:
+(4Ψ + 4Ψ + 8Ψ)/N in fp32; 16Ψ/N in bf16 too, for masters, averages and moments. In forward and backward the units
+gathered come on top: unit 0, the one in use and those ahead; and in backward the gradients of two units.
+Elements sent per rank and step: 3Ψ·(N-1)/N, for two gathers and one reduction; each further micro-batch adds as much.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from .backward import after_backward, before_backward
+from .buckets import FlatBucket
 from .engine import Engine, ParamGroups
-from .flat import ShardedBucket
-from .notes import notes_of_parameters
-from .units import Unit, blocks, parameters_by_unit
+from .optimizer_state import sharded_groups
+from .ranks import Ranks
+from .saved_tensors import saves_no_parameters
+from .schedule import Units
+from .unused import Unused
 
 
 class Stage3(Engine):
     """A model whose optimizer state, gradients and parameters are sharded.
 
     Args:
-        model: made alike on every rank; rank 0's weights are given to all.
+        model: made alike on every rank; rank 0's weights are given to all. A model on the meta device is filled unit by
+            unit, by each module's `reset_parameters`, so that it is never whole.
         optimizer_class: an element-wise one, such as SGD, Adam or AdamW: it sees shards of flattened parameters.
-        process_group: the ranks that share all states; all of them by default.
-        param_groups: as for the optimizer, where parameters are not all to be trained, or not all alike.
+        process_group: the ranks that share the states; all of them by default.
+        param_groups: as for the optimizer; a parameter that is in no group is frozen.
         replicate_group: the ranks that hold the same shard in other groups, for hybrid sharding.
-        units: modules within the model, in the order in which forward comes to them; by default each item of its
-            ModuleLists and Sequentials. A unit's parameters must be used in its own forward only.
+        units: modules in the order of forward; by default each item of the model's ModuleLists and Sequentials.
         prefetch: how many units are gathered ahead of the one in use.
+        find_unused_parameters: whether ranks exchange which parameters they used.
         defaults: what `optimizer_class` takes: `lr=1e-3`, ...
     """
 
-    buckets: list[ShardedBucket]
+    buckets: list[FlatBucket]
 
     def __init__(
         self,
@@ -62,150 +59,46 @@ class Stage3(Engine):
         replicate_group: dist.ProcessGroup | None = None,
         units: Iterable[nn.Module] | None = None,
         prefetch: int = 1,
+        find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
-        super().__init__(model, process_group, param_groups, replicate_group)
+        super().__init__(model, param_groups, Ranks(process_group or dist.group.WORLD, replicate_group))
+        self.ranks.share([*model.parameters(), *model.buffers()])
         # Partition: this rank owns one shard of every bucket, and its optimizer knows of nothing else.
-        by_unit = parameters_by_unit(model, blocks(model) if units is None else units)
-        self.units = [Unit(params, set(self.trainable), self.process_group) for params in by_unit.values()]
-        self.buckets = [bucket for unit in self.units for bucket in unit.buckets]
-        self.frozen = [bucket for unit in self.units for bucket in unit.frozen]
-        self.optimizer = self._make_optimizer(optimizer_class, defaults)
-        for number, module in enumerate(by_unit):
-            module.register_forward_pre_hook(partial(self._before_forward, number))
-            module.register_forward_hook(partial(self._after_forward, number))
-        self.prefetch = prefetch
-        self._in_forward = self._in_backward = False
-        self._running: list[Unit] = []  # their forward has begun and not ended
-        self._at = 0  # in backward: the unit that has been come to; those after it have done their backward
-        self._gathered = 0  # in forward: units below this number have been gathered; in backward: those from it on
-        self._reduction: tuple[ShardedBucket, Tensor, Tensor, Any] | None = None
-
-    # -- forward: a unit is gathered before it and freed after it --------------------------------------------------
+        # Gather: each unit before its forward and its backward. Reduce: its buckets, after its backward.
+        self._units = Units(model, units, self.ranks, prefetch, self._reduce_scatter, self._end_backward)
+        self.whole = self._units.ready
+        self.buckets = [bucket for bucket in self._units.buckets if bucket.trained]
+        self.frozen = [shard for bucket in self._units.buckets if not bucket.trained for shard in bucket.shards]
+        self.optimizer = optimizer_class(sharded_groups(self.param_groups, self.buckets), **defaults)
+        self._unused = Unused(model, self.ranks, find_unused_parameters)
+        self._reduction: Any = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._in_forward = True
-        try:
-            with notes_of_parameters(self._running):
-                return super().forward(*args, **kwargs)
-        finally:
-            self._in_forward = False
+        with self._units.in_engine(), saves_no_parameters(self._units.running):
+            return super().forward(*args, **kwargs)
 
-    def _before_forward(self, number: int, module: nn.Module, args: Any) -> None:
-        if not self._in_backward:
-            self._check_called(module)
-            if number == 0:
-                self._gathered = 0
-                self._running.clear()
-            self._gather_up_to(number + self.prefetch)
-        self.units[number].ready()
-        self._running.append(self.units[number])
-
-    def _after_forward(self, number: int, module: nn.Module, args: Any, output: Any) -> None:
-        self._running.remove(self.units[number])
-        if self._in_backward:
-            return  # activation checkpointing has run it again, for the backward that is to come
-        before_backward(output, partial(self._before_unit_backward, number))
-        if number == 0:
-            number = len(self.units) - 1
-            self._gather_up_to(number)  # also those that this rank did not come to: others may have
-        for unit in self.units[: number + 1]:
-            if unit not in self._running:
-                unit.free()
-
-    def _gather_up_to(self, number: int) -> None:
-        while self._gathered <= min(number, len(self.units) - 1):
-            self.units[self._gathered].gather()
-            self._gathered += 1
-
-    # -- backward: a unit is gathered before it, freed after it, and its gradients reduced -------------------------
-
-    def _begin_backward(self) -> None:
-        if not self._in_backward:
-            self._in_backward = True
-            self._at = self._gathered = len(self.units)
-            after_backward(self._end_backward)
-            self.units[0].gather()
-
-    def _before_unit_backward(self, number: int) -> None:
-        self._begin_backward()
-        if number > 0:
-            self._come_to(number)
-        self.units[number].ready()
-
-    def _come_to(self, number: int) -> None:
-        """Go back through the units as far as `number`."""
-        while self._at > number:
-            self._at -= 1
-            if self._at + 1 < len(self.units):
-                self._leave(self.units[self._at + 1])
-            while self._gathered > max(1, self._at - self.prefetch):
-                self._gathered -= 1
-                self.units[self._gathered].gather()
-
-    def _leave(self, unit: Unit) -> None:
-        unit.free()
-        for bucket in unit.buckets:
-            self._reduce_scatter(bucket)
-
-    def _reduce_scatter(self, bucket: ShardedBucket) -> None:
+    def _reduce_scatter(self, bucket: FlatBucket) -> None:
+        """Reduce: this rank gets the averaged gradient of its shard of the bucket."""
         self._finish_reduction()  # one at a time, or the buckets under way would add up to all gradients
-        bucket.collect_grads(self.scale)
-        for param in bucket.params:
-            param.grad = None  # it is in flat_grad now: the whole gradient is freed here
+        bucket.collect_grads(self.ranks.scale, free=True)
         flat_grad = bucket.take_flat_grad()
         grad_shard = flat_grad.new_empty(bucket.shard_numel)
-        work = dist.reduce_scatter_single(grad_shard, flat_grad, group=self.process_group, async_op=True)
+        work = dist.reduce_scatter_single(grad_shard, flat_grad, group=self.ranks.process_group, async_op=True)
         self._reduction = bucket, flat_grad, grad_shard, work
 
     def _finish_reduction(self) -> None:
-        if self._reduction is None:
-            return
-        bucket, _, grad_shard, work = self._reduction
-        work.wait()
-        self._reduction = None  # frees flat_grad: what is needed of it is in grad_shard
-        if self.replicate_group is not None:
-            dist.all_reduce(grad_shard, group=self.replicate_group)
-        bucket.add_grad_shard(grad_shard)
+        if self._reduction is not None:
+            bucket, _, grad_shard, work = self._reduction
+            work.wait()
+            self._reduction = None  # frees flat_grad: what is needed of it is in grad_shard
+            bucket.add_grad_shard(self.ranks.sum_over_copies(grad_shard))
 
     def _end_backward(self) -> None:
-        self._come_to(0)
-        self._leave(self.units[0])
-        # A unit that forward comes to twice, or out of order, may have gradients after it was left.
-        for unit in self.units:
-            unit.free()
-        for bucket in self.buckets:
-            if any(param.grad is not None for param in bucket.params):
-                self._reduce_scatter(bucket)
         self._finish_reduction()
-        self._in_backward = False
-
-    # -- step: the shards are all there is to update ---------------------------------------------------------------
+        self._unused.show_grads(self.buckets)
 
     def step(self) -> None:
-        """Update this rank's shards; the other ranks will gather them when they need them."""
+        """Update this rank's shards with the averaged gradients. Call this on every rank."""
+        # Update: 1/N of the parameters, with 1/N of the optimizer's state
         self.optimizer.step()
-
-    def _copies(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for unit in self.units:
-            unit.ready()
-            for bucket in (*unit.buckets, *unit.frozen):
-                yield from ((param, param.detach().clone()) for param in bucket.params)
-            unit.free()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:  # type: ignore[override]
-        """Take a whole model's state, the same on every rank, as `torch.nn.Module.load_state_dict` does."""
-        for unit in self.units:
-            unit.ready()
-        result = self.module.load_state_dict(state_dict, strict)
-        for unit in self.units:
-            unit.keep()
-            unit.free()
-        return result
-
-    def _check_called(self, module: nn.Module) -> None:
-        if torch.is_grad_enabled() and not self._in_forward:
-            raise ValueError(
-                f"rank {self.rank} of {self.world_size}: a {type(module).__name__} of the model was called by itself. "
-                "Stage 3 frees parameters until backward, which it can do only if the engine is called: engine(x)."
-            )

@@ -1,8 +1,10 @@
-"""A unit of stage 3: parameters that are gathered together, used, and freed.
+"""The units of stage 3: parameters that are gathered together just before they are used, and freed after it.
 
-    flat_param     [padded_numel] there from `gather` to `free`; the parameters are views of it while the unit is
+    unit           a module whose parameters are gathered together (a transformer block, say); unit 0 is the whole
+                   model, for the parameters that are in no other unit or in several
+    flat_param     [padded_numel] exists from `gather` to `free`; the parameters are views of it while the unit is
                    ready, and empty otherwise
-    param_shard    [shard_numel] this rank's part, always there: see flat.py
+    param_shard    [shard_numel] this rank's shard, which always exists: see buckets.py
 
 What else holds a view of flat_param (a closure, autograd) holds all of it in memory, freed or not.
 """
@@ -10,59 +12,46 @@ What else holds a view of flat_param (a closure, autograd) holds all of it in me
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import Parameter
 
-from .flat import ShardedBucket, in_buckets
+from .buckets import FlatBucket, in_buckets
+from .ranks import Ranks
 
 
 class Unit:
     """Some parameters, of which this rank keeps a shard and gathers the rest when they are needed.
 
-    Args:
-        params: of any kinds.
-        trainable: those among them that are trained; the others are gathered alike, and never reduced.
-        process_group: the ranks that share them.
-
     Attributes:
-        buckets: the trainable ones, a bucket for each dtype.
-        frozen: the others.
+        buckets: one for each dtype; those that are not trained are gathered alike, and never reduced.
     """
 
-    def __init__(self, params: Iterable[Parameter], trainable: set[Parameter], process_group: Any) -> None:
-        self._group = process_group
-        params = list(params)
-        self.buckets = list(self._cut([param for param in params if param in trainable]))
-        self.frozen = list(self._cut([param for param in params if param not in trainable], frozen=True))
-        self._gathers: list[Any] = []
+    def __init__(self, number: int, name: str, params: Iterable[Parameter], ranks: Ranks) -> None:
+        self.number, self.name, self._group = number, name, ranks.process_group
+        kinds = in_buckets(params, math.inf)
+        self.buckets = [FlatBucket(kind, ranks.rank, ranks.world_size, copy=True) for kind in kinds]
+        self._gathers: list[tuple[FlatBucket, Any]] = []
         self.free()
 
-    def _cut(self, params: Sequence[Parameter], *, frozen: bool = False) -> Iterator[ShardedBucket]:
-        rank, world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        for bucket in in_buckets(params, bucket_bytes=math.inf):
-            yield ShardedBucket(bucket, rank, world_size, copy=True, frozen=frozen)
-
     def gather(self) -> None:
-        """Begin to bring in the parameters; they are there when `ready` returns."""
-        for bucket in (*self.buckets, *self.frozen):
+        """Start to bring in the parameters; they are there when `ready` returns."""
+        for bucket in self.buckets:
             if bucket.flat_param is None:
-                flat_param = torch.empty(bucket.padded_numel, dtype=bucket.dtype, device=bucket.device)
-                bucket.flat_param = bucket.marked(flat_param)
+                bucket.flat_param = bucket.new_flat(bucket.dtype)
                 shard = bucket.param_shard.to(bucket.dtype)
                 work = dist.all_gather_single(bucket.flat_param, shard, group=self._group, async_op=True)
                 self._gathers.append((bucket, work))
 
     def ready(self) -> None:
-        """Have the parameters in the model; gather them if that has not begun."""
+        """Wait for the all-gather (start it if needed) and point the parameters at it."""
         self.gather()
         for bucket, work in self._gathers:
             work.wait()
-            bucket.show_params(bucket.flat_param)
+            bucket.show_params()
         self._gathers.clear()
 
     def free(self) -> None:
@@ -70,24 +59,11 @@ class Unit:
         for _, work in self._gathers:
             work.wait()  # nobody needed them, but they are being written
         self._gathers.clear()
-        for bucket in (*self.buckets, *self.frozen):
+        for bucket in self.buckets:
             if bucket.flat_param is not None:
                 bucket.flat_param = None
-                for param in bucket.params:
+                for param in bucket.places:
                     param.data = param.data.new_empty(0)
-
-    def keep(self) -> None:
-        """Take this rank's shards from the parameters, which something has written to while they were ready."""
-        for bucket in (*self.buckets, *self.frozen):
-            assert bucket.flat_param is not None
-            bucket.param_shard.copy_(bucket.flat_param[bucket.shard])
-
-    def bucket_of(self, tensor: Tensor) -> ShardedBucket | None:
-        """The bucket whose parameter, or a view of it, `tensor` is."""
-        for bucket in (*self.buckets, *self.frozen):
-            if bucket.flat_param is not None and tensor.untyped_storage() is bucket.flat_param.untyped_storage():
-                return bucket
-        return None
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:

@@ -36,7 +36,7 @@ def held_by_engine(name: str, dtype: torch.dtype, bucket_bytes: int) -> tuple[in
     engine = getattr(zero, name)(model(dtype), torch.optim.Adam, lr=0.1, **given)
     engine(torch.ones(2, 5, dtype=dtype)).sum().backward()
     engine.average_gradients()
-    mine = [fragment.values for _, fragment in engine.fragments()]
+    mine = [shard.values for shard in engine.shards()]
     gradients = [param.grad for param in [*engine.module.parameters(), *mine] if param.grad is not None]
     gradient_bytes = storage_bytes(gradients)
     engine.step()

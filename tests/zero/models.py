@@ -101,6 +101,11 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def unused_in(model: nn.Module) -> dict[str, bool]:
+    """The engine's option, for the models of which some rank does not use a parameter."""
+    return {"find_unused_parameters": True} if isinstance(model, Corners | Branches) else {}
+
+
 def make(name: str, seed: int = 0) -> nn.Module:
     """The model of that name, the same for the same seed."""
     torch.manual_seed(seed)

@@ -14,14 +14,15 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.optim import SGD, Adam, AdamW
 
 from course_lib import RankError, zero
-from tests.zero.models import batch, loss_of, make, train, world
+from tests.zero.models import batch, loss_of, make, train, unused_in, world
 
 ENGINES = ["DataParallel", "Stage1", "Stage2", "Stage3"]
 
 
 def build(engine, seed=0, model="corners", dtype=torch.float32, **options):
     small = {} if engine == "Stage3" else {"bucket_bytes": 100}
-    return getattr(zero, engine)(make(model, seed).to(dtype), AdamW, **{"lr": 0.01, **small, **options})
+    made = make(model, seed).to(dtype)
+    return getattr(zero, engine)(made, AdamW, **{"lr": 0.01, **small, **unused_in(made), **options})
 
 
 def state(engine):

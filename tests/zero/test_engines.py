@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch.optim import SGD, Adam, AdamW
 
 from course_lib import zero
-from tests.zero.models import MODELS, OPTIMIZERS, make, one_process, train, world
+from tests.zero.models import MODELS, OPTIMIZERS, make, one_process, train, unused_in, world
 
 ENGINES = ["DataParallel", "Stage1", "Stage2", "Stage3"]
 
@@ -14,7 +14,7 @@ ENGINES = ["DataParallel", "Stage1", "Stage2", "Stage3"]
 def build(engine, model, optimizer_class, **options):
     """An engine of small buckets, or with more of its units ahead, so that there are several of each."""
     small = {"prefetch": 2} if engine == "Stage3" else {"bucket_bytes": 100}
-    return getattr(zero, engine)(model, optimizer_class, **small, **options)
+    return getattr(zero, engine)(model, optimizer_class, **small, **unused_in(model), **options)
 
 
 def assert_equals(run, reference, unsharded):
@@ -109,7 +109,7 @@ def test_hybrid_sharding_shards_within_a_node_and_averages_across(engine):
         groups = {"process_group": mesh.get_group("shard"), "replicate_group": mesh.get_group("replicate")}
         made = build(engine, make("branches", seed=dist.get_rank()), AdamW, lr=0.01, **groups)
         train(made, dist.get_rank(), range(3), max_norm=0.5)
-        owned = sum(fragment.values.numel() for _, fragment in made.fragments())
+        owned = sum(shard.values.numel() for shard in made.shards())
         return owned, made.state_dict(), made.optimizer_state_dict()
 
     run = world(4).run(rank)

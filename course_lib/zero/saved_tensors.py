@@ -1,8 +1,7 @@
-"""What autograd keeps for backward: notes of where parameters are, not the parameters, which stage 3 is to free.
+"""Parameters that autograd saves for backward, which stage 3 is to free.
 
 Autograd keeps some of a layer's parameters until backward, and with one view of a flat_param it would keep all of a
-gathered unit in memory. So it is given a note in their place, of where in the flat_param to find them when the unit
-has been gathered again.
+gathered unit in memory. So it gets a place in the flat_param instead, and looks it up when the unit is there again.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from .flat import ShardedBucket
+from .buckets import FlatBucket
 from .units import Unit
 
 
@@ -21,20 +20,21 @@ class Place(NamedTuple):
     """Where a parameter, or a view of it, is to be found when its unit has been gathered again."""
 
     unit: Unit
-    bucket: ShardedBucket
+    bucket: FlatBucket
     size: Sequence[int]
     stride: Sequence[int]
     offset: int
 
 
-def notes_of_parameters(running: Sequence[Unit]) -> saved_tensors_hooks:
-    """Within this, autograd keeps no parameter of the units in `running`, a list that changes as forward goes on."""
+def saves_no_parameters(running: Sequence[Unit]) -> saved_tensors_hooks:
+    """Return a context in which autograd keeps no parameter of `running`, a list that changes as forward goes on."""
 
     def pack(tensor: Tensor) -> Any:
         for unit in running:
-            bucket = unit.bucket_of(tensor)
-            if bucket is not None:
-                return Place(unit, bucket, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+            for bucket in unit.buckets:
+                whole = bucket.flat_param
+                if whole is not None and tensor.untyped_storage() is whole.untyped_storage():
+                    return Place(unit, bucket, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
         return tensor.detach(), tensor._version
 
     return saved_tensors_hooks(pack, _unpack)

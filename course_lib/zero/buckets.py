@@ -1,0 +1,204 @@
+"""Parameters one after another in a flat buffer, cut into equal shards; and the hooks that reduce them in backward.
+
+    bucket         some parameters of one dtype, whose gradients travel together
+    numel          their elements;  padded_numel: rounded up, so that N shards of shard_numel elements are equal
+    flat_param     [padded_numel] the parameters, in the model's dtype; the model's own are views of it
+    param_shard    [shard_numel] elements rank·shard_numel to (rank+1)·shard_numel, in fp32: what the optimizer updates.
+                   A view of flat_param if that is in fp32, a "master" copy if it is in bf16 or fp16
+    flat_grad      [padded_numel] gradients in fp32 on their way to be summed, each multiplied by 1/N beforehand
+    grad_shard     [shard_numel] averaged gradients in fp32, of every backward since zero_grad
+    shard          the elements of one parameter that lie in param_shard. The optimizer is given these, so that options
+                   and state belong to parameters as they do without sharding
+
+(float64 parameters keep float64 where this says fp32.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+from weakref import WeakMethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from .backward import after_backward, before_backward
+
+Fn = Callable[..., None]
+
+BUCKET_BYTES = 25 * 2**20
+"""The size of a bucket by default, as in DistributedDataParallel."""
+
+
+def pad_to_multiple(numel: int, of: int) -> int:
+    """Return the smallest multiple of `of` that is at least `numel`."""
+    return -(-numel // of) * of
+
+
+def an_eighth(params: Iterable[Parameter]) -> int:
+    """Return an eighth of the bytes of `params`, at most BUCKET_BYTES."""
+    return max(1, min(BUCKET_BYTES, sum(param.nbytes for param in params) // 8))
+
+
+def in_buckets(params: Iterable[Parameter], bucket_bytes: float) -> Iterator[list[Parameter]]:
+    """Cut `params` into lists of one kind, each closed as soon as it has `bucket_bytes` bytes."""
+    filling: dict[Any, list[Parameter]] = {}
+    for param in params:
+        kind = (param.dtype, param.device, param.requires_grad)
+        bucket = filling.setdefault(kind, [])
+        bucket.append(param)
+        if sum(param.nbytes for param in bucket) >= bucket_bytes:
+            yield filling.pop(kind)
+    yield from filling.values()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shard:
+    """The elements of one parameter that this rank updates."""
+
+    param: Parameter
+    shape: torch.Size  # of the whole parameter
+    begin: int  # where the shard begins in the flattened parameter; it has `values.numel()` elements
+    place: slice  # where it lies in the bucket's `param_shard` and `grad_shard`
+    values: Parameter  # the elements, in fp32: a parameter of the optimizer, whose `.grad` is their averaged gradient
+
+    def of(self, whole: Tensor) -> Tensor:
+        """Return the shard's elements of `whole`, which has as many as the parameter; a view, shaped as `values`."""
+        return whole.reshape(-1)[self.begin : self.begin + self.values.numel()].view(self.values.shape)
+
+
+class FlatBucket:
+    """Parameters in one buffer, of which this rank owns one shard.
+
+    Args:
+        params: of one dtype, on one device; they become views of `flat_param`.
+        rank: whose shard this is.
+        world_size: how many shards there are.
+        copy: whether `param_shard` gets memory of its own even in fp32, so that `flat_param` can be freed.
+    """
+
+    def __init__(self, params: Sequence[Parameter], rank: int, world_size: int, *, copy: bool = False) -> None:
+        ends = accumulate(param.numel() for param in params)
+        self.places = {param: slice(end - param.numel(), end) for param, end in zip(params, ends, strict=True)}
+        self.shapes = {param: param.shape for param in params}
+        self.numel = self.places[params[-1]].stop
+        self.padded_numel = pad_to_multiple(self.numel, world_size)
+        self.shard_numel = self.padded_numel // world_size
+        self.mine = slice(rank * self.shard_numel, (rank + 1) * self.shard_numel)
+        self.dtype, self.device, self.trained = params[0].dtype, params[0].device, params[0].requires_grad
+        self.master_dtype = torch.promote_types(self.dtype, torch.float32) if self.trained else self.dtype
+        self.flat_param: Tensor | None = self.new_flat(self.dtype)
+        torch.cat([param.detach().reshape(-1) for param in params], out=self.flat_param[: self.numel])
+        self.show_params()  # their own memory is free from here on
+        self.param_shard = self.flat_param[self.mine].to(self.master_dtype, copy=copy)
+        self.shards = [shard for param in params if (shard := self._shard_of(param)) is not None]
+        self.flat_grad: Tensor | None = None
+        self.grad_shard: Tensor | None = None
+        self.arrived: set[Parameter] = set()  # their gradient is in flat_grad
+        self.used: set[Parameter] = set()  # they have had a gradient since zero_grad
+
+    def _shard_of(self, param: Parameter) -> Shard | None:
+        place, first = self.places[param], self.mine.start
+        begin, end = (min(max(place.start, at), place.stop) for at in (first, self.mine.stop))
+        if begin == end and param.numel():  # a parameter of no elements is whole on every rank
+            return None
+        within = slice(begin - first, end - first)
+        shape = param.shape if self.shard_numel == self.padded_numel else (-1,)  # flat, unless the one shard is all
+        values = Parameter(self.param_shard[within].view(shape), requires_grad=self.trained)
+        return Shard(param=param, shape=param.shape, begin=begin - place.start, place=within, values=values)
+
+    def new_flat(self, dtype: torch.dtype) -> Tensor:
+        """Return zeros, [padded_numel]. An attribute says how many are padding, for a meter that counts bytes."""
+        flat = torch.zeros(self.padded_numel, dtype=dtype, device=self.device)
+        flat.padding_numel = self.padded_numel - self.numel  # type: ignore[attr-defined]
+        return flat
+
+    def show_params(self) -> None:
+        """Let the model's parameters be views of `flat_param`."""
+        assert self.flat_param is not None
+        for param, place in self.places.items():
+            param.data = self.flat_param[place].view(self.shapes[param])
+
+    def add_grad(self, param: Parameter, grad: Tensor, scale: float) -> None:
+        """Add scale · grad to the parameter's place in `flat_grad`."""
+        if self.flat_grad is None:
+            self.flat_grad = self.new_flat(self.master_dtype)
+        self.flat_grad[self.places[param]].view(self.shapes[param]).add_(grad, alpha=scale)
+        self.arrived.add(param)
+        self.used.add(param)
+
+    def collect_grads(self, scale: float, free: bool = False) -> None:
+        """Add every parameter's gradient, times `scale`, to `flat_grad`; free the gradients if `free`."""
+        for param in self.places:
+            if param.grad is not None:
+                self.add_grad(param, param.grad, scale)
+            param.grad = None if free else param.grad
+
+    def take_flat_grad(self) -> Tensor:
+        """Return `flat_grad`, to be summed over ranks and freed: 0 where this rank has no gradient."""
+        flat_grad = self.flat_grad if self.flat_grad is not None else self.new_flat(self.master_dtype)
+        self.flat_grad = None
+        self.arrived.clear()
+        return flat_grad
+
+    def add_grad_shard(self, grad_shard: Tensor) -> None:
+        """Add an averaged gradient, [shard_numel], to those of earlier backwards."""
+        self.grad_shard = grad_shard if self.grad_shard is None else self.grad_shard.add_(grad_shard)
+
+    def show_grads(self) -> None:
+        """Let the optimizer see the averages in `grad_shard`, except those of parameters that no rank used."""
+        for shard in self.shards:
+            if self.grad_shard is not None and shard.param in self.used:
+                shard.values.grad = self.grad_shard[shard.place].view(shard.values.shape)
+            else:
+                shard.values.grad = None
+
+    def zero_grad(self) -> None:
+        """Free the averages."""
+        self.grad_shard = None
+        self.used.clear()
+        self.show_grads()
+
+
+class InBackward:
+    """Moves gradients into their buckets in backward, and calls `reduce` on each bucket as soon as it is complete.
+
+    Every rank reduces all buckets in the order of the list, whatever gradients come first or not at all. When backward
+    has ended, `finish` is called.
+    """
+
+    def __init__(self, model: nn.Module, buckets: Sequence[FlatBucket], scale: float, reduce: Fn, finish: Fn) -> None:
+        self._buckets, self._scale, self._reduce, self._finish = buckets, scale, reduce, finish
+        self._waiting: list[FlatBucket] = []
+        self.enabled = True
+        model.register_forward_hook(lambda module, args, output: before_backward(output, self._begin))
+        # Python's garbage collector does not see hooks of parameters: one that held `self` would keep the model.
+        on_gradient = WeakMethod(self._on_gradient)
+        for bucket in buckets:
+            for param in bucket.places:
+                param.register_post_accumulate_grad_hook(
+                    lambda param, bucket=bucket: (method := on_gradient()) and method(bucket, param)
+                )
+
+    def _begin(self) -> None:
+        if self.enabled and not self._waiting:
+            self._waiting = list(self._buckets)
+            after_backward(self._end)
+
+    def _on_gradient(self, bucket: FlatBucket, param: Parameter) -> None:
+        """Autograd has just put a gradient into `param.grad`, or added it to what was there."""
+        bucket.used.add(param)
+        if self.enabled and param.grad is not None:
+            self._begin()
+            bucket.add_grad(param, param.grad, self._scale)
+            param.grad = None  # it is in flat_grad now: the whole gradient is freed here
+            while self._waiting and len(self._waiting[0].arrived) == len(self._waiting[0].places):
+                self._reduce(self._waiting.pop(0))
+
+    def _end(self) -> None:
+        while self._waiting:  # these lack gradients that this rank does not have; others may
+            self._reduce(self._waiting.pop(0))
+        self._finish()

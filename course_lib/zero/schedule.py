@@ -1,0 +1,173 @@
+"""When stage 3 gathers its units and frees them.
+
+Every rank passes through all units in the order of their numbers, forth in forward and back in backward, also those
+that it does not use. So the collectives are the same on every rank.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .backward import after_backward, before_backward
+from .buckets import FlatBucket
+from .meta import materialize
+from .ranks import Ranks
+from .units import Unit, blocks, parameters_by_unit
+
+
+class Units:
+    """Gathers each unit before its forward and before its backward, and frees it after each.
+
+    Args:
+        model, units: see Stage3.
+        ranks: those that share the parameters.
+        prefetch: how many units are gathered ahead of the one in use.
+        reduce: starts the reduction of a trained bucket, when backward is done with its unit and that is freed.
+        finish: called when backward has ended.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        units: Iterable[nn.Module] | None,
+        ranks: Ranks,
+        prefetch: int,
+        reduce: Callable[[FlatBucket], None],
+        finish: Callable[[], None],
+    ) -> None:
+        by_unit = parameters_by_unit(model, blocks(model) if units is None else units)
+        names = {module: name for name, module in model.named_modules()}
+        self.units = []
+        for number, (module, params) in enumerate(by_unit.items()):
+            ranks.share(materialize(module, params))
+            self.units.append(Unit(number, names[module], params, ranks))
+            module.register_forward_pre_hook(partial(self._before_forward, self.units[-1]))
+            module.register_forward_hook(partial(self._after_forward, self.units[-1]))
+        self._prefetch, self._reduce, self._finish = prefetch, reduce, finish
+        self._in_engine = self._in_backward = False
+        self.running: list[Unit] = []  # their forward has begun and not ended
+        self._entered: set[int] = set()  # in forward: the units that it has come to
+        self._at = 0  # in backward: the unit that it has come to; those after it are done
+        self._gathered = 0  # in forward: units below this number have been gathered; in backward: those from it on
+
+    @property
+    def buckets(self) -> Iterator[FlatBucket]:
+        """All units' buckets."""
+        return (bucket for unit in self.units for bucket in unit.buckets)
+
+    @contextmanager
+    def in_engine(self) -> Iterator[None]:
+        """Return a context for the engine's own forward."""
+        self._in_engine = True
+        try:
+            yield
+        finally:
+            self._in_engine = False
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Return a context in which all units are gathered."""
+        for unit in self.units:
+            unit.ready()
+        try:
+            yield
+        finally:
+            for unit in self.units:
+                unit.free()
+
+    # -- forward: a unit is gathered before it and freed after it ------------------------------------------------------
+
+    def _before_forward(self, unit: Unit, module: nn.Module, args: Any) -> None:
+        if not self._in_backward:
+            self._check_called(module)
+            if unit.number == 0:
+                self._gathered = 0
+                self.running.clear()
+                self._entered.clear()
+            self._check_order(unit)
+            self._gather_up_to(unit.number + self._prefetch)
+        unit.ready()
+        self.running.append(unit)
+
+    def _after_forward(self, unit: Unit, module: nn.Module, args: Any, output: Any) -> None:
+        self.running.remove(unit)
+        if self._in_backward:
+            return  # activation checkpointing has run it again, for the backward that is to come
+        before_backward(output, partial(self._before_backward, unit))
+        last = unit.number
+        if unit.number == 0:
+            last = len(self.units) - 1
+            self._gather_up_to(last)  # also those that this rank did not come to: others may have
+        for done in self.units[: last + 1]:
+            if done not in self.running:
+                done.free()
+
+    def _gather_up_to(self, number: int) -> None:
+        while self._gathered <= min(number, len(self.units) - 1):
+            self.units[self._gathered].gather()
+            self._gathered += 1
+
+    def _check_called(self, module: nn.Module) -> None:
+        if torch.is_grad_enabled() and not self._in_engine:
+            raise ValueError(
+                f"rank {dist.get_rank()} of {dist.get_world_size()}: a {type(module).__name__} of the model was called "
+                "by itself. Stage 3 frees parameters until backward, which it can do only if the engine is called: "
+                "engine(x)."
+            )
+
+    def _check_order(self, unit: Unit) -> None:
+        later = max(self._entered, default=0)
+        if unit.number < later and unit.number not in self._entered:
+            warnings.warn(
+                f"units: forward came to {self.units[later].name} before {unit.name}. Stage 3 gathers units in the "
+                "order in which they are listed, so these are gathered too often and held too long. Pass units=[...] "
+                "in the order of forward.",
+                stacklevel=2,
+            )
+        self._entered.add(unit.number)
+
+    # -- backward: a unit is gathered before it, freed after it, and its gradients reduced -----------------------------
+
+    def _before_backward(self, unit: Unit) -> None:
+        if not self._in_backward:
+            self._in_backward = True
+            self._at = self._gathered = len(self.units)
+            after_backward(self._end_backward)
+            self.units[0].gather()
+        if unit.number > 0:
+            self._come_to(unit.number)
+        unit.ready()
+
+    def _come_to(self, number: int) -> None:
+        """Go back through the units as far as `number`."""
+        while self._at > number:
+            self._at -= 1
+            if self._at + 1 < len(self.units):
+                self._leave(self.units[self._at + 1])
+            while self._gathered > max(1, self._at - self._prefetch):
+                self._gathered -= 1
+                self.units[self._gathered].gather()
+
+    def _leave(self, unit: Unit) -> None:
+        unit.free()
+        for bucket in unit.buckets:
+            if bucket.trained:
+                self._reduce(bucket)
+
+    def _end_backward(self) -> None:
+        self._come_to(0)
+        self._leave(self.units[0])
+        for unit in self.units:  # what forward comes to twice, or out of order, may be used after it was left
+            if any(param.grad is not None for bucket in unit.buckets for param in bucket.places):
+                self._leave(unit)
+            unit.free()
+        self._in_backward = False
+        self._finish()
