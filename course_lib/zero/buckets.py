@@ -1,16 +1,15 @@
 """Parameters one after another in a flat buffer, cut into equal shards; and the hooks that reduce them in backward.
 
-    bucket         some parameters of one dtype, whose gradients travel together
-    numel          their elements;  padded_numel: rounded up, so that N shards of shard_numel elements are equal
-    flat_param     [padded_numel] the parameters, in the model's dtype; the model's own are views of it
-    param_shard    [shard_numel] elements rank·shard_numel to (rank+1)·shard_numel, in fp32: what the optimizer updates.
-                   A view of flat_param if that is in fp32, a "master" copy if it is in bf16 or fp16
-    flat_grad      [padded_numel] gradients in fp32 on their way to be summed, each multiplied by 1/N beforehand
-    grad_shard     [shard_numel] averaged gradients in fp32, of every backward since zero_grad
-    shard          the elements of one parameter that lie in param_shard. The optimizer is given these, so that options
-                   and state belong to parameters as they do without sharding
-
-(float64 parameters keep float64 where this says fp32.)
+bucket         some parameters of one dtype, whose gradients travel together
+numel          their elements;  padded_numel: rounded up, so that N shards of shard_numel elements are equal
+flat_param     [padded_numel] the parameters, in the model's dtype; the model's own are views of it
+param_shard    [shard_numel] elements rank·shard_numel to (rank+1)·shard_numel, in fp32: what the optimizer updates.
+               A view of flat_param if that is in fp32, a "master" copy if it is in bf16 or fp16
+flat_grad      [padded_numel] gradients in fp32 on their way to be summed, each multiplied by 1/N beforehand
+grad_shard     [shard_numel] averaged gradients in fp32, of every backward since zero_grad
+shard          the elements of one parameter that lie in param_shard. The optimizer is given these, so that options
+               and state belong to parameters as they do without sharding
+fp32           or float64, if the parameters are in float64
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
-from weakref import WeakMethod
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -31,11 +30,6 @@ Fn = Callable[..., None]
 
 BUCKET_BYTES = 25 * 2**20
 """The size of a bucket by default, as in DistributedDataParallel."""
-
-
-def pad_to_multiple(numel: int, of: int) -> int:
-    """Return the smallest multiple of `of` that is at least `numel`."""
-    return -(-numel // of) * of
 
 
 def an_eighth(params: Iterable[Parameter]) -> int:
@@ -85,8 +79,8 @@ class FlatBucket:
         self.places = {param: slice(end - param.numel(), end) for param, end in zip(params, ends, strict=True)}
         self.shapes = {param: param.shape for param in params}
         self.numel = self.places[params[-1]].stop
-        self.padded_numel = pad_to_multiple(self.numel, world_size)
-        self.shard_numel = self.padded_numel // world_size
+        self.shard_numel = -(-self.numel // world_size)  # rounded up
+        self.padded_numel = world_size * self.shard_numel
         self.mine = slice(rank * self.shard_numel, (rank + 1) * self.shard_numel)
         self.dtype, self.device, self.trained = params[0].dtype, params[0].device, params[0].requires_grad
         self.master_dtype = torch.promote_types(self.dtype, torch.float32) if self.trained else self.dtype
@@ -174,14 +168,16 @@ class InBackward:
         self._buckets, self._scale, self._reduce, self._finish = buckets, scale, reduce, finish
         self._waiting: list[FlatBucket] = []
         self.enabled = True
-        model.register_forward_hook(lambda module, args, output: before_backward(output, self._begin))
-        # Python's garbage collector does not see hooks of parameters: one that held `self` would keep the model.
-        on_gradient = WeakMethod(self._on_gradient)
+        weak: Callable[[], Any] = ref(self)  # so that the model's hooks end with the engine
+        model.register_forward_hook(lambda _, args, output: (me := weak()) and me._on_output(output))
         for bucket in buckets:
             for param in bucket.places:
                 param.register_post_accumulate_grad_hook(
-                    lambda param, bucket=bucket: (method := on_gradient()) and method(bucket, param)
+                    lambda param, bucket=bucket: (me := weak()) and me._on_gradient(bucket, param)
                 )
+
+    def _on_output(self, output: Any) -> None:
+        before_backward(output, self._begin)
 
     def _begin(self) -> None:
         if self.enabled and not self._waiting:

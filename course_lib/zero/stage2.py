@@ -69,7 +69,7 @@ class Stage2(Engine):
         self.optimizer = optimizer_class(sharded_groups(self.param_groups, self.buckets), **defaults)
         self._unused = Unused(model, self.ranks, find_unused_parameters)
         self._gathers = Gathers(model, self.buckets, when=gather)
-        InBackward(model, self.buckets, self.ranks.scale, self._reduce_scatter, self._end_backward)
+        self._backward = InBackward(model, self.buckets, self.ranks.scale, self._reduce_scatter, self._end_backward)
         self._reduction: Any = None
 
     def _reduce_scatter(self, bucket: FlatBucket) -> None:

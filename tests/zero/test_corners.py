@@ -1,6 +1,7 @@
 """The engines where it gets awkward: precision, freezing, checkpointing, buffers, odd models, bad arguments."""
 
 import copy
+import gc
 from itertools import pairwise
 
 import pytest
@@ -460,6 +461,23 @@ def test_data_parallel_shows_averaged_gradients_to_any_optimizer():
     one_process(reference, SGD, {"lr": 0.1}, 2, range(3))
     for weights in world(2).run(rank):
         close(weights, dict(reference.state_dict()))
+
+
+@pytest.mark.parametrize("engine", ["DataParallel", "Stage1", "Stage2"])
+def test_a_model_goes_from_one_engine_to_the_next(engine):
+    def rank():
+        model = make("stack")
+        for step in range(3):
+            ours = made(engine, model)
+            train(ours, dist.get_rank(), [step])
+            del ours
+            gc.collect()
+        return model.state_dict()
+
+    reference = make("stack")
+    one_process(reference, SGD, {"lr": 0.1}, 2, range(3))
+    for weights in world(2).run(rank):
+        close(dict(weights), dict(reference.state_dict()))
 
 
 def test_a_tensor_changed_in_place_is_found_although_stage_3_packs_it():
