@@ -1,14 +1,21 @@
-"""When a backward comes to the output of a module, and when it has ended."""
+"""When a backward comes to the output of a module, and when it has ended; and hooks that end with their owner."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakMethod
 
 from torch import Tensor
 from torch.autograd import Variable
 from torch.autograd.graph import register_multi_grad_hook
+
+
+def weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that calls `method` as long as its object lives: it does not keep the object alive."""
+    weak = WeakMethod(method)
+    return lambda *args: (alive := weak()) and alive(*args)
 
 
 def before_backward(output: Any, fn: Callable[[], None]) -> None:

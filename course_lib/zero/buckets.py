@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from .backward import after_backward, before_backward
+from .backward import after_backward, before_backward, weakly
 
 Fn = Callable[..., None]
 
@@ -161,22 +160,20 @@ class InBackward:
     """Moves gradients into their buckets in backward, and calls `reduce` on each bucket as soon as it is complete.
 
     Every rank reduces all buckets in the order of the list, whatever gradients come first or not at all. When backward
-    has ended, `finish` is called.
+    has ended, `finish` is called. Both are methods of the engine.
     """
 
     def __init__(self, model: nn.Module, buckets: Sequence[FlatBucket], scale: float, reduce: Fn, finish: Fn) -> None:
-        self._buckets, self._scale, self._reduce, self._finish = buckets, scale, reduce, finish
+        self._buckets, self._scale = buckets, scale
+        self._reduce, self._finish = weakly(reduce), weakly(finish)
+        self._bucket_of = {param: bucket for bucket in buckets for param in bucket.places}
         self._waiting: list[FlatBucket] = []
         self.enabled = True
-        weak: Callable[[], Any] = ref(self)  # so that the model's hooks end with the engine
-        model.register_forward_hook(lambda _, args, output: (me := weak()) and me._on_output(output))
-        for bucket in buckets:
-            for param in bucket.places:
-                param.register_post_accumulate_grad_hook(
-                    lambda param, bucket=bucket: (me := weak()) and me._on_gradient(bucket, param)
-                )
+        model.register_forward_hook(weakly(self._on_output))
+        for param in self._bucket_of:
+            param.register_post_accumulate_grad_hook(weakly(self._on_gradient))
 
-    def _on_output(self, output: Any) -> None:
+    def _on_output(self, model: nn.Module, args: Any, output: Any) -> None:
         before_backward(output, self._begin)
 
     def _begin(self) -> None:
@@ -184,8 +181,9 @@ class InBackward:
             self._waiting = list(self._buckets)
             after_backward(self._end)
 
-    def _on_gradient(self, bucket: FlatBucket, param: Parameter) -> None:
+    def _on_gradient(self, param: Parameter) -> None:
         """Autograd has just put a gradient into `param.grad`, or added it to what was there."""
+        bucket = self._bucket_of[param]
         bucket.used.add(param)
         if self.enabled and param.grad is not None:
             self._begin()

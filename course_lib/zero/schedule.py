@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .backward import after_backward, before_backward
+from .backward import after_backward, before_backward, weakly
 from .buckets import FlatBucket
 from .meta import materialize
 from .ranks import Ranks
@@ -30,8 +30,8 @@ class Units:
         model, units: see Stage3.
         ranks: those that share the parameters.
         prefetch: how many units are gathered ahead of the one in use.
-        reduce: starts the reduction of a trained bucket, when backward is done with its unit and that is freed.
-        finish: called when backward has ended.
+        reduce: a method that starts the reduction of a trained bucket: backward is done with its unit, which is freed.
+        finish: a method, called when backward has ended.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Units:
             self.units.append(Unit(number, names[module], params, ranks))
             module.register_forward_pre_hook(partial(self._before_forward, self.units[-1]))
             module.register_forward_hook(partial(self._after_forward, self.units[-1]))
-        self._prefetch, self._reduce, self._finish = prefetch, reduce, finish
+        self._prefetch, self._reduce, self._finish = prefetch, weakly(reduce), weakly(finish)
         self._in_engine = self._in_backward = False
         self.running: list[Unit] = []  # their forward has begun and not ended
         self._entered: set[int] = set()  # in forward: the units that it has come to

@@ -1,7 +1,6 @@
 """The engines where it gets awkward: precision, freezing, checkpointing, buffers, odd models, bad arguments."""
 
 import copy
-import gc
 from itertools import pairwise
 
 import pytest
@@ -471,7 +470,6 @@ def test_a_model_goes_from_one_engine_to_the_next(engine):
             ours = made(engine, model)
             train(ours, dist.get_rank(), [step])
             del ours
-            gc.collect()
         return model.state_dict()
 
     reference = make("stack")
