@@ -5,10 +5,8 @@ The other files are what real training needs besides: a stage names each once. `
 Nothing here knows on what backend it runs, or that it is measured: it is plain torch and `torch.distributed`, on CPU or
 CUDA. What is imported from where, from the top:
 
-    stages -> engine -> optimizer_state -> buckets -> backward;  stages -> unused -> ranks
-    stage1, stage2 -> overlap -> units
-    stage3 -> schedule -> units, meta;  stage3 -> saved_tensors -> units;  checkpoint -> dcp -> engine
-    loss_scaling -> engine;  sharded_optimizer -> packing
+    stages -> engine -> optimizer_state -> buckets -> backward;  stages -> units -> engine
+    stage3 -> schedule, saved_tensors -> units;  checkpoint, loss_scaling -> engine;  sharded_optimizer
 """
 
 from .buckets import InBackward

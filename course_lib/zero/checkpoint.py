@@ -1,31 +1,32 @@
 """Checkpoints: each rank writes what it owns; any number of ranks, at any stage, goes on from there.
 
     folder         holds one checkpoint, in a numbered folder within it, and the file `latest` with that number
-    sharded        a checkpoint of shards (see dcp.py): no rank needs more memory for it than is in use anyway
-    whole          a checkpoint as `state_dict()` and `optimizer_state_dict()` give it, which plain torch reads
+    RANK.pt        what one rank owns, in pieces (see optimizer_state.py). A rank that loads maps the files of all
+                   ranks into memory, and reads only what overlaps with its own shards
 
 A checkpoint counts from the moment that `latest` names it, and `latest` is replaced in one go when every rank has
-written all its part. If one is killed before that, the checkpoint before stays the latest.
+written its file. If a rank is killed before that, the checkpoint before stays the latest.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Parameter
 
 from .engine import Engine
+from .optimizer_state import cut, piece_of, put, whole_groups
 
-# torch.distributed.checkpoint, which dcp.py needs, takes a second to import: only a rank that saves or loads does.
 
-
-def save_checkpoint(
-    engine: Engine, folder: str | Path, *, extra: Mapping[str, Any] | None = None, whole: bool = False
-) -> None:
+def save_checkpoint(engine: Engine, folder: str | Path, *, extra: Mapping[str, Any] | None = None) -> None:
     """Write the engine's state, and make it the checkpoint in `folder` once all of it is there.
 
     Call this on every rank of the engine's process group; with hybrid sharding, on all ranks there are.
@@ -33,35 +34,33 @@ def save_checkpoint(
     Args:
         engine: at any stage.
         folder: on a file system that every rank sees.
-        extra: numbers and texts for `load_checkpoint` to give back, the same on every rank: `{"step": 100}`.
-        whole: write whole tensors rather than shards. `torch.distributed.checkpoint.format_utils.dcp_to_torch_save`
-            makes one file of that, with "model" and "optimizer", which plain torch reads.
+        extra: numbers and texts for `load_checkpoint` to return, the same on every rank: `{"step": 100}`.
     """
-    import torch.distributed.checkpoint as dcp
-
-    from .dcp import SavePlanner, state_of
-
-    folder, group = Path(folder), engine.ranks.everyone
-    name = [str(1 + max(_numbers(folder), default=0))]
-    dist.broadcast_object_list(name, group_src=0, group=group)
-    path = folder / name[0]
-    if whole:
-        state = {"model": engine.state_dict(), "optimizer": engine.optimizer_state_dict(), "extra": dict(extra or {})}
-    else:
-        state = state_of(engine) | {"extra": dict(extra or {})}
-    dcp.save(state, checkpoint_id=path, planner=SavePlanner(), process_group=group)
-    # It has returned, so every rank has written.
-    if dist.get_rank(group) == 0:
+    folder, ranks = Path(folder), engine.ranks
+    number = [1 + max(_numbers(folder), default=0)]
+    dist.broadcast_object_list(number, group_src=0, group=ranks.everyone)
+    path = folder / str(number[0])
+    path.mkdir(parents=True, exist_ok=True)
+    buffers = {name: buffer.cpu() for name, buffer in _buffers(engine).items()}
+    if ranks.replicate_group is None or dist.get_rank(ranks.replicate_group) == 0:  # the others hold the same
+        names = {param: name for name, param in engine.module.named_parameters()}
+        pieces = [(names[shard.param], piece_of(engine, shard)) for shard in (*engine.shards(), *engine.frozen)]
+        state = {"pieces": pieces, "buffers": buffers, "numels": _numels(engine), "extra": dict(extra or {})}
+        with (path / f"{ranks.rank}.pt").open("wb") as stream:
+            torch.save(state | {"param_groups": whole_groups(engine)}, stream)
+            os.fsync(stream.fileno())
+    dist.barrier(group=ranks.everyone)
+    if dist.get_rank(ranks.everyone) == 0:
         _replace(folder / "latest", path.name)
-        for number in set(_numbers(folder)) - {int(path.name)}:
-            shutil.rmtree(folder / str(number))
-    dist.barrier(group=group)
+        for old in set(_numbers(folder)) - set(number):
+            shutil.rmtree(folder / str(old))
+    dist.barrier(group=ranks.everyone)
 
 
 def load_checkpoint(engine: Engine, folder: str | Path) -> dict[str, Any]:
-    """Bring the engine to where another, with any number of ranks and at any stage, was saved.
+    """Bring the engine to where a different one, with any number of ranks and at any stage, was saved.
 
-    To be called on the ranks that `save_checkpoint` is called on.
+    Call this on the ranks that would call `save_checkpoint`.
 
     Returns:
         What was saved as `extra`.
@@ -70,38 +69,54 @@ def load_checkpoint(engine: Engine, folder: str | Path) -> dict[str, Any]:
         FileNotFoundError: there is no checkpoint in `folder`.
         ValueError: it is of another model, or its optimizer has other groups.
     """
-    import torch.distributed.checkpoint as dcp
-
-    from .dcp import LoadPlanner, put_back, room_for
-
     latest = Path(folder) / "latest"
     if not latest.exists():
         raise FileNotFoundError(
             f"there is no checkpoint in {folder}: it has no file `latest`, which is written when all ranks are done. "
             "Look whether save_checkpoint was given the same folder, and whether it returned."
         )
-    path = latest.with_name(latest.read_text(encoding="utf-8"))
-    saved = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    whole = "model" in saved
-    state: dict[str, Any] = {"model": None, "optimizer": None} if whole else room_for(engine, saved)
-    state["extra"] = None
-    dcp.load(state, checkpoint_id=path, planner=LoadPlanner(), process_group=engine.ranks.everyone)
-    if whole:
-        engine.load_state_dict(state["model"])
-        engine.load_optimizer_state_dict(state["optimizer"])
-    else:
-        put_back(engine, state)
-    extra: dict[str, Any] = state["extra"]
+    files = latest.with_name(latest.read_text(encoding="utf-8")).glob("*.pt")
+    saved = [torch.load(file, mmap=True, weights_only=True) for file in files]
+    theirs, ours = saved[0]["numels"], _numels(engine)
+    if differing := sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)):
+        raise ValueError(
+            f"the checkpoint is of another model: {differing[0]} has {theirs.get(differing[0], 'no')} elements there "
+            f"and {ours.get(differing[0], 'none')} here. Make the model as it was made for the run that saved it."
+        )
+    pieces = defaultdict(list)
+    for name, piece in (entry for state in saved for entry in state["pieces"]):
+        pieces[name].append(piece)
+    names = {param: name for name, param in engine.module.named_parameters()}
+    shards = (*engine.shards(), *engine.frozen)
+    mine = {shard: cut(pieces[names[shard.param]], shard.begin, shard.values.numel()) for shard in shards}
+    put(engine, mine, saved[0]["param_groups"])
+    for name, buffer in _buffers(engine).items():
+        buffer.copy_(saved[0]["buffers"][name])
+    engine.gather_parameters()
+    extra: dict[str, Any] = saved[0]["extra"]
     return extra
 
 
+def _numels(engine: Engine) -> dict[str, int]:
+    return {name: engine.shapes[param].numel() for name, param in engine.module.named_parameters()}
+
+
+def _buffers(engine: Engine) -> dict[str, Tensor]:
+    """Return the model's own buffers, as far as they belong to its state."""
+    engine.share_buffers()
+    state = engine.module.state_dict(keep_vars=True)
+    return {
+        key: value for key, value in state.items() if isinstance(value, Tensor) and not isinstance(value, Parameter)
+    }
+
+
 def _numbers(folder: Path) -> list[int]:
-    """Of the checkpoints in `folder`: the latest, and any that was never finished."""
+    """Return the numbers of the checkpoints in `folder`: the latest, and any that was never finished."""
     return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.exists() else []
 
 
 def _replace(file: Path, text: str) -> None:
-    """Put `text` in place of what `file` has, in one go."""
+    """Replace the text of `file` in one go."""
     draft = file.with_suffix(".draft")
     with draft.open("w", encoding="utf-8") as stream:
         stream.write(text)

@@ -23,10 +23,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .buckets import BUCKET_BYTES, FlatBucket, InBackward, in_buckets
-from .engine import Engine, ParamGroups
+from .engine import Engine, ParamGroups, Ranks
 from .optimizer_state import sharded_groups
-from .ranks import Ranks
-from .unused import Unused
 
 
 class DataParallel(Engine):
@@ -55,15 +53,13 @@ class DataParallel(Engine):
         find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
-        super().__init__(model, param_groups, Ranks(None, process_group or dist.group.WORLD))
-        self.ranks.share([*model.parameters(), *model.buffers()])
+        super().__init__(model, param_groups, Ranks(None, process_group or dist.group.WORLD), find_unused_parameters)
         buckets = in_buckets(reversed(self.trained), bucket_bytes)
         self.buckets = [FlatBucket(params, rank=0, world_size=1) for params in buckets]
         for bucket in self.buckets:
             if bucket.dtype == bucket.master_dtype:  # the optimizer updates the parameters themselves
                 bucket.shards = [replace(shard, values=shard.param) for shard in bucket.shards]
         self.optimizer = optimizer_class(sharded_groups(self.param_groups, self.buckets), **defaults)
-        self._unused = Unused(model, self.ranks, find_unused_parameters)
         self._backward = InBackward(model, self.buckets, self.ranks.scale, self._all_reduce, self._end_backward)
         self._reductions: list[tuple[FlatBucket, Tensor, Any]] = []
 
@@ -92,7 +88,7 @@ class DataParallel(Engine):
             work.wait()
             bucket.grad_shard = flat_grad
         self._reductions.clear()
-        self._unused.show_grads(self.buckets)
+        self.show_grads()
 
     def step(self) -> None:
         """Update the model with the gradients that backward has averaged: the same on every rank."""

@@ -1,11 +1,14 @@
-"""What a training loop needs around an algorithm: buffers, clipping, and the state as a whole.
+"""What a training loop needs around an algorithm: its ranks, buffers, clipping, and the state as a whole.
+
+    process_group    N ranks that hold one shard each of the same copy of the states
+    replicate_group  R ranks that hold the same shard of different copies, for hybrid sharding; 1 without it
 
 How gradients and parameters travel is in each stage's own file, which can be read without this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,9 +19,49 @@ from torch.optim import Optimizer
 
 from . import optimizer_state
 from .buckets import FlatBucket, Shard
-from .ranks import Ranks
 
 ParamGroups = Sequence[dict[str, Any]]
+
+
+class Ranks:
+    """The groups of an engine, and this rank's place in them. `DataParallel` shards nothing: it has only replicas."""
+
+    def __init__(self, process_group: dist.ProcessGroup | None, replicate_group: dist.ProcessGroup | None) -> None:
+        self.process_group, self.replicate_group = process_group, replicate_group
+        self.groups = [group for group in (replicate_group, process_group) if group is not None]
+        self.everyone = self.groups[0] if len(self.groups) == 1 else dist.group.WORLD
+        self.rank = 0 if process_group is None else dist.get_rank(process_group)
+        self.world_size = 1 if process_group is None else dist.get_world_size(process_group)
+        copies = 1 if replicate_group is None else dist.get_world_size(replicate_group)
+        self.scale = 1 / (self.world_size * copies)  # makes a sum over all ranks an average
+
+    def share(self, tensors: Iterable[Tensor]) -> None:
+        """Copy the values of the first rank to every rank, in place. Tensors on the meta device have none."""
+        for tensor in tensors:
+            if not tensor.is_meta:
+                values = tensor.detach().contiguous()
+                for group in self.groups:
+                    dist.broadcast(values, group_src=0, group=group)
+                tensor.detach().copy_(values)
+
+    def sum_over_shards(self, value: Tensor) -> Tensor:
+        """Sum `value` over the ranks that share one copy, in place."""
+        if self.process_group is not None:
+            dist.all_reduce(value, group=self.process_group)
+        return value
+
+    def sum_over_copies(self, shard: Tensor) -> Tensor:
+        """Sum a shard over the ranks that hold the same one, in place."""
+        if self.replicate_group is not None:
+            dist.all_reduce(shard, group=self.replicate_group)
+        return shard
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return the `value` of every rank that shares the copy."""
+        values = [value] * self.world_size
+        if self.process_group is not None:
+            dist.all_gather_object(values, value, group=self.process_group)
+        return values
 
 
 class Engine(nn.Module):
@@ -28,6 +71,7 @@ class Engine(nn.Module):
         model: made alike on every rank.
         param_groups: as for an optimizer; a parameter that is in no group is frozen. All parameters by default.
         ranks: those that train it.
+        find_unused: whether ranks exchange which parameters they used.
 
     Raises:
         ValueError: there is nothing to train, or `param_groups` are not of this model.
@@ -35,7 +79,7 @@ class Engine(nn.Module):
     Attributes:
         trained: the parameters that require a gradient.
         frozen: what this rank holds of the others.
-        numels: the size of each parameter, by name.
+        shapes: the shape of each whole parameter.
     """
 
     buckets: Sequence[FlatBucket]
@@ -43,15 +87,15 @@ class Engine(nn.Module):
     whole: Callable[[], AbstractContextManager[None]] = nullcontext
     """Makes a context in which the model holds all its parameters."""
 
-    def __init__(self, model: nn.Module, param_groups: ParamGroups | None, ranks: Ranks) -> None:
+    def __init__(self, model: nn.Module, param_groups: ParamGroups | None, ranks: Ranks, find_unused: bool) -> None:
         super().__init__()
-        self.module, self.ranks = model, ranks
+        self.module, self.ranks, self._find_unused = model, ranks, find_unused
         self.param_groups = optimizer_state.checked_groups(model, param_groups)
         grouped = {param for group in self.param_groups for param in group["params"]}
         for param in model.parameters():
             param.requires_grad &= param in grouped
         self.trained = [param for param in model.parameters() if param.requires_grad]
-        self.numels = {name: param.numel() for name, param in model.named_parameters()}
+        self.shapes = {param: param.shape for param in model.parameters()}
         self.frozen = [
             Shard(param=param, shape=param.shape, begin=0, place=slice(0, param.numel()), values=param)
             for param in model.parameters()
@@ -59,18 +103,11 @@ class Engine(nn.Module):
         ]
         if not self.trained:
             raise ValueError("no parameter of the model requires a gradient: there is nothing to train.")
+        ranks.share([*model.parameters(), *model.buffers()])
         self._buffers_differ = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's output for this rank's part of the batch."""
-        trained = set(self.trained)
-        awake = [name for name, p in self.module.named_parameters() if p.requires_grad and p not in trained]
-        if awake:
-            raise ValueError(
-                f"rank {dist.get_rank()} of {dist.get_world_size()}: {', '.join(awake)} required no gradient when the "
-                "engine was made, so it has no place for one. Make the engine anew; or make it with all parameters "
-                "trainable, and freeze some of them afterwards."
-            )
         if not self.training:
             self.share_buffers()
         self._buffers_differ |= self.training
@@ -112,6 +149,31 @@ class Engine(nn.Module):
         """
         return nullcontext()
 
+    def show_grads(self) -> None:
+        """Set each shard's `.grad`: its average, or None if no rank used the parameter. Call this on every rank.
+
+        A rank knows only which parameters it used itself. Either all ranks use all parameters, which is checked; or
+        ranks exchange which ones they used: one small all-reduce, as in DistributedDataParallel.
+        """
+        params = [(bucket, param) for bucket in self.buckets for param in bucket.places]
+        if self._find_unused:
+            used = torch.tensor([param in bucket.used for bucket, param in params], dtype=torch.uint8)
+            used = used.to(self.buckets[0].device)
+            for group in self.ranks.groups:
+                dist.all_reduce(used, dist.ReduceOp.MAX, group=group)
+            for (bucket, param), flag in zip(params, used.tolist(), strict=True):
+                bucket.used |= {param} if flag else set()
+        elif missing := [p for bucket, p in params if p.requires_grad and p not in bucket.used]:
+            names = [name for name, param in self.module.named_parameters() if param in set(missing)]
+            raise ValueError(
+                f"rank {dist.get_rank()}: backward gave no gradient to {', '.join(names[:3])}"
+                f"{f' and {len(names) - 3} more' if names[3:] else ''}. Other ranks may have used what this rank "
+                "did not. Make the engine with find_unused_parameters=True: then ranks exchange which parameters they "
+                "used. If no rank ever uses them, freeze them before: param.requires_grad = False."
+            )
+        for bucket in self.buckets:
+            bucket.show_grads()
+
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale all gradients down so that their norm, over all parameters and ranks, is at most `max_norm`.
 
@@ -148,8 +210,8 @@ class Engine(nn.Module):
 
         If the model is in bf16 or fp16, each parameter's state also has its fp32 values, as `master_param`.
         """
-        return optimizer_state.gather(self.optimizer, self.shards(), self.param_groups, self.ranks.gather_objects)
+        return optimizer_state.gather(self)
 
     def load_optimizer_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take a whole optimizer's state: of `optimizer_state_dict`, or of an unsharded optimizer."""
-        optimizer_state.load(self.optimizer, self.shards(), self.param_groups, state_dict)
+        optimizer_state.load(self, state_dict)

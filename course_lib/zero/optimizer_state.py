@@ -1,28 +1,34 @@
-"""The whole optimizer's state from the states of all ranks' shards, and back to them.
+"""The optimizer's state in pieces, from which whole states are put together, and the state of any other shards is cut.
 
+piece          (begin, flat, other): what a rank holds for the elements from `begin` of a flattened parameter
+flat           values with an element for each of the parameter's (a momentum), as flat tensors
+other          values that all owners of the parameter have alike (a count of steps)
+master_param   in flat, ours: the fp32 values behind the parameter
 whole state    as the unsharded optimizer gives it: {"state": {number: {key: value}}, "param_groups": [...]}, where
                parameters are numbered through all groups
-element-wise   a value with an element for each of the parameter's (a momentum): each owner has some of them.
-               All owners have the same of other values (a count of steps)
-master_param   element-wise and ours: the fp32 values behind a parameter that is in bf16 or fp16
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
-from torch.optim import Optimizer
 
 from .buckets import Shard
+
+if TYPE_CHECKING:
+    from .engine import Engine
 
 MASTER = "master_param"
 
 Groups = Sequence[dict[str, Any]]
+Piece = tuple[int, dict[str, Tensor], dict[str, Any]]
 
 
 def checked_groups(model: nn.Module, param_groups: Groups | None) -> list[dict[str, Any]]:
@@ -31,9 +37,7 @@ def checked_groups(model: nn.Module, param_groups: Groups | None) -> list[dict[s
     Raises:
         ValueError: a parameter is not of the model, or is there twice.
     """
-    if param_groups is None:
-        return [{"params": list(model.parameters())}]
-    groups = [group | {"params": list(group["params"])} for group in param_groups]
+    groups = [group | {"params": list(group["params"])} for group in param_groups or [{"params": model.parameters()}]]
     left = set(model.parameters())
     for number, group in enumerate(groups):
         for param in group["params"]:
@@ -56,104 +60,97 @@ def sharded_groups(param_groups: Groups, buckets: Iterable[Any]) -> list[dict[st
     return [group | {"params": [v for param in group["params"] for v in values[param]]} for group in param_groups]
 
 
-def is_element_wise(key: str, value: Any, shape: torch.Size) -> bool:
-    """Return whether `value` has an element for each of a parameter, or shard, of this shape."""
+def piece_of(engine: Engine, shard: Shard) -> Piece:
+    """Return a copy of what this rank holds for a shard, in CPU memory."""
+    state = {MASTER: shard.values, **engine.optimizer.state.get(shard.values, {})}
+    state = {
+        key: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value for key, value in state.items()
+    }
+    return shard.begin, *_split(state, shard.values.shape)
+
+
+def _split(state: Mapping[str, Any], shape: torch.Size) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return what has an element for each of a parameter, or shard, of this shape; and everything else."""
     # A count of steps is 0-dim, and so may the parameter be.
-    return isinstance(value, Tensor) and value.shape == shape and key != "step"
+    flat = {k: v.reshape(-1) for k, v in state.items() if isinstance(v, Tensor) and v.shape == shape and k != "step"}
+    return flat, {key: value for key, value in state.items() if key not in flat}
 
 
-def _numbered(param_groups: Groups) -> dict[Parameter, int]:
-    return {param: number for number, param in enumerate(p for group in param_groups for p in group["params"])}
+def cut(pieces: Iterable[Piece], begin: int, numel: int) -> Piece:
+    """Return the piece of `numel` elements from `begin`, copied from the pieces that overlap with it."""
+    end = begin + numel
+    flat: dict[str, Tensor] = {}
+    other: dict[str, Any] = {}
+    for first, values, rest in pieces:
+        other |= deepcopy(rest)
+        for key, value in values.items():
+            flat.setdefault(key, value.new_empty(numel))
+            low, high = max(begin, first), min(end, first + len(value))
+            if low < high:
+                flat[key][low - begin : high - begin] = value[low - first : high - first]
+    return begin, flat, other
 
 
-def gather(
-    optimizer: Optimizer, shards: Iterable[Shard], param_groups: Groups, gather_objects: Callable[[Any], list[Any]]
-) -> dict[str, Any]:
-    """Return the whole state. Call this on every rank.
-
-    Args:
-        optimizer, shards: this rank's.
-        param_groups: with the parameters themselves, as the unsharded optimizer would have them.
-        gather_objects: makes a list of every rank's object, in the order of their shards.
-    """
-    number_of = _numbered(param_groups)
-    mine: list[tuple[int, torch.Size, str, bool, Any]] = []
-    for shard in shards:
-        state = dict(optimizer.state.get(shard.values, {}))
-        if shard.param.dtype != shard.values.dtype:
-            state[MASTER] = shard.values
-        for key, value in state.items():
-            element_wise = is_element_wise(key, value, shard.values.shape)
-            value = value.detach().cpu().clone() if isinstance(value, Tensor) else value
-            mine.append((number_of[shard.param], shard.shape, key, element_wise, value))
-    found: dict[int, dict[str, Any]] = defaultdict(lambda: defaultdict(list))
-    for number, shape, key, element_wise, value in (entry for share in gather_objects(mine) for entry in share):
-        if element_wise:
-            found[number][key].append((shape, value))
-        else:
-            found[number][key] = value
-    state = {number: {key: _joined(value) for key, value in found[number].items()} for number in sorted(found)}
-    numbers = iter(range(len(number_of)))
-    groups = [
-        {key: value for key, value in own.items() if key != "params"} | {"params": [next(numbers) for _ in g["params"]]}
-        for g, own in zip(param_groups, optimizer.param_groups, strict=True)
-    ]
-    return {"state": state, "param_groups": groups}
-
-
-def _joined(value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    return torch.cat([values.reshape(-1) for _, values in value]).view(value[0][0])
-
-
-def load(optimizer: Optimizer, shards: Iterable[Shard], param_groups: Groups, whole: Mapping[str, Any]) -> None:
-    """Give `optimizer` its shards of a whole state.
-
-    Args:
-        optimizer, shards: this rank's.
-        param_groups: with the parameters themselves, as the unsharded optimizer would have them.
-        whole: such as the unsharded optimizer's `state_dict()`.
+def put(engine: Engine, pieces: Mapping[Shard, Piece], param_groups: Groups) -> None:
+    """Give this rank's shards their pieces, and its optimizer the options (lr and so on) of `param_groups`.
 
     Raises:
-        ValueError: `whole` was made for groups of other sizes.
+        ValueError: these are groups of other sizes.
     """
-    theirs, ours = ([len(group["params"]) for group in groups] for groups in (whole["param_groups"], param_groups))
+    theirs, ours = ([len(group["params"]) for group in groups] for groups in (param_groups, engine.param_groups))
     if theirs != ours:
         raise ValueError(
             f"the state has parameter groups of {theirs} parameters, and this engine has groups of {ours}. "
             "Load it into an engine of the same model with the same param_groups."
         )
-    number_of = _numbered(param_groups)
-    states: dict[Parameter, dict[str, Any]] = {}
-    for shard in shards:
-        state = dict(whole["state"].get(number_of[shard.param], {}))
-        for key, value in state.items():
-            if is_element_wise(key, value, shard.shape):
-                value = shard.of(value)
-            # The optimizer goes on to write to its tensors, and those of `whole` are the caller's.
-            state[key] = value.clone() if isinstance(value, Tensor) else value
-        master = state.pop(MASTER, None)
-        if master is not None:
-            shard.values.data.copy_(master)
+    states = {}
+    for shard, (_, flat, other) in pieces.items():
+        state = {key: value.view(shard.values.shape) for key, value in flat.items()} | other
+        shard.values.data.copy_(state.pop(MASTER, shard.values.data))
         states[shard.values] = state
-    set_state(optimizer, states, whole["param_groups"])
-
-
-def set_state(optimizer: Optimizer, states: Mapping[Parameter, dict[str, Any]], options: Groups) -> None:
-    """Give `optimizer` the states of its parameters, and the options (lr and so on) of its groups.
-
-    Raises:
-        ValueError: there are options for another number of groups.
-    """
-    groups = optimizer.state_dict()["param_groups"]
-    if len(groups) != len(options):
-        raise ValueError(
-            f"the state has {len(options)} parameter groups, and the optimizer has {len(groups)}. "
-            "Make the engine with the same param_groups as the one that the state is of."
-        )
-    for group, theirs in zip(groups, options, strict=True):
-        group.update({key: value for key, value in theirs.items() if key != "params"})
-    params = (param for group in optimizer.param_groups for param in group["params"])
+    groups = engine.optimizer.state_dict()["param_groups"]
+    for group, other in zip(groups, param_groups, strict=True):
+        group.update({key: value for key, value in other.items() if key != "params"})
+    params = (param for group in engine.optimizer.param_groups for param in group["params"])
     numbered = {number: states[param] for number, param in enumerate(params) if states.get(param)}
-    optimizer.load_state_dict({"state": numbered, "param_groups": groups})
+    engine.optimizer.load_state_dict({"state": numbered, "param_groups": groups})
+
+
+def whole_groups(engine: Engine) -> list[dict[str, Any]]:
+    """Return the groups of a whole state: this rank's options, and the numbers of whole parameters."""
+    number_of = {param: number for number, param in enumerate(_in_order(engine))}
+    return [
+        {key: value for key, value in own.items() if key != "params"} | {"params": [number_of[p] for p in g["params"]]}
+        for g, own in zip(engine.param_groups, engine.optimizer.param_groups, strict=True)
+    ]
+
+
+def _in_order(engine: Engine) -> list[Parameter]:
+    return [param for group in engine.param_groups for param in group["params"]]
+
+
+def gather(engine: Engine) -> dict[str, Any]:
+    """Return the whole state. Call this on every rank."""
+    number_of = {param: number for number, param in enumerate(_in_order(engine))}
+    mine = [(number_of[shard.param], piece_of(engine, shard)) for shard in engine.shards()]
+    pieces: dict[int, list[Piece]] = defaultdict(list)
+    for number, piece in chain(*engine.ranks.gather_objects(mine)):
+        pieces[number].append(piece)
+    state = {}
+    for param, number in number_of.items():
+        _, flat, other = cut(pieces[number], 0, engine.shapes[param].numel())
+        if MASTER in flat and flat[MASTER].dtype == param.dtype:
+            del flat[MASTER]  # the model has it
+        if flat or other:
+            state[number] = {key: value.view(engine.shapes[param]) for key, value in flat.items()} | other
+    return {"state": state, "param_groups": whole_groups(engine)}
+
+
+def load(engine: Engine, whole: Mapping[str, Any]) -> None:
+    """Give this rank's optimizer its shards of a whole state."""
+    number_of = {param: number for number, param in enumerate(_in_order(engine))}
+    pieces = {}
+    for shard in engine.shards():
+        state = _split(whole["state"].get(number_of[shard.param], {}), shard.shape)
+        pieces[shard] = cut([(0, *state)], shard.begin, shard.values.numel())
+    put(engine, pieces, whole["param_groups"])

@@ -12,15 +12,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import nn
 
 from .backward import after_backward, before_backward, weakly
 from .buckets import FlatBucket
-from .meta import materialize
-from .ranks import Ranks
-from .units import Unit, blocks, parameters_by_unit
+from .engine import Ranks
+from .units import Unit, blocks, materialize, parameters_by_unit
 
 
 class Units:
@@ -52,7 +49,7 @@ class Units:
             module.register_forward_pre_hook(partial(self._before_forward, self.units[-1]))
             module.register_forward_hook(partial(self._after_forward, self.units[-1]))
         self._prefetch, self._reduce, self._finish = prefetch, weakly(reduce), weakly(finish)
-        self._in_engine = self._in_backward = False
+        self._in_backward = False
         self.running: list[Unit] = []  # their forward has begun and not ended
         self._entered: set[int] = set()  # in forward: the units that it has come to
         self._at = 0  # in backward: the unit that it has come to; those after it are done
@@ -62,15 +59,6 @@ class Units:
     def buckets(self) -> Iterator[FlatBucket]:
         """All units' buckets."""
         return (bucket for unit in self.units for bucket in unit.buckets)
-
-    @contextmanager
-    def in_engine(self) -> Iterator[None]:
-        """Return a context for the engine's own forward."""
-        self._in_engine = True
-        try:
-            yield
-        finally:
-            self._in_engine = False
 
     @contextmanager
     def ready(self) -> Iterator[None]:
@@ -87,7 +75,6 @@ class Units:
 
     def _before_forward(self, unit: Unit, module: nn.Module, args: Any) -> None:
         if not self._in_backward:
-            self._check_called(module)
             if unit.number == 0:
                 self._gathered = 0
                 self.running.clear()
@@ -114,14 +101,6 @@ class Units:
         while self._gathered <= min(number, len(self.units) - 1):
             self.units[self._gathered].gather()
             self._gathered += 1
-
-    def _check_called(self, module: nn.Module) -> None:
-        if torch.is_grad_enabled() and not self._in_engine:
-            raise ValueError(
-                f"rank {dist.get_rank()} of {dist.get_world_size()}: a {type(module).__name__} of the model was called "
-                "by itself. Stage 3 frees parameters until backward, which it can do only if the engine is called: "
-                "engine(x)."
-            )
 
     def _check_order(self, unit: Unit) -> None:
         later = max(self._entered, default=0)

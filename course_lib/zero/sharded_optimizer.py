@@ -2,6 +2,7 @@
 
     owner       the rank that keeps a parameter's optimizer state and updates it; each whole parameter has one
     optim       this rank's own optimizer, made for the parameters that it owns
+    message     a tensor that its owner broadcasts: a large parameter itself, or a buffer with several small ones
 
 Every rank holds all Ψ parameters and all gradients, which are averaged before `step` by whatever the model is wrapped
 in, such as DistributedDataParallel. In `step` each rank updates what it owns, then broadcasts it to its peers.
@@ -12,6 +13,7 @@ can be dealt out. Elements sent per step and rank: Ψ·(N−1)/N, on top of the 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +22,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
 
-from .packing import broadcast, by_owner, into_one_buffer, send
+SMALL_BYTES = 2**20
+"""Parameters below this size share a message: their broadcast would cost more than two copies."""
 
 
 def owners_by_size(numels: Sequence[int], loads: list[int]) -> list[int]:
@@ -48,7 +52,7 @@ class ShardedOptimizer(Optimizer, Joinable):
         params: parameters, or parameter groups, as for any optimizer; the same on every rank, in the same order.
         optimizer_class: `torch.optim.Adam`, say.
         process_group: the ranks that share the state; all of them by default.
-        parameters_as_bucket_view: lay the parameters of each owner into one buffer, which is broadcast as it is.
+        parameters_as_bucket_view: has no effect; small parameters always travel in one buffer.
         defaults: what `optimizer_class` takes: `lr=1e-3`, ...
 
     Raises:
@@ -66,11 +70,9 @@ class ShardedOptimizer(Optimizer, Joinable):
         self.process_group = process_group if process_group is not None else dist.group.WORLD
         self.rank = dist.get_rank(self.process_group)
         self.world_size = dist.get_world_size(self.process_group)
-        self.parameters_as_bucket_view = parameters_as_bucket_view
         self.optim: Optimizer | None = None
         self._owner: dict[Tensor, int] = {}
         self._loads = [0] * self.world_size
-        self._buffers: list[tuple[int, Tensor]] = []
         self._whole: dict[int, Any] | None = None  # the state of all ranks, where it was consolidated
         Optimizer.__init__(self, params, defaults)
         Joinable.__init__(self)
@@ -89,9 +91,6 @@ class ShardedOptimizer(Optimizer, Joinable):
             raise
         owners = owners_by_size([param.numel() for param in group["params"]], self._loads)
         self._owner.update(zip(group["params"], owners, strict=True))
-        if self.parameters_as_bucket_view:
-            shares = by_owner(group["params"], self._owner)
-            self._buffers += [(owner, into_one_buffer(params)) for owner, params in shares]
         if self.optim is not None:
             self.optim.add_param_group(self._owned(group))
             _copy_options(self.optim.param_groups, self.param_groups)
@@ -115,13 +114,28 @@ class ShardedOptimizer(Optimizer, Joinable):
         _copy_options(self.param_groups, self.optim.param_groups)  # a scheduler may have changed them
         loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
         _copy_options(self.optim.param_groups, self.param_groups)  # and so may the step
-        if self.parameters_as_bucket_view:
-            send(self._buffers, self.process_group)
-        else:
-            # A frozen parameter has not changed on its owner, and stays where it is.
-            changed = [param for param in self._all_params if param.requires_grad or param.grad is not None]
-            broadcast(changed, self._owner, self.process_group)
+        self._broadcast()
         return loss
+
+    @torch.no_grad()
+    def _broadcast(self) -> None:
+        """Give every rank the owners' values. All messages are under way at once: their roots differ."""
+        messages: list[tuple[int, Tensor]] = []
+        small: dict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
+        for param in self._all_params:
+            if param.requires_grad or param.grad is not None:  # a frozen one has not changed on its owner
+                if param.nbytes >= SMALL_BYTES and param.is_contiguous():
+                    messages.append((self._owner[param], param))
+                else:
+                    small[self._owner[param], param.device].append(param)
+        packed = [(owner, torch.cat([param.flatten() for param in params])) for (owner, _), params in small.items()]
+        group = self.process_group
+        works = [dist.broadcast(m, group_src=owner, group=group, async_op=True) for owner, m in messages + packed]
+        for work in works:
+            work.wait()
+        for params, (_, message) in zip(small.values(), packed, strict=True):
+            for param, values in zip(params, message.split([param.numel() for param in params]), strict=True):
+                param.copy_(values.view_as(param))
 
     @property
     def _all_params(self) -> list[Tensor]:
@@ -136,7 +150,12 @@ class ShardedOptimizer(Optimizer, Joinable):
 
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Gather the state of all ranks on rank `to` of the group, in CPU memory. To be called on every rank."""
-        mine = {n: _on_cpu(self.state[param]) for n, param in enumerate(self._all_params) if param in self.state}
+        on_cpu = lambda value: value.detach().cpu()  # noqa: E731
+        mine = {
+            n: tree_map_only(Tensor, on_cpu, self.state[param])
+            for n, param in enumerate(self._all_params)
+            if param in self.state
+        }
         shares: list[Any] | None = [None] * self.world_size if self.rank == to else None
         dist.gather_object(mine, shares, group=self.process_group, group_dst=to)
         self._whole = None if shares is None else {n: state for share in shares for n, state in share.items()}
@@ -220,13 +239,3 @@ def _copy_options(source: Sequence[dict[str, Any]], target: Sequence[dict[str, A
     """Give each group of `target` the options (lr, betas, ...) of the group at its place in `source`."""
     for one, other in zip(source, target, strict=True):
         other.update({key: value for key, value in one.items() if key not in ("params", "param_names")})
-
-
-def _on_cpu(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().cpu()
-    if isinstance(value, dict):
-        return {key: _on_cpu(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_on_cpu(item) for item in value)
-    return value

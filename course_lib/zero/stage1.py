@@ -21,11 +21,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .buckets import BUCKET_BYTES, FlatBucket, in_buckets
-from .engine import Engine, ParamGroups
+from .engine import Engine, ParamGroups, Ranks
 from .optimizer_state import sharded_groups
-from .overlap import Gathers
-from .ranks import Ranks
-from .unused import Unused
+from .units import Gathers
 
 
 class Stage1(Engine):
@@ -58,13 +56,12 @@ class Stage1(Engine):
         find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
-        super().__init__(model, param_groups, Ranks(process_group or dist.group.WORLD, replicate_group))
-        self.ranks.share([*model.parameters(), *model.buffers()])
+        ranks = Ranks(process_group or dist.group.WORLD, replicate_group)
+        super().__init__(model, param_groups, ranks, find_unused_parameters)
         # Partition: this rank owns one shard of every bucket, and its optimizer knows of nothing else.
         buckets = in_buckets(reversed(self.trained), bucket_bytes or BUCKET_BYTES)
         self.buckets = [FlatBucket(params, self.ranks.rank, self.ranks.world_size) for params in buckets]
         self.optimizer = optimizer_class(sharded_groups(self.param_groups, self.buckets), **defaults)
-        self._unused = Unused(model, self.ranks, find_unused_parameters)
         self._gathers = Gathers(model, self.buckets, when=gather)
         self._averaged = False
 
@@ -79,7 +76,7 @@ class Stage1(Engine):
         for bucket in self.buckets:
             bucket.collect_grads(self.ranks.scale)
             self._reduce_scatter(bucket)
-        self._unused.show_grads(self.buckets)
+        self.show_grads()
         self._averaged = True
 
     def _reduce_scatter(self, bucket: FlatBucket) -> None:

@@ -24,11 +24,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .buckets import FlatBucket, InBackward, an_eighth, in_buckets
-from .engine import Engine, ParamGroups
+from .engine import Engine, ParamGroups, Ranks
 from .optimizer_state import sharded_groups
-from .overlap import Gathers
-from .ranks import Ranks
-from .unused import Unused
+from .units import Gathers
 
 
 class Stage2(Engine):
@@ -61,13 +59,12 @@ class Stage2(Engine):
         find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
-        super().__init__(model, param_groups, Ranks(process_group or dist.group.WORLD, replicate_group))
-        self.ranks.share([*model.parameters(), *model.buffers()])
+        ranks = Ranks(process_group or dist.group.WORLD, replicate_group)
+        super().__init__(model, param_groups, ranks, find_unused_parameters)
         # Partition: this rank owns one shard of every bucket, and its optimizer knows of nothing else.
         buckets = in_buckets(reversed(self.trained), bucket_bytes or an_eighth(self.trained))
         self.buckets = [FlatBucket(params, self.ranks.rank, self.ranks.world_size) for params in buckets]
         self.optimizer = optimizer_class(sharded_groups(self.param_groups, self.buckets), **defaults)
-        self._unused = Unused(model, self.ranks, find_unused_parameters)
         self._gathers = Gathers(model, self.buckets, when=gather)
         self._backward = InBackward(model, self.buckets, self.ranks.scale, self._reduce_scatter, self._end_backward)
         self._reduction: Any = None
@@ -89,7 +86,7 @@ class Stage2(Engine):
 
     def _end_backward(self) -> None:
         self._finish_reduction()
-        self._unused.show_grads(self.buckets)
+        self.show_grads()
 
     def step(self) -> None:
         """Update this rank's shards with the averaged gradients. Call this on every rank."""

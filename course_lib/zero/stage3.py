@@ -23,12 +23,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .buckets import FlatBucket
-from .engine import Engine, ParamGroups
+from .engine import Engine, ParamGroups, Ranks
 from .optimizer_state import sharded_groups
-from .ranks import Ranks
 from .saved_tensors import saves_no_parameters
 from .schedule import Units
-from .unused import Unused
 
 
 class Stage3(Engine):
@@ -62,8 +60,8 @@ class Stage3(Engine):
         find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
-        super().__init__(model, param_groups, Ranks(process_group or dist.group.WORLD, replicate_group))
-        self.ranks.share([*model.parameters(), *model.buffers()])
+        ranks = Ranks(process_group or dist.group.WORLD, replicate_group)
+        super().__init__(model, param_groups, ranks, find_unused_parameters)
         # Partition: this rank owns one shard of every bucket, and its optimizer knows of nothing else.
         # Gather: each unit before its forward and its backward. Reduce: its buckets, after its backward.
         self._units = Units(model, units, self.ranks, prefetch, self._reduce_scatter, self._end_backward)
@@ -71,11 +69,10 @@ class Stage3(Engine):
         self.buckets = [bucket for bucket in self._units.buckets if bucket.trained]
         self.frozen = [shard for bucket in self._units.buckets if not bucket.trained for shard in bucket.shards]
         self.optimizer = optimizer_class(sharded_groups(self.param_groups, self.buckets), **defaults)
-        self._unused = Unused(model, self.ranks, find_unused_parameters)
         self._reduction: Any = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with self._units.in_engine(), saves_no_parameters(self._units.running):
+        with saves_no_parameters(self._units.running):
             return super().forward(*args, **kwargs)
 
     def _reduce_scatter(self, bucket: FlatBucket) -> None:
@@ -96,7 +93,7 @@ class Stage3(Engine):
 
     def _end_backward(self) -> None:
         self._finish_reduction()
-        self._unused.show_grads(self.buckets)
+        self.show_grads()
 
     def step(self) -> None:
         """Update this rank's shards with the averaged gradients. Call this on every rank."""

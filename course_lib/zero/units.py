@@ -1,9 +1,9 @@
-"""The units of stage 3: parameters that are gathered together just before they are used, and freed after it.
+"""Modules whose parameters are gathered together: just before they are used, while the modules before them compute.
 
     unit           a module whose parameters are gathered together (a transformer block, say); unit 0 is the whole
                    model, for the parameters that are in no other unit or in several
-    flat_param     [padded_numel] exists from `gather` to `free`; the parameters are views of it while the unit is
-                   ready, and empty otherwise
+    flat_param     [padded_numel] in stage 3 it exists from `gather` to `free`; the parameters are views of it while
+                   the unit is ready, and empty otherwise
     param_shard    [shard_numel] this rank's shard, which always exists: see buckets.py
 
 What else holds a view of flat_param (a closure, autograd) holds all of it in memory, freed or not.
@@ -12,19 +12,98 @@ What else holds a view of flat_param (a closure, autograd) holds all of it in me
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 from .buckets import FlatBucket, in_buckets
-from .ranks import Ranks
+from .engine import Ranks
+
+
+def blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """Return the items of the outermost ModuleLists and Sequentials: a transformer's layers, say."""
+    for child in model.children():
+        if isinstance(model, nn.ModuleList | nn.Sequential) and not isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield child
+        else:
+            yield from blocks(child)
+
+
+def parameters_by_unit(model: nn.Module, units: Iterable[nn.Module]) -> dict[nn.Module, list[Parameter]]:
+    """Return each unit's parameters. The first unit, `model`, has what no other unit has, and what several have.
+
+    Raises:
+        ValueError: a unit is not within the model, or is within another unit.
+    """
+    by_unit: dict[nn.Module, list[Parameter]] = {model: []}
+    unit_of: dict[nn.Module, nn.Module] = {}
+    for unit in units:
+        by_unit[unit] = []
+        for module in unit.modules():
+            if module in unit_of or module not in set(model.modules()) - {model}:
+                raise ValueError(
+                    f"units: a {type(module).__name__} of a {type(unit).__name__} is in two units, or not within the "
+                    "model. Take units from model.modules(), none of them within another."
+                )
+            unit_of[module] = unit
+    homes: dict[Parameter, set[nn.Module]] = defaultdict(set)
+    for module in model.modules():
+        for param in module.parameters(recurse=False):
+            homes[param].add(unit_of.get(module, model))
+    for param, units_of_it in homes.items():
+        by_unit[units_of_it.pop() if len(units_of_it) == 1 else model].append(param)
+    return {unit: params for unit, params in by_unit.items() if params or unit is model}
+
+
+class Gathers:
+    """The all-gathers of updated parameters in stages 1 and 2.
+
+    With "next forward", `step` only starts them, as in Megatron-Core. Each unit waits for the buckets that its
+    parameters are in, just before its forward begins; so communication overlaps with computation.
+
+    Args:
+        model: whose parameters these are; each must be used only in its own unit's forward.
+        when: "step", to wait at once, or "next forward".
+
+    Raises:
+        ValueError: `when` is neither.
+    """
+
+    def __init__(self, model: nn.Module, buckets: Sequence[FlatBucket], when: str) -> None:
+        if when not in ("step", "next forward"):
+            raise ValueError(f'gather={when!r}: choose "step", or "next forward" to gather while it computes.')
+        self._later = when == "next forward"
+        self._works: dict[FlatBucket, Any] = {}
+        if self._later:
+            bucket_of = {param: bucket for bucket in buckets for param in bucket.places}
+            for unit, params in parameters_by_unit(model, blocks(model)).items():
+                needed = {bucket_of[param]: None for param in params if param in bucket_of}
+                unit.register_forward_pre_hook(partial(self._wait_for, needed))
+            model.register_forward_hook(partial(self._wait_for, dict.fromkeys(buckets)))
+            model.register_state_dict_pre_hook(partial(self._wait_for, dict.fromkeys(buckets)))
+            model.register_load_state_dict_pre_hook(partial(self._wait_for, dict.fromkeys(buckets)))
+
+    def start(self, buckets: Sequence[FlatBucket], all_gather: Callable[[Any], Any]) -> None:
+        """Call `all_gather`, which returns a handle, for each bucket, and wait for it when it is needed."""
+        self._wait_for(dict(self._works))
+        self._works = {bucket: all_gather(bucket) for bucket in reversed(buckets)}
+        if not self._later:
+            self._wait_for(dict(self._works))
+
+    def _wait_for(self, buckets: Mapping[FlatBucket, Any], *_: Any) -> None:
+        for bucket in buckets:
+            if bucket in self._works:
+                self._works.pop(bucket).wait()
 
 
 class Unit:
-    """Some parameters, of which this rank keeps a shard and gathers the rest when they are needed.
+    """Some parameters in stage 3, of which this rank keeps a shard and gathers the rest when they are needed.
 
     Attributes:
         buckets: one for each dtype; those that are not trained are gathered alike, and never reduced.
@@ -66,45 +145,31 @@ class Unit:
                     param.data = param.data.new_empty(0)
 
 
-def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The items of the outermost ModuleLists and Sequentials: a transformer's layers, say."""
-    for child in model.children():
-        if isinstance(model, nn.ModuleList | nn.Sequential) and not isinstance(child, nn.ModuleList | nn.ModuleDict):
-            yield child
-        else:
-            yield from blocks(child)
+def materialize(unit: nn.Module, params: Iterable[Parameter]) -> list[Tensor]:
+    """Give those of `params` on the meta device, and buffers next to them, memory and `reset_parameters`' values.
 
-
-def parameters_by_unit(model: nn.Module, units: Iterable[nn.Module]) -> dict[nn.Module, list[Parameter]]:
-    """Each parameter of `model` in the one unit that it belongs to.
-
-    Args:
-        model: the first unit, which has what no other unit has, and what several have.
-        units: modules within it, none within another.
+    Returns:
+        What was on the meta device, in an order that is the same on every rank.
 
     Raises:
-        ValueError: a unit is not within the model, or is within another unit.
+        ValueError: a module has parameters on the meta device, and no `reset_parameters`.
     """
-    by_unit: dict[nn.Module, list[Parameter]] = {model: []}
-    unit_of: dict[nn.Module, nn.Module] = {}
-    within_model = set(model.modules()) - {model}
-    for unit in units:
-        if unit not in within_model:
-            raise ValueError(f"units: a {type(unit).__name__} is not within the model. Take it from model.modules().")
-        for module in unit.modules():
-            other = unit_of.setdefault(module, unit)
-            if other is not unit:
-                raise ValueError(
-                    f"units: a {type(module).__name__} would be in two, a {type(other).__name__} and a "
-                    f"{type(unit).__name__}. Name only one of these."
-                )
-        by_unit[unit] = []
-    for param in model.parameters():
-        homes = {
-            unit_of.get(module, model)
-            for module in model.modules()
-            for other in module.parameters(recurse=False)
-            if other is param
-        }
-        by_unit[homes.pop() if len(homes) == 1 else model].append(param)
-    return {unit: params for unit, params in by_unit.items() if params or unit is model}
+    ours = {param for param in params if param.is_meta}
+    holders = [module for module in unit.modules() if not ours.isdisjoint(module.parameters(recurse=False))]
+    held = [(*module.parameters(recurse=False), *module.buffers(recurse=False)) for module in holders]
+    tensors = list(dict.fromkeys(tensor for each in held for tensor in each if tensor.is_meta))
+    for tensor in tensors:
+        values = torch.empty_like(tensor, device=torch.get_default_device())
+        same = Parameter(values, tensor.requires_grad) if isinstance(tensor, Parameter) else values
+        # As torch.utils.swap_tensors, which refuses tensors with weak references, such as those of a meter
+        tensor.__dict__, same.__dict__ = same.__dict__, tensor.__dict__
+        torch._C._swap_tensor_impl(tensor, same)
+    for module in holders:
+        reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+        if reset is None:
+            raise ValueError(
+                f"a {type(module).__name__} has parameters on the meta device and no reset_parameters(). Give its "
+                "class this method, which fills the parameters of one module in place."
+            )
+        reset()
+    return tensors

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint import FileSystemWriter
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.optim import SGD, Adam, AdamW
 
 from course_lib import RankError, zero
@@ -125,29 +123,6 @@ def test_hybrid_sharding_saves_each_shard_once_and_resumes_without_it(tmp_path):
     torch.testing.assert_close(trained, later, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_checkpoint_of_whole_tensors_is_read_by_plain_torch_and_by_any_engine(engine, tmp_path):
-    def save():
-        made = build(engine)
-        same_batch(made, range(2))
-        zero.save_checkpoint(made, tmp_path / "run", extra={"step": 2}, whole=True)
-        return state(made), same_batch(made, range(2, 4))
-
-    (weights, optimizer), later = world(3).run(save)[0]
-    dcp_to_torch_save(tmp_path / "run" / "1", tmp_path / "whole.pt")
-    read = torch.load(tmp_path / "whole.pt", weights_only=True)
-    plain = make("corners")
-    plain.load_state_dict(read["model"])
-    unsharded = AdamW(plain.parameters(), lr=1.0)
-    unsharded.load_state_dict(read["optimizer"])
-    exactly(dict(plain.state_dict()), dict(weights))
-    exactly(unsharded.state_dict()["state"], optimizer["state"])
-
-    loaded, trained = world(3).run(resumed, engine, tmp_path / "run")[2]
-    exactly(loaded, (weights, optimizer))
-    exactly(trained, later)
-
-
 # -- never half of one -------------------------------------------------------------------------------------------------
 
 
@@ -163,16 +138,14 @@ def test_the_checkpoint_before_is_kept_until_the_next_is_complete_and_then_remov
 
 def test_a_rank_that_fails_while_it_writes_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     then, _ = world(2).run(saved, "Stage3", tmp_path)[0]
-    write = FileSystemWriter.write_data
 
-    def fails_on_rank_1(writer, plan, planner):
+    def fails_on_rank_1(_):
         if dist.get_rank() == 1:
             raise OSError("no space left on device")
-        return write(writer, plan, planner)
 
     with monkeypatch.context() as patch:
-        patch.setattr(FileSystemWriter, "write_data", fails_on_rank_1)
-        with pytest.raises(RankError, match="CheckpointException"):
+        patch.setattr(os, "fsync", fails_on_rank_1)
+        with pytest.raises(RankError, match="no space left on device"):
             world(2).run(saved, "Stage3", tmp_path, range(5))
     exactly(world(3).run(resumed, "Stage3", tmp_path)[0][0], then)
     world(2).run(saved, "Stage3", tmp_path, range(3))
@@ -192,13 +165,11 @@ zero.save_checkpoint(engine, f"{folder}/run", extra={"weights": engine.state_dic
 engine(torch.ones(64)).sum().backward()
 engine.step()
 
-def write_data(writer, plan, planner, write=FileSystemWriter.write_data):
-    written = write(writer, plan, planner)
+def die(_):
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    return written
 
-FileSystemWriter.write_data = write_data
+os.fsync = die
 zero.save_checkpoint(engine, f"{folder}/run")
 """
 
@@ -240,7 +211,7 @@ def test_where_there_is_no_checkpoint_it_says_so(tmp_path):
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     world(2).run(saved, "Stage1", tmp_path)
-    told = r"the checkpoint is of another model: blocks\.0\.0\.bias \(no elements there, 11 here\), .*, \.\.\.\. Make"
+    told = r"the checkpoint is of another model: blocks\.0\.0\.bias has no elements there and 11 here\. Make"
     with pytest.raises(RankError, match=told):
         world(2).run(resumed, "Stage1", tmp_path, model="stack")
 
@@ -253,6 +224,6 @@ def test_a_checkpoint_of_other_groups_is_refused(tmp_path):
 
     world(2).run(saved, "Stage1", tmp_path)
     with pytest.raises(
-        RankError, match=r"the state has 1 parameter groups, and the optimizer has 10\. Make the engine"
+        RankError, match=r"the state has parameter groups of \[10\] parameters, and this engine has groups of \[1, 1"
     ):
         world(2).run(resume)
