@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from .backward import after_backward, before_backward, weakly
+from .backward import after_backward, before_backward, tensors_in, weakly
 from .buckets import FlatBucket
 from .engine import Ranks
 from .units import Unit, blocks, materialize, parameters_by_unit
@@ -81,6 +81,9 @@ class Units:
                 self._entered.clear()
             self._check_order(unit)
             self._gather_up_to(unit.number + self._prefetch)
+            inputs = [tensor for tensor in tensors_in(args) if tensor.requires_grad]
+            if unit.number > 0 and len(inputs) == 1:  # backward is done with the unit when it comes to its only input
+                before_backward(inputs, partial(self._come_to, unit.number - 1))
         unit.ready()
         self.running.append(unit)
 

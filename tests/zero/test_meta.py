@@ -84,6 +84,6 @@ def large_step():
 
 
 @pytest.mark.slow
-def test_a_step_of_7_5_billion_parameters_takes_less_than_a_third_of_the_model():
+def test_a_step_of_7_5_billion_parameters_on_64_ranks_takes_less_than_4_gb():
     memory = World(64, backend="dryrun", rank=63, timeout=300).run(large_step).memory[63]
-    assert memory.peak_bytes < 4.5e9 < 2 * 7.5e9 / 3
+    assert memory.peak_bytes < 4e9
