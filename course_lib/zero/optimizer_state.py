@@ -118,20 +118,20 @@ def put(engine: Engine, pieces: Mapping[Shard, Piece], param_groups: Groups) -> 
 
 def whole_groups(engine: Engine) -> list[dict[str, Any]]:
     """Return the groups of a whole state: this rank's options, and the numbers of whole parameters."""
-    number_of = {param: number for number, param in enumerate(_in_order(engine))}
+    number_of = _numbers(engine)
     return [
         {key: value for key, value in own.items() if key != "params"} | {"params": [number_of[p] for p in g["params"]]}
         for g, own in zip(engine.param_groups, engine.optimizer.param_groups, strict=True)
     ]
 
 
-def _in_order(engine: Engine) -> list[Parameter]:
-    return [param for group in engine.param_groups for param in group["params"]]
+def _numbers(engine: Engine) -> dict[Parameter, int]:
+    return {param: n for n, param in enumerate(param for group in engine.param_groups for param in group["params"])}
 
 
 def gather(engine: Engine) -> dict[str, Any]:
     """Return the whole state. Call this on every rank."""
-    number_of = {param: number for number, param in enumerate(_in_order(engine))}
+    number_of = _numbers(engine)
     mine = [(number_of[shard.param], piece_of(engine, shard)) for shard in engine.shards()]
     pieces: dict[int, list[Piece]] = defaultdict(list)
     for number, piece in chain(*engine.ranks.gather_objects(mine)):
@@ -148,7 +148,7 @@ def gather(engine: Engine) -> dict[str, Any]:
 
 def load(engine: Engine, whole: Mapping[str, Any]) -> None:
     """Give this rank's optimizer its shards of a whole state."""
-    number_of = {param: number for number, param in enumerate(_in_order(engine))}
+    number_of = _numbers(engine)
     pieces = {}
     for shard in engine.shards():
         state = _split(whole["state"].get(number_of[shard.param], {}), shard.shape)

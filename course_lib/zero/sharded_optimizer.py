@@ -185,9 +185,8 @@ class ShardedOptimizer(Optimizer, Joinable):
             ValueError: `state_dict` was made for parameter groups of other sizes.
         """
         assert self.optim is not None
-        theirs, ours = (
-            [len(group["params"]) for group in groups] for groups in (state_dict["param_groups"], self.param_groups)
-        )
+        both = state_dict["param_groups"], self.param_groups
+        theirs, ours = ([len(group["params"]) for group in groups] for groups in both)
         if theirs != ours:
             raise ValueError(
                 f"the state dict has parameter groups of {theirs} parameters, and this optimizer has groups of {ours}. "
