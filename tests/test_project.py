@@ -219,11 +219,7 @@ def test_every_package_that_the_course_imports_is_one_of_its_requirements() -> N
 def test_a_folder_has_at_most_fifteen_entries() -> None:
     for folder in {path.parent for path in SOURCES}:
         entries = [entry.name for entry in folder.iterdir() if entry.name != "__pycache__"]
-        assert len(entries) <= 15 or folder.name in TOO_LARGE, f"{folder}: {len(entries)}"
-
-
-TOO_LARGE = {"zero"}
-"""Folders that still have more than fifteen entries. None may be added."""
+        assert len(entries) <= 15, f"{folder}: {len(entries)}"
 
 
 # Files
