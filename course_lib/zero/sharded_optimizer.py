@@ -46,7 +46,7 @@ def owners_by_size(numels: Sequence[int], loads: list[int]) -> list[int]:
 
 
 class ShardedOptimizer(Optimizer, Joinable):
-    """Any torch optimizer, with its state spread over the ranks; takes the place of `ZeroRedundancyOptimizer`.
+    """A torch optimizer of any class, with its state spread over the ranks, like `ZeroRedundancyOptimizer`.
 
     Args:
         params: parameters, or parameter groups, as for any optimizer; the same on every rank, in the same order.
@@ -59,6 +59,8 @@ class ShardedOptimizer(Optimizer, Joinable):
         TypeError, ValueError: `params` is not what any optimizer takes, is empty, or mixes types of tensors.
     """
 
+    optim: Optimizer
+
     def __init__(
         self,
         params: Any,
@@ -70,7 +72,6 @@ class ShardedOptimizer(Optimizer, Joinable):
         self.process_group = process_group if process_group is not None else dist.group.WORLD
         self.rank = dist.get_rank(self.process_group)
         self.world_size = dist.get_world_size(self.process_group)
-        self.optim: Optimizer | None = None
         self._owner: dict[Tensor, int] = {}
         self._loads = [0] * self.world_size
         self._whole: dict[int, Any] | None = None  # the state of all ranks, where it was consolidated
@@ -81,7 +82,7 @@ class ShardedOptimizer(Optimizer, Joinable):
         _copy_options(self.optim.param_groups, self.param_groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; owners of the groups before it stay. To be called on every rank."""
+        """Add a group; the earlier groups keep their owners. Call this on every rank."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -91,7 +92,7 @@ class ShardedOptimizer(Optimizer, Joinable):
             raise
         owners = owners_by_size([param.numel() for param in group["params"]], self._loads)
         self._owner.update(zip(group["params"], owners, strict=True))
-        if self.optim is not None:
+        if hasattr(self, "optim"):  # not yet, while Optimizer.__init__ adds the first groups
             self.optim.add_param_group(self._owned(group))
             _copy_options(self.optim.param_groups, self.param_groups)
 
@@ -100,16 +101,15 @@ class ShardedOptimizer(Optimizer, Joinable):
 
         Args:
             closure: computes the loss anew; called on every rank.
-            kwargs: handed to the step of `optimizer_class`.
+            kwargs: passed on to the step of `optimizer_class`.
 
         Returns:
-            What that step returns: the closure's loss.
+            The closure's loss, as that step returns it.
         """
         Join.notify_join_context(self)
         return self._update(closure, **kwargs)
 
     def _update(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        assert self.optim is not None
         self._whole = None
         _copy_options(self.param_groups, self.optim.param_groups)  # a scheduler may have changed them
         loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
@@ -142,26 +142,22 @@ class ShardedOptimizer(Optimizer, Joinable):
         return [param for group in self.param_groups for param in group["params"]]
 
     def _owned(self, group: dict[str, Any]) -> dict[str, Any]:
-        """This rank's part of a group."""
+        """Return a group with only the parameters that this rank owns."""
         options = {key: value for key, value in group.items() if key != "param_names"}
         return options | {"params": [param for param in group["params"] if self._owner[param] == self.rank]}
 
     # -- saving and loading ----------------------------------------------------------------------------------------
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Gather the state of all ranks on rank `to` of the group, in CPU memory. To be called on every rank."""
-        on_cpu = lambda value: value.detach().cpu()  # noqa: E731
-        mine = {
-            n: tree_map_only(Tensor, on_cpu, self.state[param])
-            for n, param in enumerate(self._all_params)
-            if param in self.state
-        }
+        """Gather the state of all ranks on rank `to` of the group, in CPU memory. Call this on every rank."""
+        owned = [(n, self.state[param]) for n, param in enumerate(self._all_params) if param in self.state]
+        mine = {n: tree_map_only(Tensor, lambda value: value.detach().cpu(), state) for n, state in owned}
         shares: list[Any] | None = [None] * self.world_size if self.rank == to else None
         dist.gather_object(mine, shares, group=self.process_group, group_dst=to)
         self._whole = None if shares is None else {n: state for share in shares for n, state in share.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state, as `optimizer_class` would give it without sharding.
+        """Return the whole state, as `optimizer_class` would return it without sharding.
 
         Raises:
             RuntimeError: the state has not been consolidated on this rank since the last step.
@@ -172,19 +168,16 @@ class ShardedOptimizer(Optimizer, Joinable):
                 "since the last step, and each rank holds only its own part. Call consolidate_state_dict"
                 f"(to={self.rank}) on every rank first, then state_dict() on rank {self.rank}."
             )
-        assert self.optim is not None
-        _copy_options(self.param_groups, self.optim.param_groups)
         whole = super().state_dict()
         whole["state"] = dict(sorted(self._whole.items()))
         return whole
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take this rank's part of a whole state: one of `state_dict`, or of an unsharded optimizer.
+        """Load this rank's part of a whole state: of `state_dict`, or of an unsharded optimizer.
 
         Raises:
             ValueError: `state_dict` was made for parameter groups of other sizes.
         """
-        assert self.optim is not None
         both = state_dict["param_groups"], self.param_groups
         theirs, ours = ([len(group["params"]) for group in groups] for groups in both)
         if theirs != ours:
@@ -221,7 +214,7 @@ class _StepWithTheOthers(JoinHook):
         self._optimizer = optimizer
 
     def main_hook(self) -> None:
-        self._optimizer._update()  # and not `step`, which would tell the others that there is more data here
+        self._optimizer._update()  # not `step`, which would announce more data here
 
 
 def _check_dense_and_alike(params: Sequence[Tensor]) -> None:
