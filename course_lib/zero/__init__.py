@@ -1,9 +1,9 @@
-"""ZeRO, written to be read: what a learner compares their own with.
+"""ZeRO, written to be read: learners compare their own engines with it.
 
-Read `data_parallel`, then `buckets`, then `stage1`, `stage2` and `stage3`: each is the one before with one thing more.
-The other files are what real training needs besides: a stage names each once. `sharded_optimizer` stands by itself.
-Nothing here knows on what backend it runs, or that it is measured: it is plain torch and `torch.distributed`, on CPU or
-CUDA. What is imported from where, from the top:
+Read `data_parallel`, then `buckets`, then `stage1`, `stage2` and `stage3`: each stage adds one thing to the one before.
+The other files contain the rest of real training: a stage names each once. `sharded_optimizer` stands by itself.
+Nothing here knows on what backend it runs: it is plain torch and `torch.distributed`, on CPU or CUDA. Imports point
+to the right:
 
     stages -> engine -> optimizer_state -> buckets -> backward;  stages -> units -> engine
     stage3 -> schedule, saved_tensors -> units;  checkpoint, loss_scaling -> engine;  sharded_optimizer

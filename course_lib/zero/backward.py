@@ -1,4 +1,4 @@
-"""When a backward comes to the output of a module, and when it has ended; and hooks that end with their owner."""
+"""Hooks at the beginning and the end of a backward; and hooks that do not keep their owner alive."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def weakly(method: Callable[..., None]) -> Callable[..., None]:
 
 
 def before_backward(output: Any, fn: Callable[[], None]) -> None:
-    """Call `fn` once in each backward through `output`, as soon as it comes to one of the tensors in there."""
+    """Call `fn` once in each backward through `output`, as soon as backward reaches one of its tensors."""
     tensors = [tensor for tensor in tensors_in(output) if tensor.grad_fn is not None]
     if tensors:
         register_multi_grad_hook(tensors, lambda _: fn(), mode="any")
 
 
 def after_backward(fn: Callable[[], None]) -> None:
-    """Call `fn` when the backward that is under way has ended. Private in torch; its DDP and FSDP use it likewise."""
+    """Call `fn` when the backward that is under way has ended. Private in torch; DDP and FSDP use it as well."""
     Variable._execution_engine.queue_callback(fn)
 
 

@@ -32,7 +32,7 @@ BUCKET_BYTES = 25 * 2**20
 
 
 def an_eighth(params: Iterable[Parameter]) -> int:
-    """Return an eighth of the bytes of `params`, at most BUCKET_BYTES."""
+    """Return an eighth of the bytes of `params`, at most BUCKET_BYTES: stage 2 holds two flat_grads at a time."""
     return max(1, min(BUCKET_BYTES, sum(param.nbytes for param in params) // 8))
 
 
@@ -59,7 +59,7 @@ class Shard:
     values: Parameter  # the elements, in fp32: a parameter of the optimizer, whose `.grad` is their averaged gradient
 
     def of(self, whole: Tensor) -> Tensor:
-        """Return the shard's elements of `whole`, which has as many as the parameter; a view, shaped as `values`."""
+        """Return the shard's elements of a tensor of the parameter's size; a view, shaped as `values`."""
         return whole.reshape(-1)[self.begin : self.begin + self.values.numel()].view(self.values.shape)
 
 
@@ -95,6 +95,7 @@ class FlatBucket:
 
     def _shard_of(self, param: Parameter) -> Shard | None:
         place, first = self.places[param], self.mine.start
+        # The place, cut off where it leaves this rank's range
         begin, end = (min(max(place.start, at), place.stop) for at in (first, self.mine.stop))
         if begin == end and param.numel():  # a parameter of no elements is whole on every rank
             return None
@@ -104,7 +105,7 @@ class FlatBucket:
         return Shard(param=param, shape=param.shape, begin=begin - place.start, place=within, values=values)
 
     def new_flat(self, dtype: torch.dtype) -> Tensor:
-        """Return zeros, [padded_numel]. An attribute says how many are padding, for a meter that counts bytes."""
+        """Return zeros, [padded_numel]. Its `padding_numel` lets the course count padding in messages."""
         flat = torch.zeros(self.padded_numel, dtype=dtype, device=self.device)
         flat.padding_numel = self.padded_numel - self.numel  # type: ignore[attr-defined]
         return flat
@@ -159,8 +160,8 @@ class FlatBucket:
 class InBackward:
     """Moves gradients into their buckets in backward, and calls `reduce` on each bucket as soon as it is complete.
 
-    Every rank reduces all buckets in the order of the list, whatever gradients come first or not at all. When backward
-    has ended, `finish` is called. Both are methods of the engine.
+    Every rank reduces all buckets in the order of the list, in whatever order gradients come, if they come at all. When
+    backward has ended, it calls `finish`. Both are methods of the engine, held weakly: hooks do not keep it alive.
     """
 
     def __init__(self, model: nn.Module, buckets: Sequence[FlatBucket], scale: float, reduce: Fn, finish: Fn) -> None:
@@ -186,13 +187,13 @@ class InBackward:
         bucket = self._bucket_of[param]
         bucket.used.add(param)
         if self.enabled and param.grad is not None:
-            self._begin()
+            self._begin()  # if a part of the model was called by itself, no output of the model has begun it
             bucket.add_grad(param, param.grad, self._scale)
             param.grad = None  # it is in flat_grad now: the whole gradient is freed here
             while self._waiting and len(self._waiting[0].arrived) == len(self._waiting[0].places):
                 self._reduce(self._waiting.pop(0))
 
     def _end(self) -> None:
-        while self._waiting:  # these lack gradients that this rank does not have; others may
+        while self._waiting:  # this rank has no gradients for some of their parameters; other ranks may
             self._reduce(self._waiting.pop(0))
         self._finish()

@@ -1,4 +1,4 @@
-"""What a training loop needs around an algorithm: its ranks, buffers, clipping, and the state as a whole.
+"""The parts of training that do not depend on the stage: ranks, buffers, clipping, and whole state dicts.
 
     process_group    N ranks that hold one shard each of the same copy of the states
     replicate_group  R ranks that hold the same shard of different copies, for hybrid sharding; 1 without it
@@ -78,7 +78,7 @@ class Engine(nn.Module):
 
     Attributes:
         trained: the parameters that require a gradient.
-        frozen: what this rank holds of the others.
+        frozen: the shards that this rank holds of all other parameters.
         shapes: the shape of each whole parameter.
     """
 
@@ -120,7 +120,7 @@ class Engine(nn.Module):
             self._buffers_differ = False
 
     def shards(self) -> Iterator[Shard]:
-        """Return what this rank updates."""
+        """Return the shards that this rank updates."""
         return (shard for bucket in self.buckets for shard in bucket.shards)
 
     def step(self) -> None:

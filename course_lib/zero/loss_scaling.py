@@ -1,6 +1,6 @@
-"""Loss scaling: what keeps small gradients alive in fp16 (Micikevicius et al. 2018, "Mixed Precision Training").
+"""Loss scaling, so that small gradients do not become 0 in fp16 (Micikevicius et al. 2018, "Mixed Precision Training").
 
-fp16 has no numbers below 6e-8, and most gradients of a large model are that small. So the loss, and with it every
+fp16 has no numbers below 6e-8, and many gradients of a large model are smaller. So the loss, and with it every
 gradient, is multiplied by a large scale before backward, and the averaged gradients, in fp32 by then, are divided by
 it again. A scale that is too large makes infinities: then the step is skipped and the scale halved. bf16, whose
 exponent has the range of fp32's, needs none of this.
@@ -17,10 +17,10 @@ from .engine import Engine
 class LossScaler:
     """Scales an engine's losses, and skips the steps whose gradients overflow.
 
-    In place of `loss.backward(); engine.step()`:
+    Instead of `loss.backward(); engine.step()`:
 
         scaler.scale(loss).backward()
-        scaler.unscale_()              # only needed before something that looks at gradients, such as clipping
+        scaler.unscale_()              # only needed before you use the gradients, such as for clipping
         scaler.step()
 
     Args:
@@ -37,11 +37,11 @@ class LossScaler:
         self._finite: bool | None = None  # whether the gradients are; None while they are scaled
 
     def scale(self, loss: Tensor) -> Tensor:
-        """The loss to call `backward` on, in fp32."""
+        """Return the scaled loss, in fp32, to call `backward` on."""
         return loss.float() * self.current_scale
 
     def unscale_(self) -> None:
-        """Divide the averaged gradients by the scale. To be called on every rank; a second time has no effect."""
+        """Divide the averaged gradients by the scale. Call this on every rank; a second call has no effect."""
         if self._finite is not None:
             return
         self.engine.average_gradients()
@@ -70,9 +70,9 @@ class LossScaler:
         return finite
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint needs to know of it."""
+        """Return the values that a checkpoint needs."""
         return {"current_scale": self.current_scale, "good_steps": self.good_steps}
 
     def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        """Go on with the scale of a `state_dict`."""
+        """Continue with the scale of a `state_dict`."""
         self.current_scale, self.good_steps = state_dict["current_scale"], int(state_dict["good_steps"])

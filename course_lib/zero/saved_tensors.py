@@ -1,7 +1,7 @@
-"""Parameters that autograd saves for backward, which stage 3 is to free.
+"""Saved tensors of autograd that do not keep stage 3's gathered parameters in memory.
 
-Autograd keeps some of a layer's parameters until backward, and with one view of a flat_param it would keep all of a
-gathered unit in memory. So it gets a place in the flat_param instead, and looks it up when the unit is there again.
+Autograd saves some of a layer's parameters until backward. One view of a flat_param would keep the whole gathered unit
+in memory. So autograd saves the place of the view in the flat_param, and looks it up when the unit is gathered again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .units import Unit
 
 
 class Place(NamedTuple):
-    """Where a parameter, or a view of it, is to be found when its unit has been gathered again."""
+    """The place of a parameter, or of a view of it, in its bucket's flat_param."""
 
     unit: Unit
     bucket: FlatBucket
@@ -47,7 +47,7 @@ def _unpack(packed: Any) -> Tensor:
         return packed.bucket.flat_param.as_strided(packed.size, packed.stride, packed.offset)
     tensor: Tensor
     tensor, version = packed
-    if tensor._version != version:  # torch itself does not look, where tensors are packed
+    if tensor._version != version:  # torch does not check tensors that a hook has packed
         raise RuntimeError(
             f"a {list(tensor.shape)} tensor that backward needs was modified in place after it had been used. "
             "Find the in-place operation (add_, relu_, x += ...) that changes it, and make it one that does not."

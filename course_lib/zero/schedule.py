@@ -1,7 +1,7 @@
-"""When stage 3 gathers its units and frees them.
+"""The schedule of stage 3: gathers units before they compute, and frees them afterwards.
 
-Every rank passes through all units in the order of their numbers, forth in forward and back in backward, also those
-that it does not use. So the collectives are the same on every rank.
+Every rank passes through all units, used or not, in the order of their numbers: up in forward, down in backward. So the
+collectives are the same on every rank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Units:
         model, units: see Stage3.
         ranks: those that share the parameters.
         prefetch: how many units are gathered ahead of the one in use.
-        reduce: a method that starts the reduction of a trained bucket: backward is done with its unit, which is freed.
+        reduce: a method that starts the reduction of a trained bucket, when backward is done with the bucket's unit.
         finish: a method, called when backward has ended.
     """
 
@@ -50,14 +50,14 @@ class Units:
             module.register_forward_hook(partial(self._after_forward, self.units[-1]))
         self._prefetch, self._reduce, self._finish = prefetch, weakly(reduce), weakly(finish)
         self._in_backward = False
-        self.running: list[Unit] = []  # their forward has begun and not ended
-        self._entered: set[int] = set()  # in forward: the units that it has come to
-        self._at = 0  # in backward: the unit that it has come to; those after it are done
+        self.running: list[Unit] = []  # units whose forward has begun and not ended
+        self._entered: set[int] = set()  # in forward: the numbers of the units that have begun
+        self._at = 0  # in backward: the number of the unit in use; later units are done
         self._gathered = 0  # in forward: units below this number have been gathered; in backward: those from it on
 
     @property
     def buckets(self) -> Iterator[FlatBucket]:
-        """All units' buckets."""
+        """Return all units' buckets."""
         return (bucket for unit in self.units for bucket in unit.buckets)
 
     @contextmanager
@@ -95,7 +95,7 @@ class Units:
         last = unit.number
         if unit.number == 0:
             last = len(self.units) - 1
-            self._gather_up_to(last)  # also those that this rank did not come to: others may have
+            self._gather_up_to(last)  # also the units that this rank did not use: other ranks may have
         for done in self.units[: last + 1]:
             if done not in self.running:
                 done.free()
@@ -147,7 +147,7 @@ class Units:
     def _end_backward(self) -> None:
         self._come_to(0)
         self._leave(self.units[0])
-        for unit in self.units:  # what forward comes to twice, or out of order, may be used after it was left
+        for unit in self.units:  # a unit that forward used twice, or out of order, got gradients after it was left
             if any(param.grad is not None for bucket in unit.buckets for param in bucket.places):
                 self._leave(unit)
             unit.free()

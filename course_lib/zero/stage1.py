@@ -31,7 +31,7 @@ class Stage1(Engine):
 
     Args:
         model: made alike on every rank; rank 0's weights are given to all.
-        optimizer_class: an element-wise one, such as SGD, Adam or AdamW: it sees shards of flattened parameters.
+        optimizer_class: SGD, Adam, AdamW or a different element-wise one: it updates shards of flattened parameters.
         process_group: the ranks that share the states; all of them by default.
         param_groups: as for the optimizer; a parameter that is in no group is frozen.
         replicate_group: the ranks that hold the same shard in other groups, for hybrid sharding.
@@ -57,26 +57,26 @@ class Stage1(Engine):
         **defaults: Any,
     ) -> None:
         ranks = Ranks(process_group or dist.group.WORLD, replicate_group)
-        super().__init__(model, param_groups, ranks, find_unused_parameters)
+        super().__init__(model, param_groups, ranks, find_unused_parameters)  # sets self.ranks, trained, param_groups
         # Partition: this rank owns one shard of every bucket, and its optimizer knows of nothing else.
         buckets = in_buckets(reversed(self.trained), bucket_bytes or BUCKET_BYTES)
         self.buckets = [FlatBucket(params, self.ranks.rank, self.ranks.world_size) for params in buckets]
         self.optimizer = optimizer_class(sharded_groups(self.param_groups, self.buckets), **defaults)
         self._gathers = Gathers(model, self.buckets, when=gather)
-        self._averaged = False
+        self._averaged = False  # whether the shards' gradients are averages of all that backward has left
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._averaged = False  # what the coming backward adds is this rank's alone
+        self._averaged = False  # the next backward adds gradients of this rank only
         return super().forward(*args, **kwargs)
 
     def average_gradients(self) -> None:
-        """Average what backward has left since `zero_grad`."""
+        """Average the gradients that backward has left since `zero_grad`."""
         if self._averaged:
             return
         for bucket in self.buckets:
-            bucket.collect_grads(self.ranks.scale)
+            bucket.collect_grads(self.ranks.scale)  # scale = 1 / all ranks, so the sum is the average
             self._reduce_scatter(bucket)
-        self.show_grads()
+        self.show_grads()  # to the optimizer, except those of parameters that no rank used
         self._averaged = True
 
     def _reduce_scatter(self, bucket: FlatBucket) -> None:
@@ -84,7 +84,7 @@ class Stage1(Engine):
         flat_grad = bucket.take_flat_grad()
         grad_shard = flat_grad.new_empty(bucket.shard_numel)
         dist.reduce_scatter_single(grad_shard, flat_grad, group=self.ranks.process_group)
-        bucket.grad_shard = self.ranks.sum_over_copies(grad_shard)
+        bucket.grad_shard = self.ranks.sum_over_copies(grad_shard)  # with hybrid sharding; grad_shard itself without
 
     def step(self) -> None:
         """Update this rank's shards with the averaged gradients. Call this on every rank."""
@@ -92,7 +92,7 @@ class Stage1(Engine):
         # Update: 1/N of the parameters, with 1/N of the optimizer's state
         self.optimizer.step()
         for bucket in self.buckets:
-            bucket.zero_grad()  # the averages are freed here; what backward left stays until `zero_grad`
+            bucket.zero_grad()  # frees the averages; the gradients that backward left stay until `zero_grad`
         self.gather_parameters()
         self._averaged = False
 

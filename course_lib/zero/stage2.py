@@ -34,7 +34,7 @@ class Stage2(Engine):
 
     Args:
         model: made alike on every rank; rank 0's weights are given to all.
-        optimizer_class: an element-wise one, such as SGD, Adam or AdamW: it sees shards of flattened parameters.
+        optimizer_class: SGD, Adam, AdamW or a different element-wise one: it updates shards of flattened parameters.
         process_group: the ranks that share the states; all of them by default.
         param_groups: as for the optimizer; a parameter that is in no group is frozen.
         replicate_group: the ranks that hold the same shard in other groups, for hybrid sharding.
@@ -60,7 +60,7 @@ class Stage2(Engine):
         **defaults: Any,
     ) -> None:
         ranks = Ranks(process_group or dist.group.WORLD, replicate_group)
-        super().__init__(model, param_groups, ranks, find_unused_parameters)
+        super().__init__(model, param_groups, ranks, find_unused_parameters)  # sets self.ranks, trained, param_groups
         # Partition: this rank owns one shard of every bucket, and its optimizer knows of nothing else.
         buckets = in_buckets(reversed(self.trained), bucket_bytes or an_eighth(self.trained))
         self.buckets = [FlatBucket(params, self.ranks.rank, self.ranks.world_size) for params in buckets]
@@ -81,12 +81,12 @@ class Stage2(Engine):
         if self._reduction is not None:
             bucket, _, grad_shard, work = self._reduction
             work.wait()
-            self._reduction = None  # frees flat_grad: what is needed of it is in grad_shard
-            bucket.add_grad_shard(self.ranks.sum_over_copies(grad_shard))
+            self._reduction = None  # frees flat_grad: this rank needs only grad_shard
+            bucket.add_grad_shard(self.ranks.sum_over_copies(grad_shard))  # copies: with hybrid sharding only
 
     def _end_backward(self) -> None:
         self._finish_reduction()
-        self.show_grads()
+        self.show_grads()  # to the optimizer, except those of parameters that no rank used
 
     def step(self) -> None:
         """Update this rank's shards with the averaged gradients. Call this on every rank."""
