@@ -42,7 +42,7 @@ def first() -> int:
 
 
 exercise.edit("the-rank-itself", {" ** 2": ""}, """
-    Your function returns the rank's number as it is. The task asks for its square.
+    Your function returns the rank's number itself. The task asks for its square.
     Next: multiply the number by itself: `dist.get_rank() ** 2`.
     """)
 
@@ -62,7 +62,7 @@ exercise.edit("caret", {"**": "^"}, """
 
 exercise.edit("counts-from-one", {"dist.get_rank()": "(dist.get_rank() + 1)"}, """
     Your function squares the rank's number plus one. Ranks count from 0, as lists do.
-    Next: use `dist.get_rank()` as it is.
+    Next: square `dist.get_rank()`, without adding 1.
     """)
 
 exercise.edit("world-size-squared", {"get_rank": "get_world_size"}, """

@@ -138,7 +138,7 @@ exercise.edit("beside-all", {" if fit)": ")"}, """
 
 exercise.edit("highest-stage", {CHOSEN: '"as fast"', "return judgements": 'if "as fast" in judgements:\n'
     '    judgements[-1 - judgements[::-1].index("as fast")] = "chosen"\nreturn judgements'}, """
-    You choose the last of the equally fast stages. Each stage is more to run, and more can fail.
+    You choose the last of the equally fast stages. A higher stage has more parts that can fail, and here gains no time.
     Next: choose the first of them.
     """)
 
@@ -158,8 +158,8 @@ exercise.edit("all-chosen", {CHOSEN: '"chosen"'}, """
 
 exercise.edit("fastest-is-chosen", {CHOSEN: '"chosen" if spent == fastest and "chosen" not in judgements else '
     '"as fast"'}, """
-    You choose the fastest plan, even where a simpler stage is as fast, within 5 %.
-    Next: choose the first of those within 5 %.
+    You choose the fastest plan, even where a simpler stage takes at most 5 % longer.
+    Next: choose the first plan that is neither slower nor too large.
     """)
 
 

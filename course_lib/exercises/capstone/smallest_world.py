@@ -99,7 +99,7 @@ exercise.edit("in-floats", {"(0, 12, 14, 16)[stage] * psi": "(0, 12, 14, 16)[sta
 
 exercise.edit("never-0", {"if free < 0 or (free == 0 and sharded > 0):\nreturn 0": "free = max(1, free)"}, """
     You never return 0. If the part that stays whole does not fit, no number of ranks is enough.
-    Next: check first whether anything is left of `memory_bytes`.
+    Next: return 0 if the part that stays whole leaves no memory for the shard.
     """)
 
 exercise.edit("negative-world", {"if free < 0 or (free == 0 and sharded > 0):\nreturn 0\n": "", "sharded else 1":

@@ -84,7 +84,7 @@ MEAN = "mean = loss.detach() / world_size"
 
 exercise.edit("local-loss", {f"{MEAN}\ndist.all_reduce(mean)\n": "", "mean.item()": "loss.item()"}, """
     Each rank returns the loss of its own rows. It differs from rank to rank, and is not the loss of the batch.
-    Next: average the losses over the ranks: one all-reduce of a copy.
+    Next: average the losses over the ranks, with an all-reduce of a detached copy.
     """)
 
 exercise.edit("summed-loss", {MEAN: "mean = loss.detach().clone()"}, """

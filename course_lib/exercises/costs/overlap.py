@@ -103,7 +103,7 @@ exercise.edit("first-gather-free", {"+ gather[i]": "+ gather[i] * (i > 0)"}, """
 exercise.edit("only-the-first-gather", {"return computed[-1]": "return gather[0] + sum(compute)"}, """
     You count the first gather and no other, as if all others were hidden. A gather that takes longer than the
     computation at the same time is partly exposed.
-    Next: go through the units; each computes at the later of two times: the end of its gather, and the end of the
+    Next: for each unit, begin its computation at the later of two times: the end of its gather, and the end of the
     computation before it.
     """)
 

@@ -134,7 +134,7 @@ exercise.edit("nan-of-no-tokens", {SUM: "cross_entropy(scores, targets) * (targe
     """)
 
 exercise.edit("leaves-without-tokens", {"dist.all": "if tokens == 0:\n    return total\ndist.all"}, """
-    A rank without tokens returns before the all-reduce, so the other ranks' call has no partner there.
+    A rank without tokens returns before the all-reduce, so the other ranks wait for a call that it never makes.
     Next: let every rank call the all-reduce. A rank without tokens contributes a count of 0.
     """)
 

@@ -130,8 +130,8 @@ exercise.edit("or-is-always-true", {"states = {": 'optimizer = "momentum" if opt
     """)
 
 exercise.edit("frozen-and-uncounted", {'"gradients"': '"parameters"', "+ counts": ""}, """
-    Two things: you count states for frozen parameters, and Adam's step counts are missing, 4 bytes for each tensor.
-    Next: leave out parameters whose `requires_grad` is False; then add the step counts.
+    You count states for frozen parameters, and Adam's step counts are missing, 4 bytes for each tensor.
+    Next: leave out parameters whose `requires_grad` is False. Then run the check again.
     """)
 
 

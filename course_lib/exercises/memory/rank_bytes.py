@@ -96,12 +96,12 @@ exercise.edit("cuts-everything", {" if part in cut else whole[part]": ""}, """
     """)
 
 exercise.edit("cuts-nothing", {"shard[part] if part in cut else ": ""}, """
-    You cut nothing: your numbers are those of plain data parallel.
+    You cut nothing: your dict has the bytes of plain data parallel.
     Next: return the bytes of a share for the parts in `cut`.
     """)
 
 exercise.edit("cuts-the-others", {"in cut": "not in cut"}, """
-    You leave the parts in `cut` whole, and cut the others. Next: swap the two.
+    You leave the parts in `cut` whole, and cut all other parts. Next: swap the two branches of your condition.
     """)
 
 exercise.edit("masters-stay-whole", {"in cut": 'in set(cut) - {"master weights"}'}, """

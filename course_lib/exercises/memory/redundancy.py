@@ -105,7 +105,8 @@ exercise.edit("overwrites", {"tensor.clone()": "tensor"}, """
     """)
 
 exercise.edit("compares-with-itself", {"dist.broadcast(original, src=0)\n": ""}, """
-    You count every tensor as a copy, and no rank has received anything of rank 0.
+    You count every tensor as a copy on all ranks except rank 0. If you compare a tensor with its own clone, they are
+    always equal, because no rank has received rank 0's values.
     Next: fill the clone with `dist.broadcast(original, src=0)`, then compare with it.
     """)
 
@@ -161,8 +162,8 @@ exercise.edit("own-rank-as-source", {"src=0": "src=dist.get_rank()"}, """
 
 exercise.edit("until-the-first-difference", {"copied = 0": "copied, same = 0, True",
     f"if dist.get_rank() != 0 and {EQUAL}": f"same = same and {EQUAL}\nif same and dist.get_rank() != 0"}, """
-    After the first tensor that differs, you count no further tensor. Each tensor is judged by itself.
-    Next: go on with the next tensor.
+    After the first tensor that differs, you count no further tensor. Each tensor can be a copy by itself.
+    Next: compare each tensor, whatever the earlier comparisons returned.
     """)
 
 

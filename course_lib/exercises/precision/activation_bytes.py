@@ -119,7 +119,7 @@ exercise.edit("size-of-the-view", {"= storage\n": "= tensor.clone().untyped_stor
 
 exercise.edit("by-first-element", {KEY: "kept[tensor.data_ptr()]", "= storage\n":
     "= tensor.clone().untyped_storage()\n"}, """
-    You tell tensors apart by the address of their first element, and count the bytes of the tensor. Views of one
+    You identify tensors by the address of their first element, and count the bytes of the tensor. Views of one
     storage can begin at different addresses, and a small view keeps the whole storage in memory.
     Next: use the address and the size of `tensor.untyped_storage()`.
     """)
@@ -130,7 +130,8 @@ exercise.edit("without-the-input", {"*layer.buffers()]": "*layer.buffers(), x]"}
     """)
 
 exercise.edit("four-bytes-each", {"storage.nbytes() for": "storage.nbytes() // x.element_size() * 4 for"}, """
-    You count 4 bytes for each element. That is right for float32. Next: use `nbytes()`, which knows the dtype.
+    You count 4 bytes for each element. That is right only for float32.
+    Next: use `nbytes()`, which is right for every dtype.
     """)
 
 

@@ -100,8 +100,8 @@ exercise.edit("float-only", {POLICY: "", SHARD: "fully_shard(model)\n"}, """
     """)
 
 exercise.edit("policy-in-fp32", {FLOAT: "", "torch.bfloat16": "torch.float32"}, """
-    Your policy gathers parameters in fp32, from shards in bf16. It is the other way round: digits are lost in the
-    shards, and layers do not compute in bf16. Next: convert the model to fp32, and gather in bf16.
+    Your policy gathers parameters in fp32, from shards in bf16. The task asks for the reverse: shards in fp32,
+    which keep small updates, and layers in bf16. Next: convert the model to fp32, and gather in bf16.
     """)
 
 exercise.edit("averages-in-bf16", {", reduce_dtype=torch.float32": ""}, """
@@ -116,8 +116,8 @@ exercise.edit("optimizer-first", {FLOAT: f"{FLOAT}optimizer = {ADAM}\n", f"retur
 
 exercise.edit("copies-in-fp32", {FLOAT: "", "model.parameters()":
     "[nn.Parameter(param.detach().float()) for param in model.parameters()]"}, """
-    Your optimizer updates copies in fp32. Backward gives them no gradients, and nobody copies them back, so the model
-    stays as it is. Next: let the shards themselves be in fp32.
+    Your optimizer updates copies in fp32. Backward gives the copies no gradients, and nothing copies them back, so the
+    model never changes. Next: let the shards themselves be in fp32.
     """)
 
 

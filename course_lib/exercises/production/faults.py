@@ -42,8 +42,8 @@ exercise = Exercise("production.faults", title="Faults of a configuration", draw
     """, hints="""
     Which settings have to agree with each other? Which ones depend on the stage?
 
-    Each fault is a separate condition. Collect the names of those that hold. A missing setting has a default: stage 0,
-    nothing enabled. Missing accumulation steps follow from batch, micro-batch and ranks.
+    Each fault is a separate condition. Collect the names of the settings with a fault. A missing setting has a default:
+    stage 0, nothing enabled. Missing accumulation steps follow from batch, micro-batch and ranks.
 
     `config.get(key, default)`, `name.startswith(...)`, `sorted(...)`.
 
@@ -113,7 +113,7 @@ exercise.edit("below-stage-2", {"stage < 3": "stage < 2"}, """
 
 exercise.edit("always-of-stage-3", {"stage < 3": "stage < 4"}, """
     You report the settings of stage 3 at stage 3 too, where they have an effect.
-    Next: check the stage before you report them.
+    Next: report them only below stage 3.
     """)
 
 exercise.edit("offload-param-overlooked", {'key == "offload_param" or ': ""}, """
@@ -142,7 +142,7 @@ exercise.edit("not-sorted", {"sorted(found)": "found"}, """
 
 exercise.edit("first-alone", {"sorted(found)": "sorted(found)[:1]"}, """
     You return only one fault. The configuration has more, and each of them has to be fixed.
-    Next: collect all of them, and return the list at the end.
+    Next: collect all names, and return the list at the end.
     """)
 
 

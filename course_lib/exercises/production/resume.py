@@ -120,13 +120,13 @@ exercise.edit("subscripts", {'.get("model", {})': '["model"]', '.get("optimizer"
     """)
 
 exercise.edit("not-sent", {", broadcast_from_rank0=True": ""}, """
-    Each rank loads the states in its own `checkpoint`, which has none on all ranks except rank 0.
+    Each rank loads the states in its own `checkpoint`, which is empty on all ranks except rank 0.
     Next: set `broadcast_from_rank0=True` as well.
     """)
 
 exercise.edit("no-options", {"full_state_dict=True, broadcast_from_rank0=True": ""}, """
-    Without options, torch takes the states that you pass for this rank's shards, and these are whole states on one
-    rank. Next: set `full_state_dict=True`, and let rank 0 send them.
+    Without options, torch expects this rank's shards. `checkpoint` contains whole states, and only on rank 0.
+    Next: set both options: `full_state_dict=True` and `broadcast_from_rank0=True`.
     """)
 
 exercise.edit("sharded-and-sent", {"full_state_dict=True, ": ""}, """
