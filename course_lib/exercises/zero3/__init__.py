@@ -2,10 +2,10 @@
 
 Each exercise is a module; data holds what they share, unit the `Unit` that they work on. The learner's stage 3 calls
 shard_params at the start, gather_ahead and sharded_forward for each unit, and reduce_gradients when all gradients of a
-unit have arrived. gather_ahead calls start_gather.
+unit have arrived. gather_ahead calls start_gather. meta_device is about FSDP2.
 """
 
-from . import gather_ahead, reduce_gradients, shard_params, sharded_forward, start_gather
+from . import gather_ahead, meta_device, reduce_gradients, shard_params, sharded_forward, start_gather
 from .quiz import QUIZ
 
 __all__ = ["EXERCISES", "QUIZ"]
@@ -16,4 +16,5 @@ EXERCISES = (
     sharded_forward.exercise,
     reduce_gradients.exercise,
     gather_ahead.exercise,
+    meta_device.exercise,
 )
