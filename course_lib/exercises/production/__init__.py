@@ -1,10 +1,11 @@
 """Lesson 09, production: torch's ZeroRedundancyOptimizer and FSDP2, and how to read a DeepSpeed configuration.
 
-Each exercise is a module. make_zero1 and make_zero3 set up what torch ships; resume loads the states that any number of
-ranks has saved; fsdp2_settings and faults read configurations. data has the model of the first three.
+Each exercise is a module. make_zero1 and make_zero3 set up what torch ships; tied_weights repairs a program; resume
+loads the states that any number of ranks has saved; fsdp2_settings and faults read configurations. data has the model
+of the exercises that train.
 """
 
-from . import faults, fsdp2_settings, make_zero1, make_zero3, resume
+from . import faults, fsdp2_settings, make_zero1, make_zero3, resume, tied_weights
 from .quiz import QUIZ
 
 __all__ = ["EXERCISES", "QUIZ"]
@@ -12,6 +13,7 @@ __all__ = ["EXERCISES", "QUIZ"]
 EXERCISES = (
     make_zero1.exercise,
     make_zero3.exercise,
+    tied_weights.exercise,
     fsdp2_settings.exercise,
     faults.exercise,
     resume.exercise,
