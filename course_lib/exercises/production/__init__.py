@@ -1,11 +1,11 @@
 """Lesson 09, production: torch's ZeroRedundancyOptimizer and FSDP2, and how to read a DeepSpeed configuration.
 
-Each exercise is a module. make_zero1 and make_zero3 set up what torch ships; tied_weights repairs a program; resume
-loads the states that any number of ranks has saved; fsdp2_settings and faults read configurations. data has the model
-of the exercises that train.
+Each exercise is a module. make_zero1 and make_zero3 set up what torch ships; tied_weights repairs a program; lora saves
+what is trained; resume loads the states that any number of ranks has saved; fsdp2_settings and faults read
+configurations. data has the model of the exercises that train.
 """
 
-from . import faults, fsdp2_settings, make_zero1, make_zero3, resume, tied_weights
+from . import faults, fsdp2_settings, lora, make_zero1, make_zero3, resume, tied_weights
 from .quiz import QUIZ
 
 __all__ = ["EXERCISES", "QUIZ"]
@@ -16,5 +16,6 @@ EXERCISES = (
     tied_weights.exercise,
     fsdp2_settings.exercise,
     faults.exercise,
+    lora.exercise,
     resume.exercise,
 )
