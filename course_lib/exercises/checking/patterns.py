@@ -73,8 +73,8 @@ def _scaled(gap: Gap) -> Cause | None:
     small = first == round(first) and abs(first) < 100
     if len(values) == 1 and not more and (small or min(abs(ratio.numerator), ratio.denominator) > 4):
         return None  # two numbers always have some ratio, and two small whole numbers often a simple one
-    where = "everywhere" if len(gap.ranks) == size else "on each rank that is wrong"
-    return Cause(likely=f"Exactly {ratio} times the expected value, {where}.", action=f"Look for a factor of {ratio}.")
+    where = "" if size == 1 else ", everywhere" if len(gap.ranks) == size else ", on each rank that is wrong"
+    return Cause(likely=f"Exactly {ratio} times the expected value{where}.", action=f"Look for a factor of {ratio}.")
 
 
 def _ratio(gap: Gap) -> Fraction | None:
