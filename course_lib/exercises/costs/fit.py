@@ -89,6 +89,23 @@ exercise.edit("one-round", {'"all_reduce"': '"all_gather"'}, """
     Next: call `ring_seconds` with `"all_reduce"`.
     """)
 
+exercise.edit("one-alpha-in-each", {"bandwidth * ranks": "bandwidth * ranks / (2 * (ranks - 1))",
+    "ranks, alpha, bandwidth)": "ranks, 0, bandwidth) + alpha"}, """
+    Both of your numbers count one alpha for the whole all-reduce. It is 2(N−1) messages, and each of them costs an
+    alpha. Next: write down the time of one message first.
+    """)
+
+exercise.edit("whole-tensor-in-each", {"bandwidth * ranks": "bandwidth",
+    'ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth)': "2 * (ranks - 1) * (alpha + 10**9 / bandwidth)"}, """
+    Both of your numbers count the bytes of the whole tensor for each message. A message carries 1/ranks of the tensor.
+    Next: divide the bytes by `ranks` in each message.
+    """)
+
+exercise.edit("time-without-alpha", {"ranks, alpha, bandwidth)": "ranks, 0, bandwidth)"}, """
+    Your second number is the time of the bytes without the alphas. Each of the 2(N−1) messages also costs an alpha.
+    Next: add `2 * (ranks - 1) * alpha`, or call `ring_seconds`.
+    """)
+
 exercise.edit("swapped", {'return size, ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth)':
     'return ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth), size'}, """
     You return the time first and the size second. The task asks for the size first. Next: swap the two numbers.
