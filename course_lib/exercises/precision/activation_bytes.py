@@ -124,6 +124,11 @@ exercise.edit("by-first-element", {KEY: "kept[tensor.data_ptr()]", "= storage\n"
     Next: use the address and the size of `tensor.untyped_storage()`.
     """)
 
+exercise.edit("each-view-its-storage", {KEY: "kept[tensor.data_ptr()]"}, """
+    You tell tensors apart by the address of their first element. Two views of one storage can begin at different
+    addresses, and you then count the storage twice. Next: use `tensor.untyped_storage().data_ptr()`.
+    """)
+
 exercise.edit("without-the-input", {"*layer.buffers()]": "*layer.buffers(), x]"}, """
     You leave out the input. It is a result of the layer before, and stays in memory because this layer saves it.
     Next: leave out only parameters and buffers.
