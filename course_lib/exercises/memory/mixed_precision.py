@@ -103,6 +103,11 @@ exercise.edit("always-fp32", {"2 * param_bytes": "8"}, """
     Next: subtract `2 * param_bytes` for each element.
     """)
 
+exercise.edit("fp32-gradients", {"2 * param_bytes": "(param_bytes + 4)"}, """
+    You subtract 4 bytes for the gradient of each element, also in 16 bits. Here gradients take `param_bytes` each.
+    Next: subtract `2 * param_bytes` for each element.
+    """)
+
 exercise.edit("everything-per-element", {"(flat - square) / (64 + 1024 - 512)": "0",
     "(large - square - 512 * line) / (512 * 512 - 256 * 256)": "square / (256 * 256)"}, """
     You divide all bytes of one matrix by its elements. This spreads a step count, and the numbers for rows and columns,
@@ -128,6 +133,16 @@ exercise.edit("lines-in-elements", {"(large - square - 512 * line)": "(large - s
 exercise.edit("lines-in-the-tensor", {"element - 512 * line}": "element}"}, """
     Your bytes of the tensor contain the bytes of its rows and columns.
     Next: subtract the lines as well as the elements.
+    """)
+
+exercise.edit("one-line-a-row", {'"line": line': '"line": 2 * line'}, """
+    Your width of a line is twice too large. A matrix of n × n elements has 2n lines: n rows and n columns.
+    Next: divide by the number of rows and columns together.
+    """)
+
+exercise.edit("rounded-at-the-end", {'"element": element': '"element": int(element)'}, """
+    You return a whole number for an element. A scale is shared by 256 elements, so each element has a fraction of its
+    bytes. Next: return the width without rounding it to whole bytes.
     """)
 
 exercise.edit("tiny-matrices", {"kept(256, 256), kept(64, 1024), kept(512, 512)":
