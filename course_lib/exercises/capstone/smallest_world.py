@@ -23,12 +23,13 @@ def draw(rng: random.Random, number: int) -> Case:
     elif number in (3, 7):  # exactly enough for one
         memory_bytes = 16 * psi
     else:
-        memory_bytes = whole + int(sharded / rng.uniform(4.2, 4.8))
+        few, many = (40_000, 50_000) if number == 8 else (4.2, 4.8)
+        memory_bytes = whole + int(sharded / rng.uniform(few, many))
     about = f"psi = {psi:,}, stage {stage}, {memory_bytes:,} bytes a rank"
     return Case(world_size=0, args=lambda rank: (psi, stage, memory_bytes), about=about)
 
 
-exercise = Exercise("capstone.smallest_world", title="The smallest world that fits", draw=draw, case_count=8, task="""
+exercise = Exercise("capstone.smallest_world", title="The smallest world that fits", draw=draw, case_count=9, task="""
     Return the smallest number of ranks with which each rank's model states fit in `memory_bytes`. The model has `psi`
     parameters, with 16 bytes for each. Stage 0 shards none of these bytes over the ranks. Stage 1 shards the
     optimizer's bytes, stage 2 the gradients as well, and stage 3 everything. Take a shard as an exact fraction, without
@@ -86,7 +87,7 @@ exercise.edit("rounded-down", {"-(-sharded // free)": "max(1, sharded // free)"}
     """)
 
 exercise.edit("one-to-spare", {"-(-sharded // free)": "sharded // free + 1"}, """
-    You round down and add one. Where the division comes out even, that is one rank too many.
+    Where the division comes out even, your number is one rank too many, as if you round down and add one.
     Next: round up: `-(-a // b)`.
     """)
 
@@ -113,6 +114,16 @@ exercise.edit("masters-whole", {"(0, 12, 14, 16)": "(0, 8, 10, 12)"}, """
     Next: shard 12 bytes at stage 1, and 2 more at each later stage.
     """)
 
+exercise.edit("gradients-whole-at-2", {"(0, 12, 14, 16)": "(0, 12, 12, 16)"}, """
+    You shard only the optimizer's 12 bytes at stage 2. Stage 2 also shards the 2 bytes of the gradients.
+    Next: shard 14 bytes at stage 2.
+    """)
+
+exercise.edit("shards-at-0", {"(0, 12, 14, 16)": "(16, 12, 14, 16)"}, """
+    You divide bytes by the number of ranks at stage 0, too. Stage 0 shards nothing, so more ranks do not help there.
+    Next: at stage 0, return 1 if all 16 bytes of each parameter fit, and 0 if they do not.
+    """)
+
 exercise.edit("all-in-fp32", {"(0, 12, 14, 16)": "(0, 8, 12, 16)"}, """
     You count 4 bytes for a parameter, 4 for its gradient and 8 for the optimizer. This is training in fp32: also 16
     bytes, and split differently. Next: count 2, 2 and 12.
@@ -126,6 +137,17 @@ exercise.edit("parameters-first", {"(0, 12, 14, 16)": "(0, 2, 4, 16)"}, """
 exercise.edit("gradients-forgotten", {"(0, 12, 14, 16)": "(0, 12, 12, 14)", "16 * psi": "14 * psi"}, """
     You leave the gradients out. They take 2 bytes for each parameter, whole at stages 0 and 1.
     Next: count 16 bytes for each parameter.
+    """)
+
+exercise.edit("at-most-1024", {"return -(-sharded // free) if sharded else 1":
+    "needed = -(-sharded // free) if sharded else 1\nreturn needed if needed <= 1024 else 0"}, """
+    You return 0 where many thousand ranks are needed, as a search does that ends too early.
+    Next: compute the number from an inequality instead of trying one number after the other.
+    """)
+
+exercise.edit("powers-of-two", {"-(-sharded // free)": "(1 << (-(-sharded // free) - 1).bit_length())"}, """
+    You return only powers of two. The task asks for the smallest number of ranks, and this can be any number.
+    Next: round the quotient up to the next whole number.
     """)
 
 exercise.edit("strictly-less", {"memory_bytes -": "memory_bytes - 1 -"}, """
