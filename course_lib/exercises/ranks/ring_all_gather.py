@@ -61,6 +61,11 @@ exercise.edit("one-step-short", {"range(world_size - 1)": "range(world_size - 2)
     Next: let the loop make `world_size - 1` steps.
     """)
 
+exercise.edit("one-step-more", {"range(world_size - 1)": "range(world_size)"}, """
+    You make one step too many: after `world_size - 1` steps, every rank has all shards. A single rank has no
+    neighbour, so it makes no step. Next: let the loop make `world_size - 1` steps.
+    """)
+
 exercise.edit("passes-its-own", {"shards[(rank - step) % world_size]": "shard"}, """
     Every rank passes on its own shard in every step, so its right neighbour receives the same data each time, and no
     other rank receives it. Next: pass on the shard that you received in the step before.
