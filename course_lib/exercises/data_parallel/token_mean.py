@@ -109,6 +109,12 @@ exercise.edit("mean-of-the-means", {SUM: "cross_entropy(scores, targets)", COUNT
     Next: sum over this rank's tokens, and all-reduce only their number.
     """)
 
+exercise.edit("without-a-gradient", {"dist.all_reduce(tokens)": "dist.all_reduce(tokens)\ntotal = total.detach()\n"
+    "dist.all_reduce(total)", " * dist.get_world_size()": ""}, """
+    Your loss has no gradient, because it is computed from a detached tensor. Backward has nothing to do.
+    Next: do not all-reduce the loss. All-reduce only the number of tokens.
+    """)
+
 exercise.edit("divided-by-ranks-again", {" * dist.get_world_size()": ""}, """
     You divide by the number of all tokens, and then the engine divides by the number of ranks. The gradient is too
     small by this factor. Next: multiply your loss by the world size.
