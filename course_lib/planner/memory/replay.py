@@ -133,24 +133,23 @@ def stage3(units: Sequence[Sizes], ranks: int, prefetch: int, early: Sizes = (),
     """Yield the moments of backward, layer by layer: with all its gradients, and while they move into its flat_grad.
 
     The outer unit stays gathered until all layers are done. Of its tensors, `early` have whole gradients all that time.
-    The others' gradients arrive before the first layer is left, which is when backward ends. The tensors in `again`
-    then get a second gradient, and a sum of both.
+    The others' gradients arrive when the first layer has been left. The tensors in `again` then get a second gradient,
+    and a sum of both.
     """
     (outer, *layers), (_, *shards) = units, _shards(units, ranks)
     padded, sums = [ranks * shard for shard in shards], [*again, *again]
     for at in reversed(range(len(layers))):
-        of_outer, added_up = (early, []) if at else (outer, sums)
-        gradients, done, next_ones = [*of_outer, *layers[at]], shards[at + 1 :], slice(max(0, at - prefetch), at)
+        gradients, done, next_ones = [*early, *layers[at]], shards[at + 1 :], slice(max(0, at - prefetch), at)
         ahead, cast = [sum(outer), *padded[next_ones]], shards[next_ones]
         yield Moment(
-            gradients=[*gradients, *added_up], averaged=done, under_way=padded[at + 1 : at + 2],
-            gathered=[*ahead, padded[at]], cast=cast,
+            gradients=gradients, averaged=done, under_way=padded[at + 1 : at + 2], gathered=[*ahead, padded[at]],
+            cast=cast,
         )  # fmt: skip
         yield Moment(
             gradients=gradients, averaged=done, under_way=[padded[at]], gathered=ahead, cast=cast,
             copied=[max(layers[at], default=0)],
         )  # fmt: skip
-    yield Moment(gradients=outer if layers else [*outer, *sums], averaged=shards, under_way=(), gathered=[sum(outer)])
+    yield Moment(gradients=[*outer, *sums], averaged=shards, under_way=padded[:1], gathered=[sum(outer)])
     yield Moment(gradients=outer, averaged=shards, under_way=[sum(outer)], copied=[max(outer, default=0)])
 
 
