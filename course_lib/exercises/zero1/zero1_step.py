@@ -160,8 +160,8 @@ exercise.edit("never-gathers", {f"\n{GATHER}": ""}, """
 
 exercise.edit("updates-a-copy", {"[rank])": "[rank].clone())",
     "param_shard.detach()": "flat_param.view(world_size, -1)[rank].clone()"}, """
-    The optimizer updates a copy of the shard. You gather the shard in `flat_param`, which did not change.
-    Next: make the optimizer's parameter a view of `flat_param`: a slice, without a clone.
+    `flat_param` keeps its old values, because the shards that the optimizer updates do not get into it.
+    Next: make the optimizer's parameter a view of `flat_param`, without a clone, and all-gather into `flat_param`.
     """)
 
 exercise.edit("shard-of-the-next", {"[rank])": "[(rank + 1) % world_size])"}, """
@@ -171,7 +171,7 @@ exercise.edit("shard-of-the-next", {"[rank])": "[(rank + 1) % world_size])"}, ""
 
 exercise.edit("keeps-adding", {"flat_grad = torch.zeros_like(flat_param)\n": "", "def step() -> None:":
     "flat_grad = torch.zeros_like(flat_param)\n\ndef step() -> None:", "[: len(values)] =": "[: len(values)] +="}, """
-    Your flat gradient survives the step, and you add to it, so each step uses the gradients of all earlier steps, too.
+    You add to the gradient of the step before, so each step uses the gradients of all earlier steps, too.
     Next: begin each step with zeros.
     """)
 
