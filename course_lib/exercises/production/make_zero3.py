@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.optim import Optimizer
 
 from ..checking.rules import same_calls
@@ -25,10 +25,12 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def trained(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[str, Any]:
-    """Make a step, and return its loss and what the rank then holds of each parameter."""
+    """Make a step, and return its loss, what the rank then holds of each parameter, and the units."""
     model = Net(sizes, seed)
     optimizer = solution(model, mesh(), lr)
-    return {"loss": a_step(model, on_plain_tensors(optimizer), seed), "what the rank holds": shards(model)}
+    units = [name or "the model" for name, part in model.named_modules() if isinstance(part, FSDPModule)]
+    loss = a_step(model, on_plain_tensors(optimizer), seed)
+    return {"loss": loss, "what the rank holds": shards(model), "the units": units}
 
 
 exercise = Exercise("production.make_zero3", title="Units for FSDP2", draw=draw, trial=trained, rules=[same_calls()],
@@ -104,6 +106,11 @@ exercise.edit("blocks-and-layers", {"fully_shard(model,": "fully_shard(model.emb
     "fully_shard(model.head, mesh=mesh)\nfully_shard(model,"}, """
     The embedding and the head are units of their own, so each needs all-gathers and reduce-scatters of its own.
     Next: shard only the blocks and the model: the model's unit contains both.
+    """)
+
+exercise.edit("matrices-only", {"fully_shard(block,": "fully_shard(block[1],"}, """
+    Only the `Linear` of each block is a unit. The block's norm belongs to the model's unit, which stays whole from
+    forward to backward. Next: shard the block itself: all that it uses is gathered and freed together.
     """)
 
 exercise.edit("model-first", {BLOCKS: ROOT, ROOT: BLOCKS}, """
