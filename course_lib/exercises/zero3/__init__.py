@@ -2,10 +2,10 @@
 
 Each exercise is a module; data holds what they share, unit the `Unit` that they work on. The learner's stage 3 calls
 shard_params at the start, gather_ahead and sharded_forward for each unit, and reduce_gradients when all gradients of a
-unit have arrived. gather_ahead calls start_gather. meta_device is about FSDP2.
+unit have arrived. gather_ahead calls start_gather. meta_device and optional_module are about FSDP2.
 """
 
-from . import gather_ahead, meta_device, reduce_gradients, shard_params, sharded_forward, start_gather
+from . import gather_ahead, meta_device, optional_module, reduce_gradients, shard_params, sharded_forward, start_gather
 from .quiz import QUIZ
 
 __all__ = ["EXERCISES", "QUIZ"]
@@ -17,4 +17,5 @@ EXERCISES = (
     reduce_gradients.exercise,
     gather_ahead.exercise,
     meta_device.exercise,
+    optional_module.exercise,
 )
