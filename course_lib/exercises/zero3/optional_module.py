@@ -1,5 +1,7 @@
 """Repair: a module that only some ranks use."""
 
+# mypy: disable-error-code="no-any-return, no-untyped-def"
+
 from __future__ import annotations
 
 import random
@@ -127,7 +129,7 @@ exercise.edit("only-if-all-use-it", {CALL: "flag = torch.tensor(float(use))\ndis
 @exercise.variant
 def by_a_weight(model: Any, x: Tensor, use: bool) -> Tensor:
     x = model["first"](x)
-    return model["last"](x + float(use) * model["expert"](x))  # type: ignore[no-any-return]
+    return model["last"](x + float(use) * model["expert"](x))
 
 
 @exercise.variant
@@ -138,4 +140,4 @@ def agreed_first(model: Any, x: Tensor, use: bool) -> Tensor:
     if users > 0:
         extra = model["expert"](x)
         x = x + (extra if use else 0 * extra)
-    return model["last"](x)  # type: ignore[no-any-return]
+    return model["last"](x)
