@@ -182,4 +182,4 @@ def test_a_quiz_is_taken_by_keyboard_alone(lesson: Page) -> None:
     for _ in range(3):  # two more options, then the button
         keys.press("Tab")
     keys.press("Enter")
-    expect(quiz.get_by_role("alert").get_by_text("Within about a second").first).to_be_visible(timeout=READY_MS)
+    expect(quiz.get_by_role("alert").get_by_text("This takes about a second").first).to_be_visible(timeout=READY_MS)

@@ -71,7 +71,7 @@ def shard_tied(model: nn.Module, mesh: DeviceMesh, lr: float) -> Optimizer:
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    return torch.optim.Adam(model.parameters(), lr=lr)
+    return torch.optim.Adam(model.parameters(), lr)
 
 
 TIED = "fully_shard([model.embed, model.head], mesh=mesh)\n"
