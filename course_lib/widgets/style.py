@@ -96,7 +96,7 @@ SHEET = """
 .course-wrong { border-color: var(--jp-warn-color1, #f57c00); }
 .course-note { border-color: var(--jp-border-color1, #bdbdbd); }
 
-/* JupyterLab breaks lines of output inside words. In a lesson none shall, whichever cell they are of. */
+/* JupyterLab breaks lines of output inside words. In a lesson no output does, whatever its cell. */
 .jp-Notebook:has(.course-widget) .jp-OutputArea-output pre { word-break: normal; }
 
 /* The plain-text form stands in for a widget that is not alive, and only for that. */

@@ -404,7 +404,7 @@ def test_the_text_of_a_verdict() -> None:
 
     assert repr(failed) == (
         "✗ sample.mean: failed\n"
-        "Smallest failing case found: 2 ranks (seed 4; 1 of 6 cases passed before it).\n"
+        "Failing case: 2 ranks (seed 4; 1 of 6 cases passed).\n"
         "rank 1 returned 3, expected 2.\n"
         "    rank  expected  yours\n"
         "    0     1         1\n"

@@ -100,7 +100,7 @@ def test_more_hints_than_there_are_may_have_been_imported(progress: Progress) ->
 def test_a_wrong_solution_is_told_with_its_table_and_what_to_do(tried: Tried) -> None:
     widget = tried(sum_for_mean)
 
-    assert "<strong>✗ Not right yet.</strong> Smallest failing case found: 2 ranks" in widget.status.value
+    assert "<strong>✗ Not right yet.</strong> Failing case: 2 ranks" in widget.status.value
     assert "later cells use the course&#x27;s own <code>mean</code>." in widget.status.value
     assert "<strong>Likely:</strong> That is the sum." in widget.findings.value
     assert "<strong>Next:</strong> Divide." in widget.findings.value

@@ -4,6 +4,7 @@ import _thread
 import importlib
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,6 +12,9 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World
+from course_lib.world.collectives.local_call import LocalCall
+from course_lib.world.collectives.recorder import made_here
+from course_lib.world.rank_threads.coordinator import ThreadCoordinator
 from course_lib.world.simulated.rank import Rank
 from tests.world.programs import failure, lines, rank, slow_package, total
 
@@ -74,6 +78,23 @@ def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(tmp_path, monkeypat
         World(2, timeout=0.2).run(program)
     assert caught.value.kind == "timeout" and "could not be interrupted" not in str(caught.value)
     assert list(World(2).run(program)) == [3, 3]
+
+
+def test_the_coordinator_does_not_keep_a_call_that_it_has_delivered():
+    calls: list[weakref.ref[LocalCall]] = []
+    gone_at: list[list[bool]] = []
+
+    class Watched(LocalCall):
+        def deliver(self, error):
+            gone_at.append([call() is None for call in calls])
+
+    coordinator = ThreadCoordinator(3)
+    for number in range(3):
+        call = made_here("all_reduce", "world", (0, 1, 2))
+        local = Watched(rank=number, call=call, execute=lambda: None)
+        calls.append(weakref.ref(local))
+        coordinator.called(local)
+    assert gone_at == [[False, False, False], [False, False, False], [False, True, False]]  # this frame holds the last
 
 
 def test_a_loop_that_catches_everything_is_left_behind():

@@ -65,12 +65,12 @@ class Verdict:
     Attributes:
         exercise: its name.
         status: passed, failed, error (it could not be judged: it raised, or it did not end) or unattempted.
-        findings: what is wrong with the smallest case that failed.
+        findings: what is wrong with `case`.
         mistake: the id of the known mistake that behaves like the solution.
         cases_tried: the number of cases tried, including the first that failed.
         case_count: the number of all cases.
         seed: the seed of the cases: `rerun(seed)` draws them again.
-        case: the smallest case that failed, in a few words.
+        case: the smallest case found that fails, in a few words.
         output: what the solution printed there, by rank; in the first case, if none failed.
     """
 
@@ -95,8 +95,8 @@ class Verdict:
             return "It was not run."
         if not self.case:
             return f"{self.cases_tried} of {self.case_count} cases were tried."
-        passed = f"{self.cases_tried - 1} of {self.case_count} cases passed before it"
-        return f"Smallest failing case found: {self.case} (seed {self.seed}; {passed})."
+        passed = f"{self.cases_tried - 1} of {self.case_count} cases passed"
+        return f"Failing case: {self.case} (seed {self.seed}; {passed})."
 
     def __repr__(self) -> str:
         lines = [f"{SHAPES[self.status]} {self.exercise}: {self.status}", self.headline]

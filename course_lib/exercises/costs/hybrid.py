@@ -1,4 +1,4 @@
-"""What leaves a node in hybrid sharding."""
+"""Hybrid sharding: the bytes that leave a node."""
 
 from __future__ import annotations
 

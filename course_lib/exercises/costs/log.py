@@ -21,7 +21,7 @@ LOGS = {
     "D": "NCCL failed, and no line of NCCL says why. One line says what to set, so that the next run does.",
     "E": "The bytes take two different cards. One line names both, and their kinds.",
 }
-"""What a learner can see in each log, without the answer."""
+"""Clues: facts that each log shows, without the answer."""
 
 
 def answer_if_wrong(solution: Callable[[str], Any], log: str) -> Any:

@@ -1,4 +1,4 @@
-"""What overlap saves: the forward pass of stage 3 as a schedule."""
+"""Overlap: the forward pass of stage 3 as a schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the exercises of lesson 03 share: models, data, and a rule about when all-reduces start."""
+"""Shared parts of lesson 03's exercises: models, data, and a rule about when all-reduces start."""
 
 from __future__ import annotations
 

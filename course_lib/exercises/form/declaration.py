@@ -66,7 +66,7 @@ class Mistake:
 
     @cached_property
     def message(self) -> str:
-        """What the code does, and why the task asks for something else. Then "Next:" and one next step."""
+        """The message: what the code does, and why the task asks for something else. Then "Next:" and one next step."""
         return prose(self.text)
 
     @property

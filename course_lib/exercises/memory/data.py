@@ -1,4 +1,4 @@
-"""What the exercises of lesson 02 share: models to weigh."""
+"""Shared parts of lesson 02's exercises: models to weigh."""
 
 from __future__ import annotations
 

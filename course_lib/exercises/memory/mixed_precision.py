@@ -1,4 +1,4 @@
-"""What an unknown optimizer keeps, found from measured totals."""
+"""The widths of an unknown optimizer's state, found from measured totals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one rank holds when the ranks share some parts."""
+"""The bytes of one rank when the ranks share some parts."""
 
 from __future__ import annotations
 

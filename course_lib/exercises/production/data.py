@@ -12,6 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from ..form.exercise import Case
+
 Sizes = tuple[int, int]
 """Width, and number of blocks."""
 
@@ -38,6 +40,13 @@ class Net(nn.Module):
 def draw_world(rng: random.Random, number: int) -> tuple[int, Sizes]:
     """Return the number of ranks, 2 and 3 in the first draws, and sizes that 2, 3 and 4 do not divide."""
     return (2, 3)[number] if number < 2 else rng.randint(2, 4), (rng.choice((5, 7)), 2 + number % 2)
+
+
+def draw_training(rng: random.Random, number: int) -> Case:
+    """Return a case of a model's sizes, a learning rate and a seed."""
+    (world_size, sizes), lr, seed = draw_world(rng, number), rng.uniform(0.02, 0.05), rng.getrandbits(32)
+    about = f"{world_size} ranks, {sizes[1]} blocks of width {sizes[0]}, lr {lr:.3f}"
+    return Case(world_size=world_size, args=lambda rank: (sizes, lr, seed), about=about)
 
 
 def mesh() -> DeviceMesh:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import torch
@@ -14,14 +13,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.optim import Optimizer
 
 from ..checking.rules import same_calls
-from ..form.exercise import Case, Exercise, Solution
-from .data import Net, Sizes, a_step, draw_world, mesh, on_plain_tensors, shards
-
-
-def draw(rng: random.Random, number: int) -> Case:
-    (world_size, sizes), lr, seed = draw_world(rng, number), rng.uniform(0.02, 0.05), rng.getrandbits(32)
-    about = f"{world_size} ranks, {sizes[1]} blocks of width {sizes[0]}, lr {lr:.3f}"
-    return Case(world_size=world_size, args=lambda rank: (sizes, lr, seed), about=about)
+from ..form.exercise import Exercise, Solution
+from .data import Net, Sizes, a_step, draw_training, mesh, on_plain_tensors, shards
 
 
 def trained(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[str, Any]:
@@ -33,8 +26,8 @@ def trained(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[str,
     return {"loss": loss, "what the rank holds": shards(model), "the units": units}
 
 
-exercise = Exercise("production.make_zero3", title="Units for FSDP2", draw=draw, trial=trained, rules=[same_calls()],
-    inputs_matter=False, case_count=2, task="""
+exercise = Exercise("production.make_zero3", title="Units for FSDP2", draw=draw_training, trial=trained,
+    rules=[same_calls()], inputs_matter=False, case_count=2, task="""
     Shard the model over `mesh` with `fully_shard`, and return an `Adam` with learning rate `lr` for it. The model has
     `model.blocks`, an embedding and a head. Each block is a unit by itself: it is gathered for forward, freed, and
     gathered again for backward. The embedding and the head form one more unit. The end of forward and the beginning of

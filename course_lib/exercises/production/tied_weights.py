@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import torch
@@ -14,14 +13,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ..form.exercise import Case, Exercise, Solution
-from .data import Net, Sizes, a_step, draw_world, mesh, on_plain_tensors, shards
-
-
-def draw(rng: random.Random, number: int) -> Case:
-    (world_size, sizes), lr, seed = draw_world(rng, number), rng.uniform(0.02, 0.05), rng.getrandbits(32)
-    about = f"{world_size} ranks, {sizes[1]} blocks of width {sizes[0]}, 2 steps"
-    return Case(world_size=world_size, args=lambda rank: (sizes, lr, seed), about=about)
+from ..form.exercise import Exercise, Solution
+from .data import Net, Sizes, a_step, draw_training, mesh, on_plain_tensors, shards
 
 
 def two_steps(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[str, Any]:
@@ -42,7 +35,7 @@ def two_steps(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[st
     }
 
 
-exercise = Exercise("production.tied_weights", title="Repair: tied weights", draw=draw, trial=two_steps,
+exercise = Exercise("production.tied_weights", title="Repair: tied weights", draw=draw_training, trial=two_steps,
     inputs_matter=False, case_count=2, task="""
     The head multiplies by the embedding's weight: `model.head.weight is model.embed.weight`. The program makes the
     embedding and the head two units, and `fully_shard` raises an error. Repair it. The weight stays tied and is

@@ -1,4 +1,4 @@
-"""What the exercises of lesson 01 share: their data, how they are run, and how much a ring may send."""
+"""Shared parts of lesson 01's exercises: data, runs, and the most that a ring may send."""
 
 from __future__ import annotations
 

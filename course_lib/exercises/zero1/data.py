@@ -1,4 +1,4 @@
-"""What the exercises of lesson 04 share: parameters, gradients, optimizers, and a limit on the bytes sent."""
+"""Shared parts of lesson 04's exercises: parameters, gradients, optimizers, and a limit on the bytes sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the exercises of lesson 06 share: their cases, and how ranks are held back and memory is measured."""
+"""Shared parts of lesson 06's exercises: cases, ranks that are held back, and memory that is measured."""
 
 from __future__ import annotations
 

@@ -76,12 +76,12 @@ def open_things() -> tuple[int, ...]:
 
 
 def everywhere(world) -> list[tuple[int, ...]]:
-    """What is open in the kernel, and on each rank."""
+    """Counts of what is open in the kernel, and on each rank."""
     return [open_things(), *world.run(one_after_the_other)]
 
 
 def one_after_the_other() -> tuple[int, ...]:
-    """What is open on this rank, counted while no other rank opens or closes anything."""
+    """Counts of what is open on this rank, taken while no other rank opens or closes anything."""
     for counting in range(dist.get_world_size()):
         dist.barrier()
         if rank() == counting:
