@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import exercises, planner, production, quizzes, zero
-    from .data import digits
+    from .data import TinyGPT, batch, digits, text
     from .errors import CourseError
     from .meter import cuda_snapshot, mark
     from .planner import plan
@@ -26,7 +26,9 @@ __all__ = [
     "CourseError",
     "RankError",
     "Run",
+    "TinyGPT",
     "World",
+    "batch",
     "choose_world",
     "course_map",
     "cuda_snapshot",
@@ -42,6 +44,7 @@ __all__ = [
     "quizzes",
     "report",
     "show_planner",
+    "text",
     "zero",
 ]
 
@@ -49,7 +52,9 @@ _HOMES = {
     "CourseError": "errors",
     "RankError": "world",
     "Run": "world",
+    "TinyGPT": "data",
     "World": "world",
+    "batch": "data",
     "choose_world": "widgets",
     "course_map": "widgets",
     "cuda_snapshot": "meter",
@@ -61,6 +66,7 @@ _HOMES = {
     "quiz": "widgets",
     "report": "plots",
     "show_planner": "widgets",
+    "text": "data",
 }
 """Where each public name lives; those that are missing here are modules."""
 

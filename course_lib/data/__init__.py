@@ -1,4 +1,4 @@
-"""Real data that ships with the course, so that no lesson downloads any. Source and licence: README.md next to it."""
+"""Images, a text and a model that the lessons train on. README.md in this folder has sources and licences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from importlib.resources import as_file, files
 import numpy as np
 import torch
 
-__all__ = ["digits"]
+from .tiny_gpt import TinyGPT, batch, text
+
+__all__ = ["TinyGPT", "batch", "digits", "text"]
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
