@@ -7,7 +7,7 @@ import random
 import torch
 import torch.distributed as dist
 
-from ..quizzes import Choice, Numeric, Option, Question, Quiz, register
+from ..quizzes import Choice, Numeric, Question, Quiz, register
 from ..quizzes import Mistake as Misreading
 from .form.exercise import Case, Exercise
 
@@ -18,8 +18,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 exercise = Exercise("start.first", title="Your first exercise", draw=draw, task="""
-    Return the square of the rank's number: 0 on rank 0, 1 on rank 1, 4 on rank 2, and so on.
-    """, hints="""
+    Return the square of the rank's number: 0 on rank 0, 1 on rank 1, 4 on rank 2, and so on.""", hints="""
     Every rank runs the same line. What differs between the ranks, and how did the cell above find it out?
 
     The square of a number is the number times itself. The number is the rank that runs your function.
@@ -31,8 +30,7 @@ exercise = Exercise("start.first", title="Your first exercise", draw=draw, task=
     ```
     """, explanation="""
     The function is the same on every rank, and there are four results, because `dist.get_rank()` returns a different
-    number on each rank.
-    """)
+    number on each rank.""")
 
 
 @exercise
@@ -43,18 +41,15 @@ def first() -> int:
 
 exercise.edit("the-rank-itself", {" ** 2": ""}, """
     Your function returns the rank's number itself. The task asks for its square.
-    Next: multiply the number by itself: `dist.get_rank() ** 2`.
-    """)
+    Next: multiply the number by itself: `dist.get_rank() ** 2`.""")
 
 exercise.edit("doubled", {"**": "*"}, """
     Your function returns twice the rank's number. That equals the square on ranks 0 and 2, and not on the others.
-    Next: write `** 2` instead of `* 2`.
-    """)
+    Next: write `** 2` instead of `* 2`.""")
 
 exercise.edit("power-of-two", {"dist.get_rank() ** 2": "2 ** dist.get_rank()"}, """
     Your function returns 2 to the power of the rank. The task asks for the rank to the power of 2.
-    Next: swap the two: `dist.get_rank() ** 2`.
-    """)
+    Next: swap the two: `dist.get_rank() ** 2`.""")
 
 exercise.edit("caret", {"**": "^"}, """
     In Python, `^` is not a power. It is the exclusive or of the bits of two numbers. Next: write `**` instead of `^`.
@@ -62,22 +57,18 @@ exercise.edit("caret", {"**": "^"}, """
 
 exercise.edit("counts-from-one", {"dist.get_rank()": "(dist.get_rank() + 1)"}, """
     Your function squares the rank's number plus one. Ranks count from 0, as lists do.
-    Next: square `dist.get_rank()`, without adding 1.
-    """)
+    Next: square `dist.get_rank()`, without adding 1.""")
 
 exercise.edit("world-size-squared", {"get_rank": "get_world_size"}, """
     Your function squares the number of all ranks, which is the same on every rank.
-    Next: use `dist.get_rank()`, the number of the rank that runs your function.
-    """)
+    Next: use `dist.get_rank()`, the number of the rank that runs your function.""")
 
 exercise.edit("always-nine", {"dist.get_rank() ** 2": "9"}, """
-    Every rank returns 9, which is right only on rank 3. Next: compute the square from `dist.get_rank()`.
-    """)
+    Every rank returns 9, which is right only on rank 3. Next: compute the square from `dist.get_rank()`.""")
 
 exercise.edit("prints-it", {"return dist.get_rank() ** 2": "print(dist.get_rank() ** 2)"}, """
     Your function returns None. A rank's result is what your function returns; what it prints is only shown.
-    Next: write `return` before the square.
-    """)
+    Next: write `return` before the square.""")
 
 
 @exercise.variant
@@ -111,38 +102,17 @@ def result_of_a_rank(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(
-    Quiz(
-        name="start",
-        title="Start here",
-        questions=(
-            Question(id="result-of-a-rank", ask=result_of_a_rank),
-            Question(
-                id="one-rank-fails",
-                ask=Choice(
-                    prompt="One of four ranks raises an exception while the others wait for it. What happens in this "
-                    "course?",
-                    options=(
-                        Option(
-                            text="All ranks are stopped, and one message names the rank that failed and the line",
-                            right=True,
-                            feedback="This takes about a second. The next run works as if nothing had happened.",
-                        ),
-                        Option(
-                            text="The others wait until you restart the kernel",
-                            feedback="That happens with bare processes. A world stops the other ranks.",
-                        ),
-                        Option(
-                            text="The others go on without the rank that failed",
-                            feedback="They cannot, because they wait for a call that the failed rank will never make.",
-                        ),
-                        Option(
-                            text="The rank is started again",
-                            feedback="Nothing is repeated. You fix the line and run the cell again.",
-                        ),
-                    ),
-                ),
-            ),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="start", title="Start here", questions=(
+    Question(id="result-of-a-rank", ask=result_of_a_rank),
+    Question(id="one-rank-fails", ask=Choice.read("""
+        One of four ranks raises an exception while the others wait for it. What happens in this course?
+
+        - [x] All ranks are stopped, and one message names the rank that failed and the line
+          > This takes about a second. The next run works as if nothing had happened.
+        - [ ] The others wait until you restart the kernel
+          > That happens with bare processes. A world stops the other ranks.
+        - [ ] The others go on without the rank that failed
+          > They cannot, because they wait for a call that the failed rank will never make.
+        - [ ] The rank is started again
+          > Nothing is repeated. You fix the line and run the cell again.""")),
+)))

@@ -1,10 +1,15 @@
 """Questions with options: pick one, or pick several."""
 
+import inspect
 import random
+import re
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase
 
 from .feedback import Feedback
+
+_OPTION = re.compile(r"^- \[([x ])\] ", re.MULTILINE)
+_CODE = re.compile(r"(```.*?```)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,26 @@ class Choice:
         rights = sum(option.right for option in self.options)
         if rights == 0 or (rights > 1 and not self.several):
             raise ValueError(f"{self.prompt!r} marks {rights} options right, not one (or more, if several).")
+
+    @classmethod
+    def read(cls, text: str, *, several: bool = False) -> "Choice":
+        """Return the choice that Markdown describes. Line ends in a paragraph do not count.
+
+            Which rank updates a parameter?
+
+            - [x] Its owner
+              > Only the owner has the state.
+            - [ ] Rank 0
+              > Each rank updates its part.
+        """
+        prompt, *parts = _OPTION.split(inspect.cleandoc(text))
+        code = _CODE.split(prompt.strip())
+        options = []
+        for mark, part in zip(parts[::2], parts[1::2], strict=True):
+            option, feedback = (" ".join(words.split()) for words in part.split("\n  > "))
+            options.append(Option(text=option, feedback=feedback, right=mark == "x"))
+        code[::2] = (re.sub(r"(?<=\S)\n(?=\S)", " ", words) for words in code[::2])
+        return cls(prompt="".join(code), options=tuple(options), several=several)
 
     @property
     def lettered(self) -> dict[str, Option]:

@@ -5,7 +5,7 @@
         return Numeric(prompt=f"...", expected=billions * 10**9 / ranks, ...)
 
     register(Quiz(name="zero1", title="Optimizer states", questions=(
-        Question(id="who-updates", ask=Choice(prompt="...", options=(Option(...), Option(...)))),
+        Question(id="who-updates", ask=Choice.read("...")),
         Question(id="shard", ask=shard),
     )))
 

@@ -2,7 +2,7 @@
 
 import random
 
-from course_lib.quizzes import Choice, Mistake, Numeric, Option, Question, Quiz
+from course_lib.quizzes import Choice, Mistake, Numeric, Question, Quiz
 
 ADAM_FP32_BYTES = 4 + 4 + 8  # parameter, gradient, two moments
 
@@ -32,30 +32,31 @@ QUIZ = Quiz(
     name="sample",
     title="Ranks & shards",
     questions=(
-        Question(
-            id="after-all-reduce",
-            ask=Choice(
-                prompt="Four ranks call `all_reduce` on a tensor each. What does rank 2 hold then?",
-                options=(
-                    Option(text="The sum of all four", right=True, feedback="Every rank holds all of it."),
-                    Option(text="A quarter of the sum", feedback="That is `reduce_scatter`."),
-                    Option(text="All four tensors, one after the other", feedback="That is `all_gather`."),
-                    Option(text="Its own tensor, as before", feedback="The call works in place."),
-                ),
-            ),
-        ),
-        Question(
-            id="whole-in-stage1",
-            ask=Choice(
-                prompt="What does every rank hold whole?\n\n```python\nengine = zero.Stage1(model)\n```",
-                several=True,
-                options=(
-                    Option(text="The parameters", right=True, feedback="Each rank runs the whole model."),
-                    Option(text="The gradients", right=True, feedback="Stage 2 is the one that cuts them."),
-                    Option(text="The moments of `Adam`", feedback="These are what stage 1 cuts."),
-                ),
-            ),
-        ),
+        Question(id="after-all-reduce", ask=Choice.read("""
+            Four ranks call `all_reduce` on a tensor each.
+            What does rank 2 hold then?
+
+            - [x] The sum of all four
+              > Every rank holds all of it.
+            - [ ] A quarter of the sum
+              > That is `reduce_scatter`.
+            - [ ] All four tensors, one after the other
+              > That is `all_gather`.
+            - [ ] Its own tensor, as before
+              > The call works in place.""")),
+        Question(id="whole-in-stage1", ask=Choice.read("""
+            What does every rank hold whole?
+
+            ```python
+            engine = zero.Stage1(model)
+            ```
+
+            - [x] The parameters
+              > Each rank runs the whole model.
+            - [x] The gradients
+              > Stage 2 is the one that cuts them.
+            - [ ] The moments of `Adam`
+              > These are what stage 1 cuts.""", several=True)),
         Question(id="held-by-stage2", ask=held_by_stage2),
         Question(
             id="adam-bytes",

@@ -50,8 +50,7 @@ exercise = Exercise("capstone.judge_stages", title="Choose a stage, with reasons
     - "chosen": the first of the other plans.
     - "as fast": the rest.
 
-    A plan has `peak_bytes` and `step_seconds(machine)`; a machine has `memory_bytes`.
-    """, hints="""
+    A plan has `peak_bytes` and `step_seconds(machine)`; a machine has `memory_bytes`.""", hints="""
     Answer two questions in turn: which plans are possible, and which of these is best?
 
     Leave out the plans that do not fit. Find the fastest of the rest; the other plans are compared with it.
@@ -69,8 +68,7 @@ exercise = Exercise("capstone.judge_stages", title="Choose a stage, with reasons
     """, explanation="""
     First find what is possible, then what is best. The limit of 5 % is there because estimates of seconds are not more
     exact than this; among equally fast stages, the simplest is right. `planner.choose` does the same, for more
-    settings.
-    """)
+    settings.""")
 
 
 @exercise
@@ -98,69 +96,56 @@ CHOSEN = '"as fast" if "chosen" in judgements else "chosen"'
 
 exercise.edit("not-to-the-last-byte", {"<=": "<"}, """
     You reject a plan that fills the memory exactly. It still fits.
-    Next: a plan fits if `plan.peak_bytes <= machine.memory_bytes`.
-    """)
+    Next: a plan fits if `plan.peak_bytes <= machine.memory_bytes`.""")
 
 exercise.edit("sum-of-largest", {"plan.peak_bytes": "sum(plan.bytes.values())"}, """
     You add up `plan.bytes`, in which each category has its largest size. The categories are not largest at the same
-    moment. Next: use `plan.peak_bytes`.
-    """)
+    moment. Next: use `plan.peak_bytes`.""")
 
 exercise.edit("states-alone", {"plan.peak_bytes": 'sum(plan.moments["between steps"].values())'}, """
     You count only what a rank holds between steps. Activations, gradients and buffers need room as well.
-    Next: use `plan.peak_bytes`.
-    """)
+    Next: use `plan.peak_bytes`.""")
 
 exercise.edit("all-devices", {"machine.memory_bytes": "machine.memory_bytes * machine.devices"}, """
     You compare with the memory of all devices of a node. A plan contains the bytes of *one* rank.
-    Next: compare with `machine.memory_bytes`, the memory of one device.
-    """)
+    Next: compare with `machine.memory_bytes`, the memory of one device.""")
 
 exercise.edit("all-fit", {"plan.peak_bytes <= machine.memory_bytes": "True"}, """
     You judge no plan as "does not fit", even where its peak is larger than the memory of a device.
-    Next: check first whether `plan.peak_bytes <= machine.memory_bytes`.
-    """)
+    Next: check first whether `plan.peak_bytes <= machine.memory_bytes`.""")
 
 exercise.edit("fastest-alone", {"1.05 * fastest": "fastest"}, """
     You judge plans as "slower" that take less than 5 % longer than the fastest. Estimates of seconds are not so exact.
-    Next: compare with 1.05 times the fastest.
-    """)
+    Next: compare with 1.05 times the fastest.""")
 
 exercise.edit("divides-by-0-95", {"spent > 1.05 * fastest": "0.95 * spent > fastest"}, """
     A plan that takes 1.051 times as long as the fastest is not "slower" in your result. If you compare 0.95 times its
-    seconds with the fastest, your limit is 1 / 0.95 = 1.053 times. Next: compare its seconds with `1.05 * fastest`.
-    """)
+    seconds with the fastest, your limit is 1 / 0.95 = 1.053 times. Next: compare its seconds with `1.05 * fastest`.""")
 
 exercise.edit("beside-all", {" if fit)": ")"}, """
     You also compare with plans that do not fit. They cannot run, so their speed does not count.
-    Next: take the fastest of the plans that fit.
-    """)
+    Next: take the fastest of the plans that fit.""")
 
 exercise.edit("highest-stage", {CHOSEN: '"as fast"', "return judgements": 'if "as fast" in judgements:\n'
     '    judgements[-1 - judgements[::-1].index("as fast")] = "chosen"\nreturn judgements'}, """
     You choose the last of the equally fast stages. A higher stage has more parts that can fail, and here gains no time.
-    Next: choose the first of them.
-    """)
+    Next: choose the first of them.""")
 
 exercise.edit("first-that-fits", {"plan.step_seconds(machine)": "1.0"}, """
-    You choose the first plan that fits, whatever its step takes. Next: compare `step_seconds(machine)`.
-    """)
+    You choose the first plan that fits, whatever its step takes. Next: compare `step_seconds(machine)`.""")
 
 exercise.edit("fewest-bytes-sent", {"plan.step_seconds(machine)": "plan.sent_bytes"}, """
     You compare bytes sent. Lesson 08 showed that bytes that are sent while the rank computes cost no time.
-    Next: compare `step_seconds(machine)`.
-    """)
+    Next: compare `step_seconds(machine)`.""")
 
 exercise.edit("all-chosen", {CHOSEN: '"chosen"'}, """
     You choose several plans at once.
-    Next: only the first of the fast plans is "chosen"; the others are "as fast".
-    """)
+    Next: only the first of the fast plans is "chosen"; the others are "as fast".""")
 
 exercise.edit("fastest-is-chosen", {CHOSEN: '"chosen" if spent == fastest and "chosen" not in judgements else '
     '"as fast"'}, """
     You choose the fastest plan, even where a simpler stage takes at most 5 % longer.
-    Next: choose the first plan that is neither slower nor too large.
-    """)
+    Next: choose the first plan that is neither slower nor too large.""")
 
 
 @exercise.variant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ...planner import plan
-from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+from ...quizzes import Choice, Mistake, Numeric, Question, Quiz, register
 from .smallest_world import smallest_world
 
 
@@ -72,145 +72,67 @@ def exactly(value: int, feedback: str) -> Mistake:
     return Mistake.near(value, feedback, tolerance=0.0)
 
 
-QUIZ = register(
-    Quiz(
-        name="capstone",
-        title="Capstone",
-        questions=(
-            Question(id="ranks-needed", ask=ranks_needed),
-            Question(id="held-by-stage-3", ask=held_by_stage_3),
-            Question(
-                id="which-stage",
-                ask=Choice(
-                    prompt="Stages 1, 2 and 3 all fit, and their steps take the same time within the error of the "
-                    "estimate. Which stage do you run?",
-                    options=(
-                        Option(
-                            text="Stage 1: it is as fast, and the simplest",
-                            right=True,
-                            feedback="Free memory has no use by itself, and each higher stage has more that can fail.",
-                        ),
-                        Option(
-                            text="Stage 3: it holds the fewest bytes",
-                            feedback="Only if you have a use for the memory: a larger batch, a longer sequence.",
-                        ),
-                        Option(
-                            text="Stage 2: the middle is a compromise",
-                            feedback="Here stage 2 is more complex than stage 1, without an advantage that you use.",
-                        ),
-                        Option(
-                            text="Plain data parallel",
-                            feedback="The question does not say that it fits: only stages 1, 2 and 3 do.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="what-a-dry-run-proves",
-                ask=Choice(
-                    prompt="What does a dry run of your code, as one of 64 ranks, measure?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="The bytes that the rank will hold, at each moment",
-                            right=True,
-                            feedback="Fake tensors have the sizes and the lifetimes of real ones.",
-                        ),
-                        Option(
-                            text="The bytes that the rank will send, in each collective",
-                            right=True,
-                            feedback="Each call is recorded, although no other rank answers.",
-                        ),
-                        Option(
-                            text="Whether the losses are right",
-                            feedback="Fake tensors contain no numbers. Run a small world with real tensors.",
-                        ),
-                        Option(
-                            text="The time of a step",
-                            feedback="A dry run computes nothing. Use the planner, or measure on GPUs.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="loss-jumps",
-                ask=Choice(
-                    prompt="After a resume, the first loss is right, and all later losses are slightly different. "
-                    "What did the resume most likely leave out?",
-                    options=(
-                        Option(
-                            text="The optimizer's state",
-                            right=True,
-                            feedback="The first loss is computed before the first step, only from weights and data.",
-                        ),
-                        Option(
-                            text="The weights",
-                            feedback="Then the first loss would be the loss of a model that has learned nothing.",
-                        ),
-                        Option(
-                            text="The position in the data",
-                            feedback="Then the first loss would be the loss of a different batch.",
-                        ),
-                        Option(
-                            text="Nothing: the training runs on a different number of ranks",
-                            feedback="This changes the order of sums, and so only the last digits of the losses.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="shard-length", ask=shard_length),
-            Question(
-                id="losses-differ",
-                ask=Choice(
-                    prompt="Stage 2 and plain data parallel train the same model on the same batches, and after ten "
-                    "steps their losses differ in the third digit. What do you conclude?",
-                    options=(
-                        Option(
-                            text="One of the two programs has a mistake",
-                            right=True,
-                            feedback="Sharding only moves bytes. Both compute the same, up to the order of sums.",
-                        ),
-                        Option(
-                            text="Sharding costs a little accuracy",
-                            feedback="Sharding costs no accuracy: both step with the same averaged gradients.",
-                        ),
-                        Option(
-                            text="It is rounding",
-                            feedback="In fp32, rounding changes about the sixth digit in ten steps of a small model.",
-                        ),
-                        Option(
-                            text="Stage 2 needs a different learning rate",
-                            feedback="The gradients are the same, so the same rate is right.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="checkpoint-memory",
-                ask=Choice(
-                    prompt="A model of 70 billion parameters trains at stage 3. To save it, each rank calls "
-                    "`state_dict()` and keeps the whole model. Is this a good way to save it?",
-                    options=(
-                        Option(
-                            text="No: the whole model fits on no rank. Let each rank write its own shards.",
-                            right=True,
-                            feedback="`zero.save_checkpoint` does this. Each rank then loads only what it needs.",
-                        ),
-                        Option(
-                            text="No: it takes too long. Let only rank 0 call it.",
-                            feedback="`state_dict()` is a collective: rank 0 would wait forever for the others.",
-                        ),
-                        Option(
-                            text="No: the shards are saved twice",
-                            feedback="Every rank would hold all shards, and run out of memory before it saves them.",
-                        ),
-                        Option(
-                            text="Yes",
-                            feedback="In 16 bits, the parameters take 140 GB, on each rank.",
-                        ),
-                    ),
-                ),
-            ),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="capstone", title="Capstone", questions=(
+    Question(id="ranks-needed", ask=ranks_needed),
+    Question(id="held-by-stage-3", ask=held_by_stage_3),
+    Question(id="which-stage", ask=Choice.read("""
+        Stages 1, 2 and 3 all fit, and their steps take the same time within the error of the estimate. Which stage do
+        you run?
+
+        - [x] Stage 1: it is as fast, and the simplest
+          > Free memory has no use by itself, and each higher stage has more that can fail.
+        - [ ] Stage 3: it holds the fewest bytes
+          > Only if you have a use for the memory: a larger batch, a longer sequence.
+        - [ ] Stage 2: the middle is a compromise
+          > Here stage 2 is more complex than stage 1, without an advantage that you use.
+        - [ ] Plain data parallel
+          > The question does not say that it fits: only stages 1, 2 and 3 do.""")),
+    Question(id="what-a-dry-run-proves", ask=Choice.read("""
+        What does a dry run of your code, as one of 64 ranks, measure?
+
+        - [x] The bytes that the rank will hold, at each moment
+          > Fake tensors have the sizes and the lifetimes of real ones.
+        - [x] The bytes that the rank will send, in each collective
+          > Each call is recorded, although no other rank answers.
+        - [ ] Whether the losses are right
+          > Fake tensors contain no numbers. Run a small world with real tensors.
+        - [ ] The time of a step
+          > A dry run computes nothing. Use the planner, or measure on GPUs.""", several=True)),
+    Question(id="loss-jumps", ask=Choice.read("""
+        After a resume, the first loss is right, and all later losses are slightly different. What did the resume most
+        likely leave out?
+
+        - [x] The optimizer's state
+          > The first loss is computed before the first step, only from weights and data.
+        - [ ] The weights
+          > Then the first loss would be the loss of a model that has learned nothing.
+        - [ ] The position in the data
+          > Then the first loss would be the loss of a different batch.
+        - [ ] Nothing: the training runs on a different number of ranks
+          > This changes the order of sums, and so only the last digits of the losses.""")),
+    Question(id="shard-length", ask=shard_length),
+    Question(id="losses-differ", ask=Choice.read("""
+        Stage 2 and plain data parallel train the same model on the same batches, and after ten steps their losses
+        differ in the third digit. What do you conclude?
+
+        - [x] One of the two programs has a mistake
+          > Sharding only moves bytes. Both compute the same, up to the order of sums.
+        - [ ] Sharding costs a little accuracy
+          > Sharding costs no accuracy: both step with the same averaged gradients.
+        - [ ] It is rounding
+          > In fp32, rounding changes about the sixth digit in ten steps of a small model.
+        - [ ] Stage 2 needs a different learning rate
+          > The gradients are the same, so the same rate is right.""")),
+    Question(id="checkpoint-memory", ask=Choice.read("""
+        A model of 70 billion parameters trains at stage 3. To save it, each rank calls `state_dict()` and keeps the
+        whole model. Is this a good way to save it?
+
+        - [x] No: the whole model fits on no rank. Let each rank write its own shards.
+          > `zero.save_checkpoint` does this. Each rank then loads only what it needs.
+        - [ ] No: it takes too long. Let only rank 0 call it.
+          > `state_dict()` is a collective: rank 0 would wait forever for the others.
+        - [ ] No: the shards are saved twice
+          > Every rank would hold all shards, and run out of memory before it saves them.
+        - [ ] Yes
+          > In 16 bits, the parameters take 140 GB, on each rank.""")),
+)))

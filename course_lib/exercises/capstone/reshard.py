@@ -45,8 +45,7 @@ exercise = Exercise("capstone.reshard", title="The same values on a different nu
     Each rank saved one of `shards`. They are flat, equally long, and in the order of the ranks. Joined, they contain
     `numel` elements, and then padding, which can have any value. Return the elements as `world_size` shards: again
     flat, equally long and in order, padded with as few zeros as possible. Give each shard its own memory, because a
-    saved view brings along all the memory that it belongs to.
-    """, hints="""
+    saved view brings along all the memory that it belongs to.""", hints="""
     Which of the saved elements have a meaning, and where are they?
 
     Join the shards and drop the old padding. You then have what a single rank would hold. You cut such a tensor in
@@ -62,8 +61,7 @@ exercise = Exercise("capstone.reshard", title="The same values on a different nu
     """, explanation="""
     Padding depends on the number of ranks, so drop the old padding and add new. Between the two steps, one tensor holds
     all the values. `zero.save_checkpoint` avoids even this tensor: each rank writes its own shards, and when you load,
-    each rank reads only the ranges that it needs, from the files that contain them.
-    """)
+    each rank reads only the ranges that it needs, from the files that contain them.""")
 
 
 @exercise
@@ -80,61 +78,50 @@ def reshard(shards: list[Tensor], numel: int, world_size: int) -> list[Tensor]:
 
 exercise.edit("padding-kept", {"[:numel]": "", "-numel": "-flat.numel()"}, """
     You cut the old padding along with the values. It belongs to the old number of ranks, and can have any value.
-    Next: keep only the first `numel` elements.
-    """)
+    Next: keep only the first `numel` elements.""")
 
 exercise.edit("not-padded", {"padded.chunk": "flat.tensor_split"}, """
     Your shards differ in length. Collectives on flat shards need equal lengths.
-    Next: pad the values to a multiple of `world_size` before you cut them.
-    """)
+    Next: pad the values to a multiple of `world_size` before you cut them.""")
 
 exercise.edit("chunks-alone", {"padded.chunk": "flat.chunk"}, """
     You cut values that are not padded. The last shard is then shorter than the others, and few elements can fill fewer
-    shards than you need. Next: pad the values to a multiple of `world_size` before you cut them.
-    """)
+    shards than you need. Next: pad the values to a multiple of `world_size` before you cut them.""")
 
 exercise.edit("pads-each-chunk", {"padded = F.pad(flat, (0, -numel % world_size))\n":
     "length = -(-numel // world_size)\n", "shard.clone() for shard in padded.chunk(world_size)":
     "F.pad(chunk, (0, length - chunk.numel())).clone() for chunk in flat.chunk(world_size)"}, """
     You pad each chunk after `chunk` has cut the values. `chunk` rounds the length of a chunk up, so few elements can
     fill fewer chunks than you asked for: 5 elements in 4 chunks become 2, 2 and 1, and one rank gets no shard.
-    Next: pad the values to a multiple of `world_size` before you cut them.
-    """)
+    Next: pad the values to a multiple of `world_size` before you cut them.""")
 
 exercise.edit("rest-lost", {"F.pad(flat, (0, -numel % world_size))": "flat[: numel - numel % world_size]"}, """
     You round the length of a shard down, so the last elements are lost where `numel` does not divide by `world_size`.
-    Next: round the length up, and pad.
-    """)
+    Next: round the length up, and pad.""")
 
 exercise.edit("padded-by-remainder", {"-numel": "numel", "chunk": "tensor_split"}, """
     You pad by the remainder of the division. The number of missing elements is `world_size` minus the remainder.
-    Next: pad by `-numel % world_size`.
-    """)
+    Next: pad by `-numel % world_size`.""")
 
 exercise.edit("one-more-each", {"-numel % world_size": "(numel // world_size + 1) * world_size - numel"}, """
     Where `numel` divides by `world_size`, each of your shards is one element too long: no padding is needed there.
-    Next: pad by `-numel % world_size`, or round the length of a shard up: `-(-numel // world_size)`.
-    """)
+    Next: pad by `-numel % world_size`, or round the length of a shard up: `-(-numel // world_size)`.""")
 
 exercise.edit("padded-in-front", {"(0, -numel % world_size)": "(-numel % world_size, 0)"}, """
     The new zeros are in front of the values, so every element has moved.
-    Next: pad at the end: `F.pad(flat, (0, missing))`.
-    """)
+    Next: pad at the end: `F.pad(flat, (0, missing))`.""")
 
 exercise.edit("in-turn", {"padded.chunk(world_size)": "(padded[rank::world_size] for rank in range(world_size))"}, """
     You deal the elements out one by one: rank 0 gets the first, rank 1 the second. A shard is a range of neighbouring
-    elements. Next: cut with `chunk` or `split`.
-    """)
+    elements. Next: cut with `chunk` or `split`.""")
 
 exercise.edit("by-value", {"[:numel]": "\nflat = flat[(flat != 0) & ~flat.isnan()]", "-numel": "-flat.numel()"}, """
     You remove elements by their value. A parameter can be zero too, and padding can have any value.
-    Next: remove padding by its place: keep the first `numel` elements.
-    """)
+    Next: remove padding by its place: keep the first `numel` elements.""")
 
 exercise.edit("views", {"[shard.clone() for shard in padded.chunk(world_size)]": "list(padded.chunk(world_size))"}, """
     Your shards are views of one tensor. `torch.save` of one of them writes the whole tensor.
-    Next: give each shard its own memory: `shard.clone()`.
-    """)
+    Next: give each shard its own memory: `shard.clone()`.""")
 
 
 @exercise.variant

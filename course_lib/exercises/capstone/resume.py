@@ -46,8 +46,7 @@ exercise = Exercise("capstone.resume", title="Go on as if nothing had happened",
     A training saved `saved`: the whole state dicts of the model and of the optimizer, and the number of batches done.
     It ran on a different number of ranks, maybe at a different stage. `engine` is new, with different weights and a
     different learning rate. Bring it to where the training was, train on the batches that are left, and return their
-    losses. They must equal the losses of a training without an interruption. Use your `train`.
-    """, hints="""
+    losses. They must equal the losses of a training without an interruption. Use your `train`.""", hints="""
     What does a training know besides the weights?
 
     Three things matter: the weights, the optimizer's state (moments, step count, learning rate), and which batch is
@@ -63,8 +62,7 @@ exercise = Exercise("capstone.resume", title="Go on as if nothing had happened",
     """, explanation="""
     If you leave out any part, the training still runs, and it is a different training: the loss jumps, or becomes a
     little worse, and nothing fails. So compare with an unbroken run once, before you need to resume. (Real trainings
-    save the random states as well, for dropout and for the order of the data.)
-    """)
+    save the random states as well, for dropout and for the order of the data.)""")
 
 
 @exercise
@@ -85,61 +83,50 @@ LEFT = 'batches[saved["step"] :]'
 
 exercise.edit("optimizer-forgotten", {OPTIMIZER: ""}, """
     You load the weights and not the optimizer, so Adam starts again: without moments, and with the engine's own
-    learning rate. Next: load `saved["optimizer"]` as well.
-    """)
+    learning rate. Next: load `saved["optimizer"]` as well.""")
 
 exercise.edit("model-forgotten", {MODEL: ""}, """
     You load the optimizer and not the model, so the weights are still those of a new engine.
-    Next: load `saved["model"]` as well.
-    """)
+    Next: load `saved["model"]` as well.""")
 
 exercise.edit("both-forgotten", {MODEL + OPTIMIZER: ""}, """
     A new model trains on the batches that are left: neither state dict is loaded before the training.
-    Next: load both state dicts first.
-    """)
+    Next: load both state dicts first.""")
 
 exercise.edit("data-from-the-start", {LEFT: "batches"}, """
     You train on all batches. The model has learned from the first ones already.
-    Next: begin with `batches[saved["step"]]`.
-    """)
+    Next: begin with `batches[saved["step"]]`.""")
 
 exercise.edit("first-batches-again", {LEFT: 'batches[: -saved["step"]]'}, """
     You train on as many batches as are left, and take the first ones, which are done already.
-    Next: leave out the first `saved["step"]` batches, not the last.
-    """)
+    Next: leave out the first `saved["step"]` batches, not the last.""")
 
 exercise.edit("one-batch-twice", {'"step"] :': '"step"] - 1 :'}, """
     You begin one batch too early, and train again on the last batch that was done.
-    Next: begin with batch number `saved["step"]`: it counts the batches done, so it is the number of the next.
-    """)
+    Next: begin with batch number `saved["step"]`: it counts the batches done, so it is the number of the next.""")
 
 exercise.edit("one-batch-skipped", {'"step"] :': '"step"] + 1 :'}, """
     You begin one batch too late, and never train on the first of the batches that are left.
-    Next: begin with batch number `saved["step"]`: it counts the batches done, so it is the number of the next.
-    """)
+    Next: begin with batch number `saved["step"]`: it counts the batches done, so it is the number of the next.""")
 
 exercise.edit("weights-alone", {OPTIMIZER: "", LEFT: "batches"}, """
     You use only the weights of what was saved: Adam starts again, and so do the batches.
-    Next: load the optimizer's state, and begin with `batches[saved["step"]]`.
-    """)
+    Next: load the optimizer's state, and begin with `batches[saved["step"]]`.""")
 
 exercise.edit("count-forgotten", {OPTIMIZER: 'state = saved["optimizer"]["state"].items()\nstate = {number: {**values, '
     '"step": torch.tensor(0.0)} for number, values in state}\n'
     'engine.load_optimizer_state_dict({**saved["optimizer"], "state": state})\n'}, """
     You load the moments, and Adam counts its steps from 0. It therefore corrects the moments as if they were new, and
-    its first updates have the wrong size. Next: load the optimizer's state dict as it is.
-    """)
+    its first updates have the wrong size. Next: load the optimizer's state dict as it is.""")
 
 exercise.edit("own-options", {OPTIMIZER: 'groups = engine.optimizer_state_dict()["param_groups"]\n'
     'engine.load_optimizer_state_dict({**saved["optimizer"], "param_groups": groups})\n'}, """
     The engine keeps the learning rate that it was made with. After a learning rate schedule, this is the wrong rate.
-    Next: load `saved["optimizer"]` with its `param_groups`.
-    """)
+    Next: load `saved["optimizer"]` with its `param_groups`.""")
 
 exercise.edit("on-rank-0-alone", {MODEL + OPTIMIZER: f"if dist.get_rank() == 0:\n    {MODEL}    {OPTIMIZER}"}, """
     Only rank 0 loads. Loading sends nothing, so the other ranks keep their new weights and optimizer.
-    Next: load on every rank.
-    """)
+    Next: load on every rank.""")
 
 
 @exercise.variant

@@ -33,8 +33,7 @@ exercise = Exercise("capstone.train", title="One loop for all stages", draw=draw
     Train `engine` on each batch in turn. Return a list with the loss of each *whole* batch, computed before the step on
     that batch: the same numbers on every rank. A batch is `(x, y)`, the same on all ranks. Each rank trains on an equal
     part of its rows. `engine(x, y)` returns the mean loss of the rows that you pass. The engine averages the gradients;
-    you average the loss.
-    """, hints="""
+    you average the loss.""", hints="""
     In which order does one step clear, compute and use the gradients? And which rows does the loss of `engine(x, y)`
     belong to?
 
@@ -55,8 +54,7 @@ exercise = Exercise("capstone.train", title="One loop for all stages", draw=draw
     """, explanation="""
     No line of the loop depends on the stage; this is the purpose of an engine. Whether it reduces gradients in backward
     or in the step, the losses equal those of one process, up to rounding. `detach()` keeps the average out of
-    autograd's graph, because only its value is needed.
-    """)
+    autograd's graph, because only its value is needed.""")
 
 
 @exercise
@@ -84,54 +82,44 @@ MEAN = "mean = loss.detach() / world_size"
 
 exercise.edit("local-loss", {f"{MEAN}\ndist.all_reduce(mean)\n": "", "mean.item()": "loss.item()"}, """
     Each rank returns the loss of its own rows. It differs from rank to rank, and is not the loss of the batch.
-    Next: average the losses over the ranks, with an all-reduce of a detached copy.
-    """)
+    Next: average the losses over the ranks, with an all-reduce of a detached copy.""")
 
 exercise.edit("summed-loss", {MEAN: "mean = loss.detach().clone()"}, """
     You return the sum of the ranks' losses. Each of them is a mean over equally many rows, so the loss of the batch is
-    their mean. Next: divide by the number of ranks.
-    """)
+    their mean. Next: divide by the number of ranks.""")
 
 exercise.edit("loss-of-rank-0", {MEAN: "mean = loss.detach().clone()", "dist.all_reduce(mean)":
     "dist.broadcast(mean, src=0)"}, """
     Every rank returns rank 0's loss, which is the mean over only rank 0's rows.
-    Next: average over all ranks.
-    """)
+    Next: average over all ranks.""")
 
 exercise.edit("gradients-not-cleared", {"engine.zero_grad()\n": ""}, """
     You never clear the gradients, so backward adds each batch's gradients to those of the earlier batches.
-    Next: call `engine.zero_grad()` for each batch.
-    """)
+    Next: call `engine.zero_grad()` for each batch.""")
 
 exercise.edit("never-stepped", {"engine.step()\n": ""}, """
     You compute gradients and never use them, so the model does not change.
-    Next: call `engine.step()` after backward.
-    """)
+    Next: call `engine.step()` after backward.""")
 
 exercise.edit("cleared-before-step", {"engine.zero_grad()\n": "", "engine.step()": "engine.zero_grad()\n"
     "engine.step()"}, """
     You clear the gradients between backward and step, so the step has no gradients to use.
-    Next: clear them before backward, or after the step.
-    """)
+    Next: clear them before backward, or after the step.""")
 
 exercise.edit("never-backward", {"loss.backward()\n": ""}, """
     You never call backward, and a step without gradients changes nothing.
-    Next: call `loss.backward()` before `engine.step()`.
-    """)
+    Next: call `loss.backward()` before `engine.step()`.""")
 
 exercise.edit("loss-after-the-step", {MEAN: f"mean = engine({PARTS}).detach() / world_size"}, """
     You compute the loss a second time, after the step, when the model has already learned from the batch.
-    Next: keep the loss on which you called backward.
-    """)
+    Next: keep the loss on which you called backward.""")
 
 exercise.edit("whole-batch-on-each", {PARTS: "x, y"}, """
     Every rank trains on the whole batch. The losses are right, and every rank does the work of all.
-    Next: take this rank's part of x and of y.
-    """)
+    Next: take this rank's part of x and of y.""")
 
 exercise.edit("first-part-on-each", {PARTS: "x.chunk(world_size)[0], y.chunk(world_size)[0]"}, """
-    All ranks train on the first part of the batch. Next: choose the part by the rank's number.
-    """)
+    All ranks train on the first part of the batch. Next: choose the part by the rank's number.""")
 
 exercise.edit("averaged-twice", {"loss.backward()": "(loss / world_size).backward()"}, """
     You divide the loss before backward, and the engine averages the gradients as well: the gradients are too small, by

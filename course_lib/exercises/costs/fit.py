@@ -20,8 +20,7 @@ exercise = Exercise("costs.fit", title="Read your fit", draw=draw, task="""
     Return two numbers: a size in bytes, and a time in seconds. Both are about all-reduces along a ring. At the first
     number, the alphas of all messages take as long as the bytes of all messages: an all-reduce of a smaller tensor is
     latency-bound. The second number is the time of an all-reduce of 1 GB, which is 10⁹ bytes. There are at least two
-    ranks.
-    """, hints="""
+    ranks.""", hints="""
     All messages of an all-reduce are alike. When do alpha and the bytes take equally long in *one* of them?
 
     A message carries 1/ranks of the tensor. Its bytes take size / ranks / bandwidth seconds.
@@ -36,8 +35,7 @@ exercise = Exercise("costs.fit", title="Read your fit", draw=draw, task="""
     Each message takes alpha + size / ranks / bandwidth seconds. The two parts are equal at size = alpha · bandwidth ·
     ranks, for any number of messages. Below this size, an all-reduce hardly gets faster when it sends less: put several
     small tensors into one bucket. Far above it, only the bytes count. The limit grows with the number of ranks, so a
-    bucket that is large enough on 8 ranks can be too small on 1,024.
-    """)
+    bucket that is large enough on 8 ranks can be too small on 1,024.""")
 
 
 @exercise
@@ -53,68 +51,56 @@ def read_fit(alpha: float, bandwidth: float, ranks: int) -> tuple[float, float]:
 
 exercise.edit("one-message", {"bandwidth * ranks": "bandwidth"}, """
     Your size is the size of one message. A message carries 1/ranks of the tensor, so the tensor is larger.
-    Next: multiply by `ranks`.
-    """)
+    Next: multiply by `ranks`.""")
 
 exercise.edit("one-alpha", {"bandwidth * ranks": "bandwidth * ranks / (2 * (ranks - 1))"}, """
     You compare one alpha with the bytes of all messages. An all-reduce is 2(N−1) messages, and each of them costs an
-    alpha. Next: compare alpha with the bytes of one message.
-    """)
+    alpha. Next: compare alpha with the bytes of one message.""")
 
 exercise.edit("whole-tensor", {"bandwidth * ranks": "bandwidth * 2 * (ranks - 1)"}, """
     You compare the alphas of all messages with the time in which the tensor crosses one link once. All messages
-    together carry 2(N−1)/N of the tensor. Next: compare alpha with the bytes of one message, size / ranks.
-    """)
+    together carry 2(N−1)/N of the tensor. Next: compare alpha with the bytes of one message, size / ranks.""")
 
 exercise.edit("alpha-by-bandwidth", {"alpha * bandwidth": "alpha / bandwidth"}, """
     You divide alpha by the bandwidth. Seconds times bytes a second are bytes: as many as a link carries during alpha.
-    Next: multiply alpha by the bandwidth.
-    """)
+    Next: multiply alpha by the bandwidth.""")
 
 exercise.edit("in-megabytes", {"return size,": "return size / 1e6,"}, """
     Your size is in megabytes. The task asks for bytes. Next: return the bytes, and divide only where you print them.
     """)
 
 exercise.edit("gibibyte", {"10**9": "2**30"}, """
-    Your second number is the time of 2³⁰ bytes, which is 1 GiB. 1 GB is 10⁹ bytes. Next: use `10**9`.
-    """)
+    Your second number is the time of 2³⁰ bytes, which is 1 GiB. 1 GB is 10⁹ bytes. Next: use `10**9`.""")
 
 exercise.edit("over-one-link", {'ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth)': "10**9 / bandwidth"}, """
     Your second number is the time in which 1 GB crosses one link once. An all-reduce along a ring sends 2(N−1)/N of the
-    tensor over each link, in 2(N−1) messages. Next: call `ring_seconds`.
-    """)
+    tensor over each link, in 2(N−1) messages. Next: call `ring_seconds`.""")
 
 exercise.edit("one-round", {'"all_reduce"': '"all_gather"'}, """
     Your second number is the time of one round, such as an all-gather. An all-reduce is two rounds.
-    Next: call `ring_seconds` with `"all_reduce"`.
-    """)
+    Next: call `ring_seconds` with `"all_reduce"`.""")
 
 exercise.edit("one-alpha-in-each", {"bandwidth * ranks": "bandwidth * ranks / (2 * (ranks - 1))",
     "ranks, alpha, bandwidth)": "ranks, 0, bandwidth) + alpha"}, """
     Both of your numbers count one alpha for the whole all-reduce. It is 2(N−1) messages, and each of them costs an
-    alpha. Next: write down the time of one message first.
-    """)
+    alpha. Next: write down the time of one message first.""")
 
 exercise.edit("whole-tensor-in-each", {"bandwidth * ranks": "bandwidth",
     'ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth)': "2 * (ranks - 1) * (alpha + 10**9 / bandwidth)"}, """
     Both of your numbers count the bytes of the whole tensor for each message. A message carries 1/ranks of the tensor.
-    Next: divide the bytes by `ranks` in each message.
-    """)
+    Next: divide the bytes by `ranks` in each message.""")
 
 exercise.edit("time-without-alpha", {"ranks, alpha, bandwidth)": "ranks, 0, bandwidth)"}, """
     Your second number is the time of the bytes without the alphas. Each of the 2(N−1) messages also costs an alpha.
-    Next: add `2 * (ranks - 1) * alpha`, or call `ring_seconds`.
-    """)
+    Next: add `2 * (ranks - 1) * alpha`, or call `ring_seconds`.""")
 
 exercise.edit("swapped", {'return size, ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth)':
     'return ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth), size'}, """
-    You return the time first and the size second. The task asks for the size first. Next: swap the two numbers.
-    """)
+    You return the time first and the size second. The task asks for the size first. Next: swap the two numbers.""")
 
 exercise.edit("four-ranks", {"bandwidth * ranks": "bandwidth * 4", "10**9, ranks": "10**9, 4"}, """
     Your numbers are right for 4 ranks, and this case has a different number of ranks.
-    Next: use `ranks` instead of 4.
-    """)
+    Next: use `ranks` instead of 4.""")
 
 
 @exercise.variant

@@ -23,8 +23,7 @@ exercise = Exercise("costs.hybrid", title="What leaves a node", draw=draw, case_
     - The ranks that hold the same shard all-reduce the gradient *of this shard*, along one ring for each shard.
 
     A parameter has 2 bytes, and so has a gradient. A ring whose ranks lie in several nodes leaves each of these nodes
-    once. There it carries the bytes that one of its ranks sends.
-    """, hints="""
+    once. There it carries the bytes that one of its ranks sends.""", hints="""
     For each of the two kinds of rings: are all its ranks in one node?
 
     A group that shares the model has `shard_size` neighbours: its ring leaves the node if that is more than `devices`.
@@ -45,8 +44,7 @@ exercise = Exercise("costs.hybrid", title="What leaves a node", draw=draw, case_
     """, explanation="""
     If a group fits in a node, the rings of all its shards together carry 4Ψ bytes out of the node, as in plain data
     parallelism. If one group contains all ranks, its ring carries 6Ψ bytes. Groups of two nodes send both kinds of
-    bytes. Whether that costs time depends on the network: next, the lesson compares bytes, seconds and memory.
-    """)
+    bytes. Whether that costs time depends on the network: next, the lesson compares bytes, seconds and memory.""")
 
 
 @exercise
@@ -68,66 +66,54 @@ def leaving_bytes(psi: int, world_size: int, devices: int, shard_size: int) -> f
 
 exercise.edit("groups-always-leave", {"if shard_size > devices": "if world_size > devices"}, """
     You count the gathers as leaving the node even where a group fits in the node. Hybrid sharding exists to keep these
-    gathers inside. Next: count the gathers and the reduce-scatter only if `shard_size > devices`.
-    """)
+    gathers inside. Next: count the gathers and the reduce-scatter only if `shard_size > devices`.""")
 
 exercise.edit("one-gather", {"3 * (": "2 * ("}, """
     You count two rounds for a group that shares the model. Stage 3 makes three: it gathers in forward, gathers again in
-    backward, and reduce-scatters the gradients. Next: count three rounds.
-    """)
+    backward, and reduce-scatters the gradients. Next: count three rounds.""")
 
 exercise.edit("sharded-over-all", {"return leaving": "return 3 * (world_size - 1) / world_size * whole"}, """
     You count as if all ranks shared one copy of the model. Here, groups of `shard_size` ranks share a copy.
-    Next: use `shard_size` for the gathers, and then add the all-reduce between the copies.
-    """)
+    Next: use `shard_size` for the gathers, and then add the all-reduce between the copies.""")
 
 exercise.edit("copies-alone", {"return leaving": "return 2 * (replicas - 1) / replicas * whole"}, """
     You count one all-reduce of the whole gradient between the copies. That is right where a copy fits in a node. It is
     too little where the gathers leave the node, and too much where nothing does.
-    Next: treat two cases separately: `shard_size > devices`, and all ranks in one node.
-    """)
+    Next: treat two cases separately: `shard_size > devices`, and all ranks in one node.""")
 
 exercise.edit("no-all-reduce", {"rings * 2": "rings * 0"}, """
     Your count has no all-reduce between the copies. After the reduce-scatter, each group has the sum of its own
-    gradients only. Next: add the all-reduce between the ranks that hold the same shard.
-    """)
+    gradients only. Next: add the all-reduce between the ranks that hold the same shard.""")
 
 exercise.edit("one-ring", {"min(shard_size, devices)": "1"}, """
     In your count, one ring of the all-reduce leaves the node. There is one ring for each shard that the node holds.
-    Next: count as many rings as the node has different shards.
-    """)
+    Next: count as many rings as the node has different shards.""")
 
 exercise.edit("a-ring-each-device", {"min(shard_size, devices)": "devices"}, """
     You count a ring for each device. If the node holds several copies of a shard, the ranks with these copies are in
-    the same ring, which leaves the node once. Next: count as many rings as the node has *different* shards.
-    """)
+    the same ring, which leaves the node once. Next: count as many rings as the node has *different* shards.""")
 
 exercise.edit("a-ring-each-shard", {"min(shard_size, devices)": "shard_size"}, """
     You count the rings of all shards. If there are more shards than devices, a node holds only some of the shards.
-    Next: count at most as many rings as the node has devices.
-    """)
+    Next: count at most as many rings as the node has devices.""")
 
 exercise.edit("whole-gradients", {"whole / shard_size": "whole"}, """
     Each ring of your all-reduce carries the whole gradient. A rank holds the gradient of its shard, 1/shard_size of the
-    whole. Next: divide the bytes of the all-reduce by `shard_size`.
-    """)
+    whole. Next: divide the bytes of the all-reduce by `shard_size`.""")
 
 exercise.edit("all-reduce-once-round", {"rings * 2": "rings"}, """
     Your all-reduce is one round. An all-reduce is two rounds: a rank sends 2(R−1)/R of its bytes, for R copies.
-    Next: count the all-reduce's bytes twice.
-    """)
+    Next: count the all-reduce's bytes twice.""")
 
 exercise.edit("also-in-one-node", {"if world_size > devices": "if replicas > 1"}, """
     In your count, the all-reduce leaves the node even if all ranks are in one node.
-    Next: count it only if `world_size > devices`.
-    """)
+    Next: count it only if `world_size > devices`.""")
 
 exercise.edit("shares-forgotten", {"(shard_size - 1) / shard_size * whole": "whole",
     "(replicas - 1) / replicas * whole": "(replicas > 1) * whole"}, """
     You leave out the factor (N−1)/N of a ring of N ranks. Each rank already has one of the N pieces, and does not send
     it in that round. Next: multiply by (N−1)/N; N is `shard_size` in one kind of ring, and the number of copies in the
-    other.
-    """)
+    other.""")
 
 
 @exercise.variant

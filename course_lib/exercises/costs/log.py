@@ -61,8 +61,7 @@ exercise = Exercise("costs.nccl_log", title="Five logs, five faults", draw=draw,
     of the variable to set (or to remove, if somebody has set it). The fault is one of `"infiniband-off"`,
     `"card-not-visible"`, `"wrong-card"`, `"wrong-interface"`, `"port-closed"`, `"no-direct-path"`, `"small-shm"` and
     `"no-log"`. The first line has the number 1. If several lines show a fault, return the line with its cause: a later
-    line with the word `via` only shows the consequence.
-    """, hints="""
+    line with the word `via` only shows the consequence.""", hints="""
     For each log, first find a line that should not be there. Then look above it: what made NCCL choose this?
 
     NCCL reports the variables that it found: `... set by environment to ...`. It names the networks and cards that it
@@ -84,8 +83,7 @@ exercise = Exercise("costs.nccl_log", title="Five logs, five faults", draw=draw,
     In A and C, somebody switched off a path and forgot it: both variables exist to find faults, so remove them. In B,
     node 0 chose the network `br-...`, which Docker made and which ends at this computer; `NCCL_SOCKET_IFNAME=eth0` on
     both nodes names the right one. In D, nothing can be found yet: set `NCCL_DEBUG=INFO` and run again. In E, half of
-    the channels use the card of the storage network; `NCCL_IB_HCA=mlx5_0` leaves the other card to the storage.
-    """)
+    the channels use the card of the storage network; `NCCL_IB_HCA=mlx5_0` leaves the other card to the storage.""")
 
 
 @exercise
@@ -103,49 +101,40 @@ def name_fault(log: str) -> tuple[str, int, str]:
 
 exercise.edit("lines-from-zero", {"return fault, line": "return fault, line - 1"}, """
     Your line numbers are one too small in every log: you count from 0. The first line has the number 1.
-    Next: add 1 to each line number.
-    """)
+    Next: add 1 to each line number.""")
 
 exercise.edit("text-of-the-line", {"return fault, line": "return fault, str(line)"}, """
     You return a string for the line. The task asks for the number of the line. Next: return an integer, 1 for the first
-    line.
-    """)
+    line.""")
 
 exercise.edit("with-the-value", {"line, variable\n": 'line, f"{variable}=1"\n'}, """
     You return the variable together with a value. The task asks for the variable's name only.
-    Next: leave out the equals sign and the value.
-    """)
+    Next: leave out the equals sign and the value.""")
 
 exercise.edit("consequences", {"-off\", 2": "-off\", 6", "-interface\", 1": "-interface\", 4",
     "-path\", 3": "-path\", 4", "-log\", 4": "-log\", 5", "-card\", 2": "-card\", 5"}, """
     Your lines show the consequences: the failed or slow connection. The task asks for the line with the cause, which
-    comes earlier. Next: find in each log the first line that should be different.
-    """)
+    comes earlier. Next: find in each log the first line that should be different.""")
 
 exercise.edit("not-visible", {"infiniband-off": "card-not-visible"}, """
     For log A, you say that NCCL cannot see the card. NCCL would then report `NET/IB : No device found`. Log A has no
-    such line, because NCCL did not look for a card. Next: find the line that says why it did not look.
-    """)
+    such line, because NCCL did not look for a card. Next: find the line that says why it did not look.""")
 
 exercise.edit("closed-port", {"wrong-interface": "port-closed"}, """
     For log B, you say that a port is closed. Node 1 tries an address on a network that only exists inside a computer,
-    so no open port would help. Next: look at how node 0 chose this address.
-    """)
+    so no open port would help. Next: look at how node 0 chose this address.""")
 
 exercise.edit("master-address", {"NCCL_SOCKET_IFNAME": "MASTER_ADDR"}, """
     For log B, you set `MASTER_ADDR`. torch uses this address so that the ranks find each other, and they did. NCCL then
-    chooses its own network. Next: look for the variable that chooses NCCL's network interface.
-    """)
+    chooses its own network. Next: look for the variable that chooses NCCL's network interface.""")
 
 exercise.edit("shared-memory-off", {"NCCL_P2P_DISABLE": "NCCL_SHM_DISABLE"}, """
     For log C, you set `NCCL_SHM_DISABLE`. It forbids the detour through the host's memory and does not bring back the
-    direct path; the two GPUs then talk over the network. Next: find what removed the direct path.
-    """)
+    direct path; the two GPUs then talk over the network. Next: find what removed the direct path.""")
 
 exercise.edit("all-cards-off", {"NCCL_IB_HCA": "NCCL_IB_DISABLE"}, """
     For log E, you set `NCCL_IB_DISABLE`. It switches off the right card together with the wrong one, and the bytes go
-    over TCP. Next: look for the variable that chooses between the cards.
-    """)
+    over TCP. Next: look for the variable that chooses between the cards.""")
 
 
 @exercise.variant

@@ -22,8 +22,7 @@ exercise = Exercise("costs.overlap", title="A schedule, not a sum", draw=draw, t
     Return the time at which the last unit has computed. Gathers run one at a time, in order. Computations run one at a
     time, in order, while gathers run. Unit i computes when it is gathered and unit i−1 has computed. The gather of unit
     i begins when two things have happened: the gather before it has ended, and unit `i - ahead - 1` has computed (if
-    there is such a unit), because memory is limited.
-    """, hints="""
+    there is such a unit), because memory is limited.""", hints="""
     For each unit there are two times: when it is gathered, and when it has computed. What does each of them wait for?
 
     Gather i starts at the later of two times: when gather i−1 has ended, and when there is room in memory. Computation
@@ -40,8 +39,7 @@ exercise = Exercise("costs.overlap", title="A schedule, not a sum", draw=draw, t
     """, explanation="""
     Each piece of work starts when everything that it waits for has ended; that is a schedule. The time is not the sum
     of communication and computation, and it is not the larger of the two. Communication during which nothing computes
-    is called *exposed*. The planner computes whole steps in this way.
-    """)
+    is called *exposed*. The planner computes whole steps in this way.""")
 
 
 @exercise
@@ -61,62 +59,51 @@ def forward_seconds(gather: list[float], compute: list[float], ahead: int) -> fl
 
 exercise.edit("one-after-the-other", {"max(gathered[-1], room)": "computed[-1]"}, """
     Nothing overlaps in your schedule: your result is the sum of all times, which is right for `ahead=0` only.
-    Next: keep two clocks, one for gathers and one for computations.
-    """)
+    Next: keep two clocks, one for gathers and one for computations.""")
 
 exercise.edit("longer-of-the-sums", {"return computed[-1]": "return max(sum(gather), sum(compute))"}, """
     You take the longer of the two sums, as if everything could overlap. The first unit cannot compute before it is
     gathered, and no gather is left while the last unit computes.
-    Next: go through the units, and note when each is gathered and when it has computed.
-    """)
+    Next: go through the units, and note when each is gathered and when it has computed.""")
 
 exercise.edit("longer-of-each", {"return computed[-1]": "return sum(map(max, gather, compute))"}, """
     In your schedule, a unit computes while it is itself being gathered. It can compute only when its gather has ended;
-    meanwhile a *later* unit can be gathered. Next: let unit i compute after its own gather has ended.
-    """)
+    meanwhile a *later* unit can be gathered. Next: let unit i compute after its own gather has ended.""")
 
 exercise.edit("all-of-memory", {"computed[max(i - ahead, 0)]": "0.0"}, """
     Your gathers run ahead without a limit. Memory has room for `ahead` gathered units that have not computed yet, so
-    the next gather has to wait. Next: let gather i wait until unit i - ahead - 1 has computed.
-    """)
+    the next gather has to wait. Next: let gather i wait until unit i - ahead - 1 has computed.""")
 
 exercise.edit("one-ahead", {"i - ahead": "i - 1"}, """
     Your schedule gathers one unit ahead, for every value of `ahead`.
-    Next: use `ahead` to choose the unit that must have computed.
-    """)
+    Next: use `ahead` to choose the unit that must have computed.""")
 
 exercise.edit("one-too-many", {"i - ahead": "i - ahead - 1"}, """
     Your gathers run one unit too far ahead. With `ahead=0`, the gather of unit 1 begins when unit 0 has computed.
-    Next: let gather i wait for unit i - ahead - 1.
-    """)
+    Next: let gather i wait for unit i - ahead - 1.""")
 
 exercise.edit("one-too-few", {"i - ahead": "i - max(ahead - 1, 0)"}, """
     Your gathers start one unit too late. With `ahead=1`, unit 1 can be gathered while unit 0 computes.
-    Next: let gather i wait for unit i - ahead - 1, not for unit i - ahead.
-    """)
+    Next: let gather i wait for unit i - ahead - 1, not for unit i - ahead.""")
 
 exercise.edit("first-gather-free", {"+ gather[i]": "+ gather[i] * (i > 0)"}, """
     The first gather takes no time in your schedule. Nothing can hide it, because there is nothing to compute before it.
-    Next: let gather 0 begin at 0 and take `gather[0]`.
-    """)
+    Next: let gather 0 begin at 0 and take `gather[0]`.""")
 
 exercise.edit("only-the-first-gather", {"return computed[-1]": "return gather[0] + sum(compute)"}, """
     You count the first gather and no other, as if all others were hidden. A gather that takes longer than the
     computation at the same time is partly exposed.
     Next: for each unit, begin its computation at the later of two times: the end of its gather, and the end of the
-    computation before it.
-    """)
+    computation before it.""")
 
 exercise.edit("gathers-side-by-side", {"max(gathered[-1], room)": "room"}, """
     Several gathers run at the same time in your schedule. They share one network, so the next one begins when the one
-    before it has ended. Next: keep the time at which the last gather ended, and start the next one no earlier.
-    """)
+    before it has ended. Next: keep the time at which the last gather ended, and start the next one no earlier.""")
 
 exercise.edit("computes-side-by-side", {"max(gathered[-1], computed[-1])": "gathered[-1]",
     "return computed[-1]": "return max(computed)"}, """
     Several units compute at the same time in your schedule. Unit i needs the output of unit i−1.
-    Next: let unit i also wait until unit i−1 has computed.
-    """)
+    Next: let unit i also wait until unit i−1 has computed.""")
 
 
 @exercise.variant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+from ...quizzes import Choice, Mistake, Numeric, Question, Quiz, register
 from .hybrid import leaving_bytes
 from .ring import ring_seconds
 
@@ -128,122 +128,57 @@ def hybrid(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(
-    Quiz(
-        name="costs",
-        title="What communication costs",
-        questions=(
-            Question(id="small-all-reduce", ask=small_all_reduce),
-            Question(
-                id="why-buckets",
-                ask=Choice(
-                    prompt="Sending 400 gradients one by one takes much longer than sending them in 4 buckets. Why?",
-                    options=(
-                        Option(
-                            text="Each collective takes alpha for every message, however small its tensor is",
-                            right=True,
-                            feedback="A hundred times as many collectives send a hundred times as many messages.",
-                        ),
-                        Option(
-                            text="More bytes are sent",
-                            feedback="The bytes are the same, except for padding, as you measured in lesson 03.",
-                        ),
-                        Option(
-                            text="The bandwidth of the link is lower for small messages",
-                            feedback="The link is as fast as before. Alpha only makes it look slower in a table.",
-                        ),
-                        Option(
-                            text="NCCL sends small tensors along a tree, and trees are slower",
-                            feedback="NCCL uses a tree where a tree is faster. For small tensors, it is.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="measured-bus", ask=measured_bus),
-            Question(id="stage-3-seconds", ask=stage_3_seconds),
-            Question(
-                id="what-cannot-hide",
-                ask=Choice(
-                    prompt="Which of these can no schedule hide behind computation of the same step?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="The first gather of stage 3's forward",
-                            right=True,
-                            feedback="No unit can compute before this gather has ended.",
-                        ),
-                        Option(
-                            text="The last reduction of gradients in backward",
-                            right=True,
-                            feedback="Backward computes this gradient last, so nothing is left to compute.",
-                        ),
-                        Option(
-                            text="The gather of a layer in the middle",
-                            feedback="It runs while the layer before it computes, if that layer takes long enough.",
-                        ),
-                        Option(
-                            text="The reduction of the head's gradients",
-                            feedback="Backward computes these gradients first, so nearly all of backward can hide the "
-                            "reduction.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="twice-the-ranks",
-                ask=Choice(
-                    prompt="Stage 3 shards one model over 1,024 ranks, and then over 2,048. How does the time change "
-                    "that a ring takes to gather a layer?",
-                    options=(
-                        Option(
-                            text="The alphas take twice as long; the bytes take about as long as before",
-                            right=True,
-                            feedback="The alphas take (N−1) α, which doubles. A rank sends (N−1)/N of the bytes, "
-                            "which hardly changes.",
-                        ),
-                        Option(
-                            text="It halves, because each piece is half as large",
-                            feedback="Each piece is half as large, and there are twice as many pieces.",
-                        ),
-                        Option(
-                            text="It stays the same",
-                            feedback="That is true for the bytes only. The number of messages doubles.",
-                        ),
-                        Option(
-                            text="It grows by one alpha",
-                            feedback="A tree would get about one more level. A ring gets 1,024 more hops.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="hybrid", ask=hybrid),
-            Question(
-                id="socket-in-the-log",
-                ask=Choice(
-                    prompt="A cluster has InfiniBand, and training is ten times too slow. NCCL's log says `NET/IB : No "
-                    "device found` and `via NET/Socket/0`. What do you check first?",
-                    options=(
-                        Option(
-                            text="Whether the process, for example in a container, sees the InfiniBand devices",
-                            right=True,
-                            feedback="NCCL found no device, so it uses TCP. `ibv_devinfo` in the same container "
-                            "lists the devices that NCCL can see.",
-                        ),
-                        Option(
-                            text="`NCCL_ALGO`: whether ring or tree is used",
-                            feedback="A ring and a tree would both use the wrong network.",
-                        ),
-                        Option(
-                            text="`NCCL_P2P_DISABLE`",
-                            feedback="This variable is about GPUs in one node. The slow paths here are between nodes.",
-                        ),
-                        Option(
-                            text="The size of buckets",
-                            feedback="The size of buckets matters once the network is the right one.",
-                        ),
-                    ),
-                ),
-            ),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="costs", title="What communication costs", questions=(
+    Question(id="small-all-reduce", ask=small_all_reduce),
+    Question(id="why-buckets", ask=Choice.read("""
+        Sending 400 gradients one by one takes much longer than sending them in 4 buckets. Why?
+
+        - [x] Each collective takes alpha for every message, however small its tensor is
+          > A hundred times as many collectives send a hundred times as many messages.
+        - [ ] More bytes are sent
+          > The bytes are the same, except for padding, as you measured in lesson 03.
+        - [ ] The bandwidth of the link is lower for small messages
+          > The link is as fast as before. Alpha only makes it look slower in a table.
+        - [ ] NCCL sends small tensors along a tree, and trees are slower
+          > NCCL uses a tree where a tree is faster. For small tensors, it is.""")),
+    Question(id="measured-bus", ask=measured_bus),
+    Question(id="stage-3-seconds", ask=stage_3_seconds),
+    Question(id="what-cannot-hide", ask=Choice.read("""
+        Which of these can no schedule hide behind computation of the same step?
+
+        - [x] The first gather of stage 3's forward
+          > No unit can compute before this gather has ended.
+        - [x] The last reduction of gradients in backward
+          > Backward computes this gradient last, so nothing is left to compute.
+        - [ ] The gather of a layer in the middle
+          > It runs while the layer before it computes, if that layer takes long enough.
+        - [ ] The reduction of the head's gradients
+          > Backward computes these gradients first, so nearly all of backward can hide the reduction.
+        """, several=True)),
+    Question(id="twice-the-ranks", ask=Choice.read("""
+        Stage 3 shards one model over 1,024 ranks, and then over 2,048. How does the time change that a ring takes to
+        gather a layer?
+
+        - [x] The alphas take twice as long; the bytes take about as long as before
+          > The alphas take (N−1) α, which doubles. A rank sends (N−1)/N of the bytes, which hardly changes.
+        - [ ] It halves, because each piece is half as large
+          > Each piece is half as large, and there are twice as many pieces.
+        - [ ] It stays the same
+          > That is true for the bytes only. The number of messages doubles.
+        - [ ] It grows by one alpha
+          > A tree would get about one more level. A ring gets 1,024 more hops.""")),
+    Question(id="hybrid", ask=hybrid),
+    Question(id="socket-in-the-log", ask=Choice.read("""
+        A cluster has InfiniBand, and training is ten times too slow. NCCL's log says `NET/IB : No device found` and
+        `via NET/Socket/0`. What do you check first?
+
+        - [x] Whether the process, for example in a container, sees the InfiniBand devices
+          > NCCL found no device, so it uses TCP. `ibv_devinfo` in the same container lists the devices that NCCL can
+            see.
+        - [ ] `NCCL_ALGO`: whether ring or tree is used
+          > A ring and a tree would both use the wrong network.
+        - [ ] `NCCL_P2P_DISABLE`
+          > This variable is about GPUs in one node. The slow paths here are between nodes.
+        - [ ] The size of buckets
+          > The size of buckets matters once the network is the right one.""")),
+)))

@@ -21,8 +21,7 @@ exercise = Exercise("costs.ring", title="The time of a ring", draw=draw, toleran
     Return how many seconds a collective takes along a ring. The tensor is cut into as many pieces as there are ranks,
     and each message carries one piece. All ranks send at the same time; then all ranks send the next piece. `op` is
     `"all_reduce"`, `"reduce_scatter"` or `"all_gather"`. `nbytes` is the size of the whole tensor. If there is only one
-    rank, it sends nothing.
-    """, hints="""
+    rank, it sends nothing.""", hints="""
     Look at one rank only. How many messages does it send, one after the other?
 
     In a round, a rank sends one piece for every *other* rank. A reduce-scatter is one round, an all-gather is one, and
@@ -38,8 +37,7 @@ exercise = Exercise("costs.ring", title="The time of a ring", draw=draw, toleran
     """, explanation="""
     All ranks send at the same time, so every rank needs the same time. A rank sends rounds · (N−1)/N of the tensor's
     bytes, which hardly grows with N. It waits for rounds · (N−1) alphas, which grow with N. So a ring is nearly as fast
-    as possible for large tensors, and slow for small tensors on many ranks.
-    """)
+    as possible for large tensors, and slow for small tensors on many ranks.""")
 
 
 @exercise
@@ -56,65 +54,53 @@ def ring_seconds(op: str, nbytes: int, ranks: int, alpha: float, bandwidth: floa
 
 exercise.edit("whole-tensor-a-message", {"nbytes / ranks": "nbytes"}, """
     Each of your messages carries the whole tensor. On a ring, a message carries one piece, 1/ranks of the tensor; that
-    makes rings fast for large tensors. Next: divide `nbytes` by `ranks`.
-    """)
+    makes rings fast for large tensors. Next: divide `nbytes` by `ranks`.""")
 
 exercise.edit("one-message-a-round", {"rounds * (ranks - 1)": "rounds", "nbytes / ranks": "nbytes"}, """
     You count one message with the whole tensor for each round. On a ring, a round is `ranks - 1` messages, one after
-    the other, each with one piece. Next: count `ranks - 1` messages a round, each with 1/ranks of the tensor.
-    """)
+    the other, each with one piece. Next: count `ranks - 1` messages a round, each with 1/ranks of the tensor.""")
 
 exercise.edit("pieces-for-the-others", {"nbytes / ranks": "nbytes / max(ranks - 1, 1)"}, """
     You cut the tensor into `ranks - 1` pieces. Each rank has a piece of its own too, so there are `ranks` pieces; only
-    the number of messages is one less. Next: divide `nbytes` by `ranks`.
-    """)
+    the number of messages is one less. Next: divide `nbytes` by `ranks`.""")
 
 exercise.edit("a-message-each-rank", {"(ranks - 1)": "ranks"}, """
     You count `ranks` messages a round. Each rank begins with one piece of its own, so it needs one message less to get
-    all the others. Next: count `ranks - 1` messages a round.
-    """)
+    all the others. Next: count `ranks - 1` messages a round.""")
 
 exercise.edit("one-alpha", {"messages * (alpha + nbytes": "alpha + messages * (nbytes"}, """
     You count alpha once. Each message waits for the message before it, so each one costs an alpha of its own.
-    Next: multiply alpha by the number of messages.
-    """)
+    Next: multiply alpha by the number of messages.""")
 
 exercise.edit("alpha-a-round", {"messages * (alpha + nbytes": "rounds * alpha + messages * (nbytes"}, """
     You count alpha once a round. Each message of a round waits for the message before it, so each one costs an alpha.
-    Next: multiply alpha by the number of messages.
-    """)
+    Next: multiply alpha by the number of messages.""")
 
 exercise.edit("no-alpha", {"(alpha + nbytes": "(nbytes"}, """
     Only the bytes take time in your result: alpha is missing, or is divided by the bandwidth as if it were bytes. A
     message takes at least alpha seconds, however small it is. Next: add alpha for each message:
-    `alpha + piece / bandwidth`.
-    """)
+    `alpha + piece / bandwidth`.""")
 
 exercise.edit("all-reduce-in-one-round", {'2 if op == "all_reduce" else 1': "1"}, """
     Your all-reduce is one round. An all-reduce is a reduce-scatter and then an all-gather: two rounds.
-    Next: count two rounds if `op` is `"all_reduce"`.
-    """)
+    Next: count two rounds if `op` is `"all_reduce"`.""")
 
 exercise.edit("always-two-rounds", {'2 if op == "all_reduce" else 1': "2"}, """
     Every collective is two rounds in your result. A reduce-scatter is one round and an all-gather is one; only the
-    all-reduce does both. Next: count two rounds only if `op == "all_reduce"`.
-    """)
+    all-reduce does both. Next: count two rounds only if `op == "all_reduce"`.""")
 
 exercise.edit("bytes-times-bandwidth", {"ranks / bandwidth": "ranks * bandwidth"}, """
     You multiply bytes by the bandwidth, so a faster link takes longer. Bytes divided by bytes a second are seconds.
-    Next: divide by the bandwidth.
-    """)
+    Next: divide by the bandwidth.""")
 
 exercise.edit("by-logarithm", {"messages * (alpha + nbytes":
     "rounds * (ranks - 1).bit_length() * alpha + messages * (nbytes"}, """
     You count alpha once for each level of a tree. A ring has no levels: a piece goes from one rank to the next, past
-    all of them. Next: count `ranks - 1` messages a round, and an alpha for each.
-    """)
+    all of them. Next: count `ranks - 1` messages a round, and an alpha for each.""")
 
 exercise.edit("rank-brings-nbytes", {"nbytes / ranks": '(nbytes if op == "all_gather" else nbytes / ranks)'}, """
     In your all-gather, each rank contributes `nbytes`. `nbytes` is the size of the whole result; a rank contributes
-    1/ranks of it. Next: divide `nbytes` by `ranks` for every `op`.
-    """)
+    1/ranks of it. Next: divide `nbytes` by `ranks` for every `op`.""")
 
 
 @exercise.variant

@@ -44,8 +44,7 @@ exercise = Exercise("data_parallel.average_during_backward", title="Average duri
     gradients, start it with your `start_averaging`, and let backward continue. Every rank starts the buckets in their
     order. Return a function `finish`, which is called after backward: it starts the buckets that are not started yet,
     and finishes all. (In a backward, a parameter may have no gradient, on one rank only.) While `should_sync()` is
-    false, a backward starts nothing; gradients add up in `param.grad` as usual.
-    """, hints="""
+    false, a backward starts nothing; gradients add up in `param.grad` as usual.""", hints="""
     Which gradients does backward compute first? How far has it come when the first bucket is complete?
 
     Let a hook record each gradient. Remember which parameters have their gradient and how many buckets are started.
@@ -75,8 +74,7 @@ exercise = Exercise("data_parallel.average_during_backward", title="Average duri
     `len(finishes)` is the number of the next bucket, so all ranks start the buckets in the same order, whichever
     gradients a rank lacks. It takes `while` instead of `if` because one gradient can release several buckets that were
     waiting. A rank cannot know before the end of backward that a gradient will never come; therefore `finish` starts
-    the rest. torch's DDP does the same in C++, if you pass `find_unused_parameters=True`.
-    """)
+    the rest. torch's DDP does the same in C++, if you pass `find_unused_parameters=True`.""")
 
 
 @exercise
@@ -124,90 +122,75 @@ THE_REST = "for bucket in buckets[len(finishes) :]:\nfinishes.append(start_avera
 exercise.edit("all-at-the-end", {f"{REGISTER}\n": ""}, """
     The averages are right, and every bucket is started after backward. Nothing travels while backward computes.
     Next: register a hook for each parameter, ask `should_sync()` inside the hook, and start a bucket when it is
-    complete.
-    """)
+    complete.""")
 
 exercise.edit("by-the-last-listed", {COMPLETE: "buckets[len(finishes)][-1] in arrived"}, """
     You start a bucket when its last listed parameter gets its gradient. Gradients arrive in the order of backward,
     which can differ from the order of the list: some gradients of the bucket are still missing.
-    Next: start a bucket when all of its gradients have arrived, in any order.
-    """)
+    Next: start a bucket when all of its gradients have arrived, in any order.""")
 
 exercise.edit("by-the-first-gradient", {COMPLETE: "not arrived.isdisjoint(buckets[len(finishes)])"}, """
     You start a bucket when the first of its gradients arrives; the other gradients are not in it yet.
-    Next: start a bucket when all of its gradients have arrived.
-    """)
+    Next: start a bucket when all of its gradients have arrived.""")
 
 exercise.edit("one-at-a-time", {"while len": "if len"}, """
     Each gradient starts at most one bucket. If a gradient completes a bucket that complete ones are waiting for, they
-    have to wait longer. Next: write `while` instead of `if`.
-    """)
+    have to wait longer. Next: write `while` instead of `if`.""")
 
 exercise.edit("finishes-at-once", {START:
     "start_averaging(buckets[len(finishes)])()\nfinishes.append(lambda: None)"}, """
     You finish a bucket as soon as you start it, inside the hook. So backward waits for every bucket, and each time for
-    the slowest rank. Next: keep what `start_averaging` returns in a list, and call it in `finish`.
-    """)
+    the slowest rank. Next: keep what `start_averaging` returns in a list, and call it in `finish`.""")
 
 exercise.edit("as-they-complete", {IN_ORDER: "for bucket in buckets:",
     START: "if any(param is one for one in bucket) and arrived.issuperset(bucket):\n"
     "    finishes.append(start_averaging(bucket))",
     "for bucket in buckets[len(finishes) :]:": "for bucket in [b for b in buckets if not arrived.issuperset(b)]:"}, """
     You start buckets in the order in which they become complete. On a rank that lacks a gradient this order differs,
-    and then different buckets are summed. Next: start a bucket only when all buckets before it are started.
-    """)
+    and then different buckets are summed. Next: start a bucket only when all buckets before it are started.""")
 
 exercise.edit("finish-starts-nothing", {THE_REST: ""}, """
     A bucket that lacks a gradient on this rank is never started here, nor are the buckets after it, and the other ranks
     wait for them.
-    Next: start the remaining buckets in `finish`; `start_averaging` uses zeros for a missing gradient.
-    """)
+    Next: start the remaining buckets in `finish`; `start_averaging` uses zeros for a missing gradient.""")
 
 exercise.edit("reduces-in-the-hook", {f"arrived.add(param)\n{IN_ORDER}\n{START}":
     "dist.all_reduce(param.grad)\nparam.grad /= dist.get_world_size()", THE_REST: ""}, """
     Each hook waits for the all-reduce of its gradient, so backward stops at every parameter, and each parameter has a
-    call of its own. Next: start whole buckets with `start_averaging`, and finish them in `finish`.
-    """)
+    call of its own. Next: start whole buckets with `start_averaging`, and finish them in `finish`.""")
 
 exercise.edit("one-call-for-each", {f"arrived.add(param)\n{IN_ORDER}\n{START}":
     "finishes.append(start_averaging([param]))", THE_REST: ""}, """
     You start an all-reduce for each parameter when its gradient arrives, as if there were no buckets.
-    Next: wait until a bucket has all its gradients, and start the bucket with `start_averaging`.
-    """)
+    Next: wait until a bucket has all its gradients, and start the bucket with `start_averaging`.""")
 
 exercise.edit("always-syncs", {"if not should_sync():\nreturn\n": ""}, """
     You start buckets in a backward in which `should_sync()` is false, so the gradients of later micro-batches are not
-    averaged. Next: call `should_sync()` in the hook, each time, and do nothing if it is false.
-    """)
+    averaged. Next: call `should_sync()` in the hook, each time, and do nothing if it is false.""")
 
 exercise.edit("averages-nothing", {"for param in bucket:\n": "for param in bucket if should_sync() else ():\n    ",
     THE_REST: ""}, """
     No bucket is ever started. If you call `should_sync()` when you register the hooks, you get the answer of that
     moment, which is False before the first backward.
-    Next: register the hooks in any case, and call `should_sync()` in them, each time.
-    """)
+    Next: register the hooks in any case, and call `should_sync()` in them, each time.""")
 
 exercise.edit("counts-quiet-backwards", {"if not should_sync():\nreturn\narrived.add(param)":
     "arrived.add(param)\nif not should_sync():\n    return"}, """
     You count gradients of a backward in which `should_sync()` is false. In the next backward, a bucket seems complete
-    before its gradients have arrived. Next: if `should_sync()` is false, return from the hook before you count.
-    """)
+    before its gradients have arrived. Next: if `should_sync()` is false, return from the hook before you count.""")
 
 exercise.edit("never-begins-anew", {"\narrived.clear()\nfinishes.clear()": ""}, """
     From the second step on, nothing is started, and `finish` puts the averages of the first step into the gradients
-    again. Next: at the end of `finish`, clear what you counted and started.
-    """)
+    again. Next: at the end of `finish`, clear what you counted and started.""")
 
 exercise.edit("keeps-who-arrived", {"arrived.clear()\n": ""}, """
     In the second step, all gradients seem to have arrived when the first one does: you still count those of the first
-    step. Next: at the end of `finish`, clear what you counted, too.
-    """)
+    step. Next: at the end of `finish`, clear what you counted, too.""")
 
 exercise.edit("before-the-gradient-is-there", {"param.register_post_accumulate_grad_hook(on_gradient)":
     "param.register_hook(lambda _, param=param: on_gradient(param))"}, """
     `register_hook` calls your function before the new gradient is in `param.grad`, so the gradient that completes a
-    bucket is not in it. Next: use `register_post_accumulate_grad_hook`.
-    """)
+    bucket is not in it. Next: use `register_post_accumulate_grad_hook`.""")
 
 exercise.edit("all-count-for-the-last", {"arrived: set[nn.Parameter] = set()": "missing = [len(b) for b in buckets]",
     f"arrived.add(param)\n{IN_ORDER}\n{START}":
@@ -217,8 +200,7 @@ exercise.edit("all-count-for-the-last", {"arrived: set[nn.Parameter] = set()": "
     "arrived.clear()": "missing[:] = [len(b) for b in buckets]"}, """
     All gradients count for the last bucket. A function that is defined in a loop sees the loop's variable at the time
     of the call, and by then the loop has ended.
-    Next: bind the value when you define the function: `lambda param, index=index: ...`, or use `functools.partial`.
-    """)
+    Next: bind the value when you define the function: `lambda param, index=index: ...`, or use `functools.partial`.""")
 
 
 exercise.variant_edit("with-counters", {"arrived: set[nn.Parameter] = set()": "missing = [len(b) for b in buckets]",

@@ -69,8 +69,7 @@ exercise = Exercise("data_parallel.average_gradients", title="Average the gradie
     the same on every rank, so it may decide whether to call. Whether there is a gradient can differ from rank to rank,
     so it may not decide. One case is left open here: a parameter that no rank used. A gradient of zeros differs from no
     gradient, because weight decay and momentum still change the parameter. torch's DDP and the course's own
-    `zero.DataParallel` find such parameters and leave them without a gradient.
-    """)
+    `zero.DataParallel` find such parameters and leave them without a gradient.""")
 
 
 @exercise
@@ -92,21 +91,18 @@ def average_gradients(model: nn.Module) -> None:
 exercise.edit("sum-for-mean", {"\nparam.grad /= dist.get_world_size()": ""}, """
     Each gradient is the sum over ranks. The loss of the whole batch is the average of the ranks' losses, and so is its
     gradient: with a sum, the step of SGD is too long by a factor of world size.
-    Next: divide by `dist.get_world_size()`.
-    """)
+    Next: divide by `dist.get_world_size()`.""")
 
 exercise.edit("skips-where-there-is-none", {"param.grad = torch.zeros_like(param)": "continue"}, """
     A rank that has no gradient for a parameter skips the all-reduce of this parameter. The other ranks wait for it, or
     their all-reduce is matched with its next one. A rank's own gradients must not decide whether it calls.
-    Next: call for every trainable parameter, and contribute zeros if there is no gradient.
-    """)
+    Next: call for every trainable parameter, and contribute zeros if there is no gradient.""")
 
 exercise.edit("does-not-keep-it", {"if param.grad is None:\nparam.grad = torch.zeros_like(param)":
     "grad = torch.zeros_like(param) if param.grad is None else param.grad",
     "all_reduce(param.grad)": "all_reduce(grad)", "param.grad /=": "grad /="}, """
     A rank without a gradient drops the average: its parameter keeps `grad = None`. The optimizer would skip the
-    parameter on this rank only. Next: put the zeros into `param.grad` before the all-reduce.
-    """)
+    parameter on this rank only. Next: put the zeros into `param.grad` before the all-reduce.""")
 
 exercise.edit("not-written-back", {
     "if param.grad is None:\nparam.grad = torch.zeros_like(param)\ndist.all_reduce(param.grad)\n"
@@ -114,19 +110,16 @@ exercise.edit("not-written-back", {
     "grad = torch.zeros_like(param) if param.grad is None else param.grad\n"
     "average = grad / dist.get_world_size()\ndist.all_reduce(average)"}, """
     `param.grad` keeps its old value on every rank. An average in a new tensor, such as `grad / n` makes, does not
-    change it. Next: reduce `param.grad` itself, or assign the average to it.
-    """)
+    change it. Next: reduce `param.grad` itself, or assign the average to it.""")
 
 exercise.edit("divides-only", {"dist.all_reduce(param.grad)\n": ""}, """
     Every rank divides its own gradient by the number of ranks, and nothing is added up.
-    Next: sum over ranks with `dist.all_reduce`.
-    """)
+    Next: sum over ranks with `dist.all_reduce`.""")
 
 exercise.edit("frozen-too", {"if not param.requires_grad:\ncontinue\n": ""}, """
     Frozen parameters get a gradient of zeros. An optimizer with weight decay or momentum would then change parameters
     that must not change. Next: skip parameters with `requires_grad=False`. They are the same on every rank, so all
-    ranks still make the same calls.
-    """)
+    ranks still make the same calls.""")
 
 exercise.edit("by-those-who-have-one", {"if param.grad is None:":
     "count = torch.tensor(float(param.grad is not None))\nif param.grad is None:",
@@ -134,26 +127,22 @@ exercise.edit("by-those-who-have-one", {"if param.grad is None:":
     "dist.get_world_size()": "count"}, """
     You divide by the number of ranks that have a gradient. The loss is averaged over all ranks. If a rank's part of the
     batch does not depend on this parameter, its gradient there is 0, and the average includes this 0.
-    Next: divide by `dist.get_world_size()`.
-    """)
+    Next: divide by `dist.get_world_size()`.""")
 
 exercise.edit("average-on-rank-zero", {"dist.all_reduce(param.grad)\n":
     "dist.reduce(param.grad, dst=0)\nif dist.get_rank() == 0:\n    "}, """
     Only rank 0 has the average: `dist.reduce` gives the sum to one rank.
-    Next: use `dist.all_reduce`, which gives it to all ranks.
-    """)
+    Next: use `dist.all_reduce`, which gives it to all ranks.""")
 
 exercise.edit("averages-the-parameters", {
     "if param.grad is None:\nparam.grad = torch.zeros_like(param)\ndist.all_reduce(param.grad)\nparam.grad /=":
     "dist.all_reduce(param.data)\nparam.data /="}, """
     You average the parameters and do not change the gradients. Before a step the parameters are equal on all ranks;
-    the gradients differ. Next: reduce `param.grad`, not `param.data`.
-    """)
+    the gradients differ. Next: reduce `param.grad`, not `param.data`.""")
 
 exercise.edit("float32-zeros", {"torch.zeros_like(param)": "torch.zeros(param.shape)"}, """
     Your zeros are float32, because `torch.zeros` makes float32 by default, and these parameters have a different
-    dtype. Next: use `torch.zeros_like(param)`.
-    """)
+    dtype. Next: use `torch.zeros_like(param)`.""")
 
 
 @exercise.mistake

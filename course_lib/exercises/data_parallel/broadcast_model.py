@@ -55,8 +55,7 @@ def model_afterwards(solution: Solution, model: nn.Module) -> dict[str, Any]:
 exercise = Exercise("data_parallel.broadcast_model", title="Start alike", draw=draw, trial=model_afterwards,
     inputs_matter=False, task="""
     `model` has different values on every rank. Give every rank the values of rank 0: each parameter and each buffer, in
-    place. The model's parameters stay the same objects, because an optimizer may already hold them.
-    """, hints="""
+    place. The model's parameters stay the same objects, because an optimizer may already hold them.""", hints="""
     Which tensors does a model hold besides its parameters?
 
     A broadcast overwrites a tensor on every rank with the values of one rank. Each tensor of the model needs one.
@@ -71,8 +70,7 @@ exercise = Exercise("data_parallel.broadcast_model", title="Start alike", draw=d
     """, explanation="""
     `detach()` returns a tensor that shares the parameter's memory and that autograd does not watch, so the broadcast
     writes into the model itself. Frozen parameters and buffers are included: forward uses them, and no gradient ever
-    makes them equal. From here on, equal gradients keep the ranks equal.
-    """)
+    makes them equal. From here on, equal gradients keep the ranks equal.""")
 
 
 @exercise
@@ -84,55 +82,45 @@ def broadcast_model(model: nn.Module) -> None:
 
 exercise.edit("parameters-only", {"[*model.parameters(), *model.buffers()]": "model.parameters()"}, """
     The parameters are those of rank 0, and each rank keeps its own buffers. Buffers, such as the running statistics of
-    a batch norm, are part of what the model computes. Next: broadcast `model.buffers()`, too.
-    """)
+    a batch norm, are part of what the model computes. Next: broadcast `model.buffers()`, too.""")
 
 exercise.edit("trainable-only", {"*model.parameters()": "*(p for p in model.parameters() if p.requires_grad)"}, """
     You leave out the frozen parameters. They are not trained, so nothing ever makes them equal: each rank keeps its
-    own. Next: remove the condition on `requires_grad`.
-    """)
+    own. Next: remove the condition on `requires_grad`.""")
 
 exercise.edit("trainable-parameters-only", {"[*model.parameters(), *model.buffers()]":
     "(p for p in model.parameters() if p.requires_grad)"}, """
     You leave out the frozen parameters and the buffers. Both are part of what the model computes, and nothing makes
-    them equal later. Next: remove the condition on `requires_grad`, and broadcast `model.buffers()`, too.
-    """)
+    them equal later. Next: remove the condition on `requires_grad`, and broadcast `model.buffers()`, too.""")
 
 exercise.edit("state-dict-only", {"[*model.parameters(), *model.buffers()]": "model.state_dict().values()"}, """
     A state dict holds what a checkpoint needs. A buffer that was registered with `persistent=False` is not in it, and
-    each rank keeps its own values. Next: use `model.parameters()` and `model.buffers()`.
-    """)
+    each rank keeps its own values. Next: use `model.parameters()` and `model.buffers()`.""")
 
 exercise.edit("own-rank-as-src", {"src=0": "src=dist.get_rank()"}, """
     Each rank passes its own rank as `src`. A broadcast has one source, and every rank must pass the same.
-    Next: pass `src=0` on every rank.
-    """)
+    Next: pass `src=0` on every rank.""")
 
 exercise.edit("only-rank-zero-calls", {"dist.broadcast": "if dist.get_rank() == 0:\n    dist.broadcast"}, """
     Only rank 0 calls the broadcast, and it waits for the other ranks. A rank that receives has to call it, too.
-    Next: take the broadcast out of the `if`: `src=0` already says which rank sends.
-    """)
+    Next: take the broadcast out of the `if`: `src=0` already says which rank sends.""")
 
 exercise.edit("last-rank-as-src", {"src=0": "src=dist.get_world_size() - 1"}, """
-    Every rank has the model of the last rank. The task asks for the model of rank 0. Next: use `src=0`.
-    """)
+    Every rank has the model of the last rank. The task asks for the model of rank 0. Next: use `src=0`.""")
 
 exercise.edit("into-a-copy", {"tensor.detach()": "tensor.detach().clone()"}, """
     Every model keeps its own values. A broadcast into a copy, such as `clone()` makes, does not change the model.
-    Next: broadcast `tensor.detach()`, which shares the model's memory, or copy the received values into the model.
-    """)
+    Next: broadcast `tensor.detach()`, which shares the model's memory, or copy the received values into the model.""")
 
 exercise.edit("averages", {"for tensor in [*model.parameters(), *model.buffers()]:":
     "for param in model.parameters():\n    dist.all_reduce(param.detach())\n"
     "    param.detach().div_(dist.get_world_size())\nfor tensor in model.buffers():"}, """
     The parameters are the average of all ranks' models. They are equal everywhere, but an average of random values is
-    smaller than each of them, because independent values partly cancel. Next: use `dist.broadcast` with `src=0`.
-    """)
+    smaller than each of them, because independent values partly cancel. Next: use `dist.broadcast` with `src=0`.""")
 
 exercise.edit("sums", {"dist.broadcast(tensor.detach(), src=0)": "dist.all_reduce(tensor.detach())"}, """
     An all-reduce adds up the models of all ranks. The task asks for the values of rank 0.
-    Next: use `dist.broadcast` with `src=0`.
-    """)
+    Next: use `dist.broadcast` with `src=0`.""")
 
 
 @exercise.mistake

@@ -41,8 +41,7 @@ exercise = Exercise("data_parallel.make_buckets", title="Put parameters into buc
     Return a list of buckets. Each bucket is a list of parameters, and each of `params` is in exactly one bucket. Go
     from the last parameter, whose gradient backward computes first, to the first, also inside a bucket. Close a bucket
     as soon as its parameters have `bucket_bytes` bytes or more together. The parameters that remain at the end are a
-    bucket as well.
-    """, hints="""
+    bucket as well.""", hints="""
     Which gradient does backward compute first: that of the first layer, or that of the last?
 
     Fill a list, parameter by parameter. When it has enough bytes, add it to the buckets and begin an empty one. What is
@@ -63,8 +62,7 @@ exercise = Exercise("data_parallel.make_buckets", title="Put parameters into buc
     Backward goes from the loss to the input, so the last parameters get their gradients first. In this order, a bucket
     is complete long before backward has ended. Buckets are cut by bytes, not by elements or parameters, because the
     cost of a call depends on its bytes. All ranks have the same parameters in the same order, so they make the same
-    buckets.
-    """)
+    buckets.""")
 
 
 @exercise
@@ -87,61 +85,50 @@ def make_buckets(params: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.
 
 exercise.edit("from-the-first", {"reversed(params)": "params"}, """
     You begin with the first parameter. Backward computes its gradient last, so the first bucket would be complete only
-    at the end. Next: go through the parameters from the last to the first.
-    """)
+    at the end. Next: go through the parameters from the last to the first.""")
 
 exercise.edit("turned-afterwards", {"reversed(params)": "params", "return buckets": "return buckets[::-1]"}, """
     You begin to cut at the first parameter, and reverse the list of buckets afterwards. Then the boundaries differ, and
-    the first bucket may be the one that is not full. Next: reverse the parameters before you cut.
-    """)
+    the first bucket may be the one that is not full. Next: reverse the parameters before you cut.""")
 
 exercise.edit("counts-elements", {"p.numel() * p.element_size()": "p.numel()"}, """
     You count elements instead of bytes, so your buckets are several times too large.
-    Next: count `param.nbytes`; an element has `param.element_size()` bytes.
-    """)
+    Next: count `param.nbytes`; an element has `param.element_size()` bytes.""")
 
 exercise.edit("four-bytes-each", {"p.element_size()": "4"}, """
     You count 4 bytes for each element. This is right for float32, and these parameters have a different dtype.
-    Next: use `param.element_size()` or `param.nbytes`.
-    """)
+    Next: use `param.element_size()` or `param.nbytes`.""")
 
 exercise.edit("loses-the-last", {"if bucket:\nbuckets.append(bucket)\n": ""}, """
     The parameters that remain at the end are in no bucket. Their gradients would never be averaged, and the ranks would
-    drift apart. Next: after the loop, add the remaining parameters as a bucket.
-    """)
+    drift apart. Next: after the loop, add the remaining parameters as a bucket.""")
 
 exercise.edit("empty-at-the-end", {"if bucket:\nbuckets.append(bucket)": "buckets.append(bucket)"}, """
     If the last bucket is exactly full, your list ends with an empty one.
-    Next: add the remaining parameters only if there are any.
-    """)
+    Next: add the remaining parameters only if there are any.""")
 
 exercise.edit("empties-what-it-put-away", {"bucket = []": "bucket.clear()"}, """
     All your buckets are the same list: `clear()` empties the list that you have just added to the buckets.
-    Next: begin a new list instead: `bucket = []`.
-    """)
+    Next: begin a new list instead: `bucket = []`.""")
 
 exercise.edit("closed-before", {"bucket.append(param)\nif sum(p.numel() * p.element_size() for p in bucket) >= "
     "bucket_bytes:\nbuckets.append(bucket)\nbucket = []": "if bucket and sum(p.nbytes for p in [*bucket, param]) > "
     "bucket_bytes:\n    buckets.append(bucket)\n    bucket = []\nbucket.append(param)"}, """
     You close a bucket before it would become larger than `bucket_bytes`. Here `bucket_bytes` is a minimum, the size
-    that makes a call worth its cost. Next: add the parameter first, then compare the bytes.
-    """)
+    that makes a call worth its cost. Next: add the parameter first, then compare the bytes.""")
 
 exercise.edit("only-when-more", {">= bucket_bytes": "> bucket_bytes"}, """
-    A bucket with exactly `bucket_bytes` bytes stays open. Next: compare with `>=` instead of `>`.
-    """)
+    A bucket with exactly `bucket_bytes` bytes stays open. Next: compare with `>=` instead of `>`.""")
 
 exercise.edit("never-reset", {"for param in": "filled = 0\nfor param in",
     "if sum(p.numel() * p.element_size() for p in bucket) >=": "filled += param.nbytes\nif filled >="}, """
     After the first full bucket, each parameter is in a bucket of its own: the count of bytes is never reset.
-    Next: set the count to 0 when you close a bucket.
-    """)
+    Next: set the count to 0 when you close a bucket.""")
 
 exercise.edit("reversed-inside", {"bucket.append(param)": "bucket.insert(0, param)"}, """
     The buckets are right, and the order inside each is reversed. The task asks for the last parameter first, also
     inside a bucket, so that all buckets together are `params` from the last to the first.
-    Next: append each parameter at the end of its bucket.
-    """)
+    Next: append each parameter at the end of its bucket.""")
 
 
 @exercise.variant

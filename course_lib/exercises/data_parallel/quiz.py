@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+from ...quizzes import Choice, Mistake, Numeric, Question, Quiz, register
 
 
 def gradient_bytes_sent(params: int, world_size: int, bytes_per_gradient: int, all_reduces: int = 1) -> Fraction:
@@ -103,148 +103,68 @@ def buckets(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(
-    Quiz(
-        name="data_parallel", title="Data parallel",
-        questions=(
-            Question(id="averaged-value", ask=averaged_value),
-            Question(
-                id="sum-with-sgd",
-                ask=Choice(
-                    prompt="Eight ranks forget to divide: they step with the sum of the gradients. The optimizer is "
-                    "SGD with learning rate 0.1. Which run in one process does the same?",
-                    options=(
-                        Option(
-                            text="SGD with learning rate 0.8, on the whole batch",
-                            right=True,
-                            feedback="The sum is eight times the mean, and an SGD step is the gradient times the rate.",
-                        ),
-                        Option(
-                            text="SGD with learning rate 0.1, on the whole batch",
-                            feedback="The mean gives this step. The sum is eight times as long.",
-                        ),
-                        Option(
-                            text="SGD with learning rate 0.0125, on the whole batch",
-                            feedback="The step becomes longer, not shorter.",
-                        ),
-                        Option(
-                            text="SGD with learning rate 0.1, on rank 0's part of the batch",
-                            feedback="The sum contains all parts of the batch. Only the length of the step is wrong.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="sum-with-adam",
-                ask=Choice(
-                    prompt="They use Adam, and still step with the sum. Why may the loss curve look right?",
-                    options=(
-                        Option(
-                            text="Adam divides by the size of past gradients, so a constant factor nearly cancels",
-                            right=True,
-                            feedback="But gradient clipping and your logs see gradients that are N times as long.",
-                        ),
-                        Option(
-                            text="Adam averages over ranks by itself",
-                            feedback="An optimizer does not know about ranks. It reads `param.grad`.",
-                        ),
-                        Option(
-                            text="Adam's momentum is an average, so sums become means",
-                            feedback="It is an average over steps. A factor in every step stays in the average.",
-                        ),
-                        Option(
-                            text="It cannot: the loss would explode as with SGD",
-                            feedback="The length of an Adam step hardly depends on the length of the gradient.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="what-is-broadcast",
-                ask=Choice(
-                    prompt="Each rank set a different seed. Which of these have to be made equal at the start?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="Trainable parameters",
-                            right=True,
-                            feedback="Equal gradients keep a difference between ranks; they never remove it.",
-                        ),
-                        Option(
-                            text="Frozen parameters",
-                            right=True,
-                            feedback="Forward uses them, and nothing changes them later.",
-                        ),
-                        Option(
-                            text="Buffers, such as running statistics",
-                            right=True,
-                            feedback="They are part of what the model computes.",
-                        ),
-                        Option(
-                            text="Gradients",
-                            feedback="There are none yet, and later they are averaged in every step.",
-                        ),
-                        Option(
-                            text="The state of an optimizer that was just made",
-                            feedback="It is empty or zero. From equal gradients every rank computes equal states.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="bytes-a-step", ask=bytes_a_step),
-            Question(id="bytes-with-accumulation", ask=bytes_with_accumulation),
-            Question(id="bucket-count", ask=buckets),
-            Question(
-                id="unused-parameter",
-                ask=Choice(
-                    prompt="In one step, one of four ranks has no gradient for a parameter. What is right?",
-                    options=(
-                        Option(
-                            text="It takes part in the all-reduce with zeros, and uses the average like the others",
-                            right=True,
-                            feedback="Its part of the batch does not depend on the parameter: its gradient is 0.",
-                        ),
-                        Option(
-                            text="It skips the all-reduce, because it has no gradient",
-                            feedback="The others wait, or are matched with its next call: a hang, or wrong numbers.",
-                        ),
-                        Option(
-                            text="It takes part with zeros, and leaves its own parameter as it is",
-                            feedback="Then its parameter is the only one that does not change: the ranks drift apart.",
-                        ),
-                        Option(
-                            text="The others divide by three",
-                            feedback="The loss is a mean over all four parts, also if one gradient is 0.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="bitwise",
-                ask=Choice(
-                    prompt="Your data-parallel run and one process on the whole batch differ by 1e-7 of a gradient in "
-                    "fp32. How do you find out whether that is rounding or a mistake?",
-                    options=(
-                        Option(
-                            text="Run both in float64: rounding shrinks with the dtype, and a mistake stays",
-                            right=True,
-                            feedback="fp32 has about 7 digits, float64 about 16. Only rounding follows the dtype.",
-                        ),
-                        Option(
-                            text="Raise the tolerance until the test passes",
-                            feedback="Then the test passes with a mistake of that size, too.",
-                        ),
-                        Option(
-                            text="It is a mistake: the same mathematics gives the same bits",
-                            feedback="A sum in a different order is rounded differently, so its bits can differ.",
-                        ),
-                        Option(
-                            text="It is rounding: so small a difference cannot be a mistake",
-                            feedback="A mistake in a rare branch can be very small at first. Measure it.",
-                        ),
-                    ),
-                ),
-            ),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="data_parallel", title="Data parallel", questions=(
+    Question(id="averaged-value", ask=averaged_value),
+    Question(id="sum-with-sgd", ask=Choice.read("""
+        Eight ranks forget to divide: they step with the sum of the gradients. The optimizer is SGD with learning rate
+        0.1. Which run in one process does the same?
+
+        - [x] SGD with learning rate 0.8, on the whole batch
+          > The sum is eight times the mean, and an SGD step is the gradient times the rate.
+        - [ ] SGD with learning rate 0.1, on the whole batch
+          > The mean gives this step. The sum is eight times as long.
+        - [ ] SGD with learning rate 0.0125, on the whole batch
+          > The step becomes longer, not shorter.
+        - [ ] SGD with learning rate 0.1, on rank 0's part of the batch
+          > The sum contains all parts of the batch. Only the length of the step is wrong.""")),
+    Question(id="sum-with-adam", ask=Choice.read("""
+        They use Adam, and still step with the sum. Why may the loss curve look right?
+
+        - [x] Adam divides by the size of past gradients, so a constant factor nearly cancels
+          > But gradient clipping and your logs see gradients that are N times as long.
+        - [ ] Adam averages over ranks by itself
+          > An optimizer does not know about ranks. It reads `param.grad`.
+        - [ ] Adam's momentum is an average, so sums become means
+          > It is an average over steps. A factor in every step stays in the average.
+        - [ ] It cannot: the loss would explode as with SGD
+          > The length of an Adam step hardly depends on the length of the gradient.""")),
+    Question(id="what-is-broadcast", ask=Choice.read("""
+        Each rank set a different seed. Which of these have to be made equal at the start?
+
+        - [x] Trainable parameters
+          > Equal gradients keep a difference between ranks; they never remove it.
+        - [x] Frozen parameters
+          > Forward uses them, and nothing changes them later.
+        - [x] Buffers, such as running statistics
+          > They are part of what the model computes.
+        - [ ] Gradients
+          > There are none yet, and later they are averaged in every step.
+        - [ ] The state of an optimizer that was just made
+          > It is empty or zero. From equal gradients every rank computes equal states.""", several=True)),
+    Question(id="bytes-a-step", ask=bytes_a_step),
+    Question(id="bytes-with-accumulation", ask=bytes_with_accumulation),
+    Question(id="bucket-count", ask=buckets),
+    Question(id="unused-parameter", ask=Choice.read("""
+        In one step, one of four ranks has no gradient for a parameter. What is right?
+
+        - [x] It takes part in the all-reduce with zeros, and uses the average like the others
+          > Its part of the batch does not depend on the parameter: its gradient is 0.
+        - [ ] It skips the all-reduce, because it has no gradient
+          > The others wait, or are matched with its next call: a hang, or wrong numbers.
+        - [ ] It takes part with zeros, and leaves its own parameter as it is
+          > Then its parameter is the only one that does not change: the ranks drift apart.
+        - [ ] The others divide by three
+          > The loss is a mean over all four parts, also if one gradient is 0.""")),
+    Question(id="bitwise", ask=Choice.read("""
+        Your data-parallel run and one process on the whole batch differ by 1e-7 of a gradient in fp32. How do you find
+        out whether that is rounding or a mistake?
+
+        - [x] Run both in float64: rounding shrinks with the dtype, and a mistake stays
+          > fp32 has about 7 digits, float64 about 16. Only rounding follows the dtype.
+        - [ ] Raise the tolerance until the test passes
+          > Then the test passes with a mistake of that size, too.
+        - [ ] It is a mistake: the same mathematics gives the same bits
+          > A sum in a different order is rounded differently, so its bits can differ.
+        - [ ] It is rounding: so small a difference cannot be a mistake
+          > A mistake in a rare branch can be very small at first. Measure it.""")),
+)))

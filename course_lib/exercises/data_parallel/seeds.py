@@ -48,8 +48,7 @@ exercise = Exercise("data_parallel.seeds", title="Same parameters, different dro
     inputs_matter=False, task="""
     Return `make_model()`, with the same parameters on every rank. Leave the random numbers in such a state that
     dropout, which comes later, drops different elements on each rank. Both depend on `seed` only: a program that starts
-    again with this seed repeats them, and a different seed changes them.
-    """, hints="""
+    again with this seed repeats them, and a different seed changes them.""", hints="""
     Which random numbers have to be the same on all ranks? Which have to differ? Which of them are drawn first?
 
     A seed decides all random numbers that follow, until the next seed. You may seed more than once.
@@ -67,8 +66,7 @@ exercise = Exercise("data_parallel.seeds", title="Same parameters, different dro
     dropout, an element that rank 0 drops is dropped on all ranks, so the average over ranks contains less independent
     noise than one process has with the whole batch. No error appears. Code that cuts a *tensor* over ranks (tensor
     parallelism) needs the opposite in some places: equal dropout where ranks hold copies of the same activations.
-    A shuffled dataset needs equal seeds, too, so that the ranks agree which rank takes which example.
-    """)
+    A shuffled dataset needs equal seeds, too, so that the ranks agree which rank takes which example.""")
 
 
 @exercise
@@ -84,44 +82,36 @@ FIRST, SECOND = "torch.manual_seed(seed)\n", "torch.manual_seed(seed + 1 + dist.
 
 exercise.edit("one-seed", {SECOND: ""}, """
     You seed once, with the same number on all ranks. The parameters agree, and so does everything random after them:
-    all ranks drop the same elements. Next: seed again after the model is made, differently on each rank.
-    """)
+    all ranks drop the same elements. Next: seed again after the model is made, differently on each rank.""")
 
 exercise.edit("rank-in-the-first-seed", {"(seed)\n": "(seed + dist.get_rank())\n", SECOND: ""}, """
     You seed with the rank before the model is made, so the ranks start from different parameters.
-    Next: seed the same on every rank before `make_model()`, and put the rank into a second seed, after it.
-    """)
+    Next: seed the same on every rank before `make_model()`, and put the rank into a second seed, after it.""")
 
 exercise.edit("no-first-seed", {FIRST: ""}, """
     You make the model without a seed. Its parameters then depend on what the program drew before.
-    Next: call `torch.manual_seed(seed)` before `make_model()`.
-    """)
+    Next: call `torch.manual_seed(seed)` before `make_model()`.""")
 
 exercise.edit("rank-without-seed", {"seed + 1 + dist.get_rank()": "dist.get_rank()"}, """
     Your second seed is the rank's number. Dropout is then the same in every training, whatever `seed` is.
-    Next: combine `seed` and the rank.
-    """)
+    Next: combine `seed` and the rank.""")
 
 exercise.edit("seed-times-rank", {"seed + 1 + dist.get_rank()": "seed * dist.get_rank()"}, """
     You multiply the seed by the rank. The product is 0 on rank 0 for every seed, and on all ranks for seed 0.
-    Next: add them.
-    """)
+    Next: add them.""")
 
 exercise.edit("never-the-same-again", {SECOND: "torch.seed()\n"}, """
     `torch.seed()` takes a number from the operating system. The ranks differ, and no program can repeat the training.
-    Next: use `torch.manual_seed`, with a number that depends on `seed` and the rank.
-    """)
+    Next: use `torch.manual_seed`, with a number that depends on `seed` and the rank.""")
 
 exercise.edit("puts-the-state-back", {FIRST: "before = torch.get_rng_state()\ntorch.manual_seed(seed)\n",
     SECOND: "torch.set_rng_state(before)\n"}, """
     Afterwards the random numbers go on from the state before your function. That state is the same on all ranks if the
     program has not seeded them differently, and it does not depend on `seed`.
-    Next: seed after the model is made, with a number that depends on `seed` and the rank.
-    """)
+    Next: seed after the model is made, with a number that depends on `seed` and the rank.""")
 
 exercise.edit("only-rank-zero-differs", {SECOND: "if dist.get_rank() > 0:\n    torch.manual_seed(seed + 1)\n"}, """
-    Ranks 1, 2, ... all get the same second seed. Next: put the rank's number into the seed.
-    """)
+    Ranks 1, 2, ... all get the same second seed. Next: put the rank's number into the seed.""")
 
 
 @exercise.variant

@@ -71,8 +71,7 @@ exercise = Exercise("data_parallel.start_averaging", title="One all-reduce for a
     )], task="""
     Average the gradients of the parameters in `bucket` over ranks, with one all-reduce for all of them: join them in
     one flat tensor. Do not wait for the all-reduce. Return a function that waits for it, and then gives each parameter
-    its averaged gradient. For a parameter without a gradient, use zeros.
-    """, hints="""
+    its averaged gradient. For a parameter without a gradient, use zeros.""", hints="""
     A call costs time, even with a short tensor. How can ten small gradients travel in one call?
 
     `torch.cat` of the flattened gradients is one tensor with all of them, and `split` cuts it into pieces again. The
@@ -97,8 +96,7 @@ exercise = Exercise("data_parallel.start_averaging", title="One all-reduce for a
     The function starts the all-reduce and returns at once. The second half of the work is in a function that remembers
     `flat`, `handle` and `bucket`. Until `handle.wait()` returns, `flat` belongs to the all-reduce: if you read it, you
     may get unfinished sums, and if you write to it, you may spoil them. Each call has a latency, however short its
-    tensor, so one call for a bucket is faster than one for each parameter. The price is a copy of the gradients.
-    """)
+    tensor, so one call for a bucket is faster than one for each parameter. The price is a copy of the gradients.""")
 
 
 @exercise
@@ -124,43 +122,36 @@ def start_averaging(bucket: list[nn.Parameter]) -> Callable[[], None]:
 exercise.edit("waits-at-once", {", async_op=True": "", "handle.wait()\n": ""}, """
     Your function waits for the all-reduce before it returns, so backward would wait, too. In this check it deadlocks,
     because the last rank starts only after all other ranks have returned.
-    Next: pass `async_op=True`, and call the handle's `wait()` in the function that you return.
-    """)
+    Next: pass `async_op=True`, and call the handle's `wait()` in the function that you return.""")
 
 exercise.edit("never-waits", {"handle.wait()\n": ""}, """
     The function that finishes does not wait, so it reads the flat tensor before the sum is complete. With
     `async_op=True`, the call returns a handle to wait for.
-    Next: keep the handle, and call its `wait()` first in the function that you return.
-    """)
+    Next: keep the handle, and call its `wait()` first in the function that you return.""")
 
 exercise.edit("starts-when-finishing", {"handle = dist.all_reduce(flat, async_op=True)\n": "",
     "handle.wait()": "dist.all_reduce(flat)"}, """
     You call the all-reduce only when the bucket is finished. Nothing travels between the two calls, while backward
     computes.
-    Next: call `dist.all_reduce(flat, async_op=True)` before you return the function that finishes.
-    """)
+    Next: call `dist.all_reduce(flat, async_op=True)` before you return the function that finishes.""")
 
 exercise.edit("sum-for-mean", {" / dist.get_world_size()": ""}, """
     Each gradient is the sum over ranks. The task asks for the average.
-    Next: divide the flat tensor by `dist.get_world_size()`.
-    """)
+    Next: divide the flat tensor by `dist.get_world_size()`.""")
 
 exercise.edit("stays-at-home", {"handle = dist.all_reduce(flat, async_op=True)\n": "", "handle.wait()\n": ""}, """
     Every rank divides its own gradients, and nothing is added up: your function starts no all-reduce.
-    Next: call `dist.all_reduce(flat, async_op=True)` on the flat tensor.
-    """)
+    Next: call `dist.all_reduce(flat, async_op=True)` on the flat tensor.""")
 
 exercise.edit("returns-nothing", {"\nreturn finish": ""}, """
     Your function returns None. The caller needs a function that finishes the bucket.
-    Next: write `return finish` at the end, without parentheses.
-    """)
+    Next: write `return finish` at the end, without parentheses.""")
 
 exercise.edit("skips-where-there-is-none", {"grads = [torch.zeros_like(param) if param.grad is None else param.grad "
     "for param in bucket]": "bucket = [param for param in bucket if param.grad is not None]\n"
     "grads = [param.grad for param in bucket]"}, """
     You leave parameters without a gradient out of the flat tensor, so its size on this rank differs from its size on
-    the other ranks. Next: use zeros for these parameters: `torch.zeros_like(param)`.
-    """)
+    the other ranks. Next: use zeros for these parameters: `torch.zeros_like(param)`.""")
 
 exercise.edit("leaves-none", {"param.grad = piece.view_as(param)":
     "if param.grad is not None:\n    param.grad.copy_(piece.view_as(param))"}, """
@@ -170,18 +161,15 @@ exercise.edit("leaves-none", {"param.grad = piece.view_as(param)":
 
 exercise.edit("not-put-back", {"param.grad = piece.view_as(param)": "grad = piece.view_as(param)"}, """
     The averages are in the flat tensor, and the parameters keep their own gradients: `torch.cat` copies.
-    Next: in the function that finishes, cut the flat tensor into pieces, and assign each to its `param.grad`.
-    """)
+    Next: in the function that finishes, cut the flat tensor into pieces, and assign each to its `param.grad`.""")
 
 exercise.edit("flat-gradients", {"piece.view_as(param)": "piece"}, """
     Each piece of the flat tensor is flat, and a gradient has the shape of its parameter.
-    Next: give the piece this shape: `piece.view_as(param)`.
-    """)
+    Next: give the piece this shape: `piece.view_as(param)`.""")
 
 exercise.edit("all-from-the-front", {"piece.view_as(param)": "flat[: param.numel()].view_as(param)"}, """
     Every parameter gets a piece from the front of the flat tensor, where the first gradient is.
-    Next: begin each piece where the previous one ends: `flat.split(numels)` gives all pieces in order.
-    """)
+    Next: begin each piece where the previous one ends: `flat.split(numels)` gives all pieces in order.""")
 
 
 @exercise.mistake

@@ -47,8 +47,7 @@ exercise = Exercise("data_parallel.token_mean", title="A loss for each token", d
     Return the loss of this rank, for `loss.backward()`. The engine averages gradients over ranks, as DDP and FSDP do.
     Scale your loss so that the mean of the ranks' losses is the mean over all tokens of all ranks. The mean of their
     gradients is then its gradient. Ranks have different numbers of tokens, and a rank may have none. A target of -100
-    marks padding, which is not a token.
-    """, hints="""
+    marks padding, which is not a token.""", hints="""
     One rank has 1 token and another rank has 3. What is the mean over 4 tokens? What is the mean of the two means?
 
     The mean over all tokens is a sum over ranks, divided by the number of tokens on all ranks. The engine divides the
@@ -68,8 +67,7 @@ exercise = Exercise("data_parallel.token_mean", title="A loss for each token", d
     the number of all tokens, leaves the sum divided by the tokens. DDP, FSDP2 and every stage of ZeRO average in this
     way, so the factor is the same for all of them. Only the count is communicated, and no gradient flows through it.
     Gradient accumulation needs the same care: divide by the tokens of all micro-batches of the step, not by those of
-    each one.
-    """)
+    each one.""")
 
 
 @exercise
@@ -92,63 +90,52 @@ SCALED = "total * dist.get_world_size() / tokens"
 exercise.edit("mean-of-this-rank", {SUM: "cross_entropy(scores, targets)", COUNT: "", SCALED: "total"}, """
     Your loss is the mean over this rank's tokens. The engine then averages the ranks' means, so a token counts more on
     a rank that has few tokens. A rank without tokens makes everything NaN.
-    Next: divide the sum of this rank's losses by the number of tokens on all ranks.
-    """)
+    Next: divide the sum of this rank's losses by the number of tokens on all ranks.""")
 
 exercise.edit("mean-of-this-rank-or-zero", {COUNT: "tokens = (targets != -100).sum().clamp(min=1)\n",
     SCALED: "total / tokens"}, """
     Your loss is the mean over this rank's tokens, and 0 if there are none. The engine then averages the ranks' means,
     so a token counts more on a rank that has few tokens.
-    Next: divide the sum of this rank's losses by the number of tokens on all ranks.
-    """)
+    Next: divide the sum of this rank's losses by the number of tokens on all ranks.""")
 
 exercise.edit("mean-of-the-means", {SUM: "cross_entropy(scores, targets)", COUNT: "dist.all_reduce(total)\n",
     SCALED: "total / dist.get_world_size()"}, """
     Your loss is the mean of the ranks' means, so a token counts more on a rank that has few tokens. The gradient is
     also too small: autograd does not see an all-reduce, and the engine divides by the number of ranks again.
-    Next: sum over this rank's tokens, and all-reduce only their number.
-    """)
+    Next: sum over this rank's tokens, and all-reduce only their number.""")
 
 exercise.edit("without-a-gradient", {"dist.all_reduce(tokens)": "dist.all_reduce(tokens)\ntotal = total.detach()\n"
     "dist.all_reduce(total)", " * dist.get_world_size()": ""}, """
     Your loss has no gradient, because it is computed from a detached tensor. Backward has nothing to do.
-    Next: do not all-reduce the loss. All-reduce only the number of tokens.
-    """)
+    Next: do not all-reduce the loss. All-reduce only the number of tokens.""")
 
 exercise.edit("divided-by-ranks-again", {" * dist.get_world_size()": ""}, """
     You divide by the number of all tokens, and then the engine divides by the number of ranks. The gradient is too
-    small by this factor. Next: multiply your loss by the world size.
-    """)
+    small by this factor. Next: multiply your loss by the world size.""")
 
 exercise.edit("counts-padding", {"(targets != -100).sum()": "torch.tensor(targets.numel())"}, """
-    You count padding as tokens, so you divide by too large a number. Next: count the targets that are not -100.
-    """)
+    You count padding as tokens, so you divide by too large a number. Next: count the targets that are not -100.""")
 
 exercise.edit("own-count", {"dist.all_reduce(tokens)\n": ""}, """
     You divide by this rank's own number of tokens, and the ranks have different numbers.
-    Next: add up the counts of all ranks with `dist.all_reduce` before you divide.
-    """)
+    Next: add up the counts of all ranks with `dist.all_reduce` before you divide.""")
 
 exercise.edit("sum-over-tokens", {COUNT: "", SCALED: "total"}, """
     You return the sum over this rank's tokens. A batch with more tokens then makes a larger step.
-    Next: divide by the number of tokens on all ranks.
-    """)
+    Next: divide by the number of tokens on all ranks.""")
 
 exercise.edit("nan-of-no-tokens", {SUM: "cross_entropy(scores, targets) * (targets != -100).sum()"}, """
     You multiply the mean over this rank's tokens by their number. On a rank without tokens the mean is NaN, and NaN
-    times 0 is NaN. Next: use `reduction="sum"`, which is 0 where there are no tokens.
-    """)
+    times 0 is NaN. Next: use `reduction="sum"`, which is 0 where there are no tokens.""")
 
 exercise.edit("leaves-without-tokens", {"dist.all": "if tokens == 0:\n    return total\ndist.all"}, """
     A rank without tokens returns before the all-reduce, so the other ranks wait for a call that it never makes.
-    Next: let every rank call the all-reduce. A rank without tokens contributes a count of 0.
-    """)
+    Next: let every rank call the all-reduce. A rank without tokens contributes a count of 0.""")
 
 exercise.edit("reduces-the-loss", {"dist.all": "dist.all_reduce(total)\ndist.all", SCALED: "total / tokens"}, """
     The value of your loss is right on every rank, and its gradient is not: autograd does not see an all-reduce. Each
     rank's gradient is the one of its own tokens, and the engine divides their sum by the number of ranks.
-    Next: all-reduce only the count, and multiply this rank's own sum by the world size.
-    """)
+    Next: all-reduce only the count, and multiply this rank's own sum by the world size.""")
 
 
 @exercise.variant

@@ -44,8 +44,7 @@ exercise = Exercise("memory.mixed_precision", title="An unknown optimizer", draw
     take `param_bytes` for each element. Return what the optimizer keeps, in a dict: `"element"` for each element,
     `"line"` for each row and each column, and `"tensor"` for the whole matrix. Call `total` as often as you like. An
     8-bit optimizer also keeps scales for each block of 256 elements, even if the last block is not full. Count the
-    scales as part of the elements, as in large matrices, where all blocks are full.
-    """, hints="""
+    scales as part of the elements, as in large matrices, where all blocks are full.""", hints="""
     The total mixes three unknown numbers. Which two matrices differ in only one of them?
 
     Subtract the parameters and the gradients first. Two matrices with the same number of elements and different shapes
@@ -65,8 +64,7 @@ exercise = Exercise("memory.mixed_precision", title="An unknown optimizer", draw
     cancels. Adam keeps 8 bytes for each element, and 12 with masters in fp32. 8-bit Adam keeps 2 + 8/256 = 2.03:
     two bytes, and two float32 scales for each 256 elements. Adafactor keeps 4 bytes for each row and each column, so
     next to nothing for each element. Many small tensors would hide this, because blocks that are not full and numbers
-    for each tensor weigh more there.
-    """)
+    for each tensor weigh more there.""")
 
 
 @exercise
@@ -89,74 +87,61 @@ def state_widths(total: Callable[[int, int], int], param_bytes: int) -> dict[str
 
 exercise.edit("nothing-subtracted", {"- 2 * param_bytes * rows * columns": ""}, """
     Your widths contain the parameters and the gradients: `2 * param_bytes` too many for each element. They exist with
-    any optimizer. Next: subtract the bytes of both from each total.
-    """)
+    any optimizer. Next: subtract the bytes of both from each total.""")
 
 exercise.edit("gradients-not-subtracted", {"2 * param_bytes": "param_bytes"}, """
     Your width of an element is too large by `param_bytes`. The total contains the parameters and, as large as these,
-    the gradients. Next: subtract the bytes of both from each total.
-    """)
+    the gradients. Next: subtract the bytes of both from each total.""")
 
 exercise.edit("always-fp32", {"2 * param_bytes": "8"}, """
     You subtract 8 bytes for each element, also in 16 bits. There parameters and gradients take 2 + 2. Master weights
     are not among the parameters: they are part of what the optimizer keeps.
-    Next: subtract `2 * param_bytes` for each element.
-    """)
+    Next: subtract `2 * param_bytes` for each element.""")
 
 exercise.edit("fp32-gradients", {"2 * param_bytes": "(param_bytes + 4)"}, """
     You subtract 4 bytes for the gradient of each element, also in 16 bits. Here gradients take `param_bytes` each.
-    Next: subtract `2 * param_bytes` for each element.
-    """)
+    Next: subtract `2 * param_bytes` for each element.""")
 
 exercise.edit("everything-per-element", {"(flat - square) / (64 + 1024 - 512)": "0",
     "(large - square - 512 * line) / (512 * 512 - 256 * 256)": "square / (256 * 256)"}, """
     You divide all bytes of one matrix by its elements. This spreads a step count, and the numbers for rows and columns,
-    over the elements. Next: measure two sizes, and divide the difference of bytes by the difference of elements.
-    """)
+    over the elements. Next: measure two sizes, and divide the difference of bytes by the difference of elements.""")
 
 exercise.edit("no-lines", {"(flat - square) / (64 + 1024 - 512)": "0"}, """
     Your width of a line is 0 for every optimizer. Adafactor keeps numbers for rows and columns, and you count their
     bytes for elements and for the tensor.
-    Next: measure two matrices with the same number of elements and different shapes.
-    """)
+    Next: measure two matrices with the same number of elements and different shapes.""")
 
 exercise.edit("columns-only", {"64 + 1024 - 512": "1024 - 256"}, """
     You divide by the additional columns only. A flat matrix also has fewer rows, and a row counts like a column.
-    Next: divide by the difference of rows + columns.
-    """)
+    Next: divide by the difference of rows + columns.""")
 
 exercise.edit("lines-in-elements", {"(large - square - 512 * line)": "(large - square)"}, """
     Your width of an element contains lines: a larger matrix also has more rows and columns.
-    Next: subtract the bytes of the additional lines before you divide by the additional elements.
-    """)
+    Next: subtract the bytes of the additional lines before you divide by the additional elements.""")
 
 exercise.edit("lines-in-the-tensor", {"element - 512 * line}": "element}"}, """
     Your bytes of the tensor contain the bytes of its rows and columns.
-    Next: subtract the lines as well as the elements.
-    """)
+    Next: subtract the lines as well as the elements.""")
 
 exercise.edit("one-line-a-row", {'"line": line': '"line": 2 * line'}, """
     Your width of a line is twice too large. A matrix of n × n elements has 2n lines: n rows and n columns.
-    Next: divide by the number of rows and columns together.
-    """)
+    Next: divide by the number of rows and columns together.""")
 
 exercise.edit("rounded-at-the-end", {'"element": element': '"element": int(element)'}, """
     You return a whole number for an element. A scale is shared by 256 elements, so each element has a fraction of its
-    bytes. Next: return the width without rounding it to whole bytes.
-    """)
+    bytes. Next: return the width without rounding it to whole bytes.""")
 
 exercise.edit("tiny-matrices", {"kept(256, 256), kept(64, 1024), kept(512, 512)":
     "kept(4, 4), kept(2, 8), kept(8, 8)", "64 + 1024 - 512": "2 + 8 - 8", "square - 512 * line": "square - 8 * line",
     "512 * 512 - 256 * 256": "64 - 16", "square - 256 * 256 * element - 512 * line":
     "square - 16 * element - 8 * line"}, """
     Your widths fit matrices of fewer than 256 elements. There a block is not full, and its scales look like bytes of
-    the tensor. Next: measure matrices whose numbers of elements are multiples of 256.
-    """)
+    the tensor. Next: measure matrices whose numbers of elements are multiples of 256.""")
 
 exercise.edit("rounded-down", {"line) / (512": "line) // (512"}, """
     Your width of an element is a whole number. A scale is shared by 256 elements, so each element has a fraction of its
-    bytes. Next: divide with `/`.
-    """)
+    bytes. Next: divide with `/`.""")
 
 
 @exercise.variant

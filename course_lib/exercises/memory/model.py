@@ -18,8 +18,7 @@ def draw(rng: random.Random, number: int) -> Case:
 exercise = Exercise("memory.model", title="Weigh a model", draw=draw, task="""
     Return a dict with two numbers of bytes: the bytes of the `"parameters"`, and the bytes that their `"gradients"`
     will take after a backward. A tensor that two layers share counts once. A layer may be frozen (`requires_grad` is
-    False), and its dtype may differ from float32.
-    """, hints="""
+    False), and its dtype may differ from float32.""", hints="""
     A tensor may have several names, and takes its memory once. Which tensors does a model hold? For which of them does
     backward make a gradient?
 
@@ -37,8 +36,7 @@ exercise = Exercise("memory.model", title="Weigh a model", draw=draw, task="""
     """, explanation="""
     `model.parameters()` yields each tensor once, however many layers use it, so tied weights count once. A state dict
     has an entry for each name, so it counts them twice. A gradient has the shape and the dtype of its parameter, and
-    exists only where `requires_grad` is True. So frozen layers save their gradients first.
-    """)
+    exists only where `requires_grad` is True. So frozen layers save their gradients first.""")
 
 
 @exercise
@@ -59,68 +57,56 @@ def model_bytes(model: nn.Module) -> dict[str, int]:
 exercise.edit("shared-count-twice", {"for param in model.parameters()":
     "for _, param in model.named_parameters(remove_duplicate=False)"}, """
     You count a tensor that two layers share once for each of them. It has two names and one memory.
-    Next: loop over `model.parameters()` only, which yields a shared tensor once.
-    """)
+    Next: loop over `model.parameters()` only, which yields a shared tensor once.""")
 
 exercise.edit("state-dict", {"model.parameters()": "model.state_dict(keep_vars=True).values()"}, """
     You count what a state dict lists. It has an entry for each name, so a shared tensor is in it twice. It also lists
-    buffers, such as running averages, and buffers are not parameters. Next: loop over `model.parameters()`.
-    """)
+    buffers, such as running averages, and buffers are not parameters. Next: loop over `model.parameters()`.""")
 
 exercise.edit("state-dict-as-gradients", {"model.parameters()": "model.state_dict().values()",
     "param.requires_grad": "True"}, """
     You count everything in the state dict, once as parameters and once as gradients. A state dict lists a shared
     tensor twice, and buffers as well; and a frozen parameter has no gradient.
-    Next: loop over `model.parameters()`, and count a gradient only where `param.requires_grad` is True.
-    """)
+    Next: loop over `model.parameters()`, and count a gradient only where `param.requires_grad` is True.""")
 
 exercise.edit("buffers-too", {"return held":
     'held["parameters"] += sum(buffer.nbytes for buffer in model.buffers())\nreturn held'}, """
     You count buffers, such as running averages, as parameters. They are part of the model, and no optimizer trains
-    them. Next: leave `model.buffers()` out.
-    """)
+    them. Next: leave `model.buffers()` out.""")
 
 exercise.edit("frozen-get-gradients", {"param.requires_grad": "True"}, """
     You count a gradient for frozen parameters. Backward makes none where `requires_grad` is False.
-    Next: count a gradient only where `param.requires_grad` is True.
-    """)
+    Next: count a gradient only where `param.requires_grad` is True.""")
 
 exercise.edit("frozen-left-out", {'held["parameters"] += nbytes\n': "", "held[\"gradients\"] += nbytes":
     'held["parameters"] += nbytes\nheld["gradients"] += nbytes'}, """
     You leave frozen parameters out altogether. They get no gradient, and the model holds them all the same.
-    Next: count the bytes of every parameter; let `requires_grad` decide only about the gradient.
-    """)
+    Next: count the bytes of every parameter; let `requires_grad` decide only about the gradient.""")
 
 exercise.edit("always-four-bytes", {"param.element_size()": "4"}, """
     You count 4 bytes for every element, as in float32. Elements of bfloat16 and float16 take 2 bytes, of float64 8.
-    Next: use `param.element_size()`.
-    """)
+    Next: use `param.element_size()`.""")
 
 exercise.edit("four-bytes-and-frozen", {"param.element_size()": "4", "param.requires_grad": "True"}, """
     You count 4 bytes for every element, and a gradient for every parameter. A layer's dtype may differ from float32,
     and a frozen layer gets no gradient.
-    Next: use `param.element_size()`, and count a gradient only where `param.requires_grad` is True.
-    """)
+    Next: use `param.element_size()`, and count a gradient only where `param.requires_grad` is True.""")
 
 exercise.edit("gradients-in-fp32", {'held["gradients"] += nbytes': 'held["gradients"] += 4 * param.numel()'}, """
     You count 4 bytes for every element of a gradient. Backward makes a gradient in the dtype of its parameter.
-    Next: use `param.element_size()` for the gradients, too.
-    """)
+    Next: use `param.element_size()` for the gradients, too.""")
 
 exercise.edit("elements", {" * param.element_size()": ""}, """
     You count elements, not bytes. The bytes of one element depend on its dtype.
-    Next: multiply each parameter's `numel()` by its `element_size()`.
-    """)
+    Next: multiply each parameter's `numel()` by its `element_size()`.""")
 
 exercise.edit("gradients-of-now", {"param.requires_grad": "param.grad is not None"}, """
     You count the gradients that exist now. No backward has run yet, so there are none. The task asks how much they
-    will take. Next: count a gradient as large as its parameter where `param.requires_grad` is True.
-    """)
+    will take. Next: count a gradient as large as its parameter where `param.requires_grad` is True.""")
 
 exercise.edit("first-only", {"return held": "    return held"}, """
     You count only the first parameter: the function returns while it is in the loop.
-    Next: move the `return` to the left, so that it comes after the loop.
-    """)
+    Next: move the `return` to the left, so that it comes after the loop.""")
 
 
 @exercise.variant

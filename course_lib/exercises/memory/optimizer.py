@@ -27,8 +27,7 @@ def draw(rng: random.Random, number: int) -> Case:
 exercise = Exercise("memory.optimizer", title="What an optimizer keeps", draw=draw, case_count=12, task="""
     Return how many bytes an optimizer keeps for a model, once it has made a step: `"sgd"`, `"momentum"` (SGD with
     momentum), `"adam"` or `"adamw"`. Adam and AdamW keep their moments, and for each tensor the number of its steps, in
-    a tensor of one float32.
-    """, hints="""
+    a tensor of one float32.""", hints="""
     Which of the four optimizers has to remember anything from one step to the next? How many numbers does it remember
     for each element of a parameter?
 
@@ -45,8 +44,7 @@ exercise = Exercise("memory.optimizer", title="What an optimizer keeps", draw=dr
     """, explanation="""
     An optimizer makes its states like the gradients: SGD has none, momentum one, Adam and AdamW two. The step counts
     are 4 bytes for each tensor, too few to matter; they are in the formula because a formula that is right to the byte
-    leaves nothing unexplained. AdamW decays weights differently from Adam, and keeps the same.
-    """)
+    leaves nothing unexplained. AdamW decays weights differently from Adam, and keeps the same.""")
 
 
 @exercise
@@ -73,66 +71,54 @@ exercise.edit("four-times", {"[optimizer]": "[optimizer] + 2"}, """
 
 exercise.edit("gradients-too", {"[optimizer]": "[optimizer] + 1"}, """
     You count one state more than the optimizer keeps, as large as the parameters. Parameters and gradients exist with
-    any optimizer. Next: count only what the optimizer remembers from step to step.
-    """)
+    any optimizer. Next: count only what the optimizer remembers from step to step.""")
 
 exercise.edit("one-moment", {"2, ": "1, ", "2}": "1}"}, """
     You count one moment for Adam. It keeps two for each element: a running mean of the gradients, and one of their
-    squares. Next: count 2 for Adam and AdamW.
-    """)
+    squares. Next: count 2 for Adam and AdamW.""")
 
 exercise.edit("decay-is-kept", {"2}": "3}"}, """
     You count a third state for AdamW, as if its weight decay needed one. Decay multiplies the weights by a number, and
-    remembers nothing. Next: count for AdamW what you count for Adam.
-    """)
+    remembers nothing. Next: count for AdamW what you count for Adam.""")
 
 exercise.edit("sgd-keeps-gradients", {'"sgd": 0': '"sgd": 1'}, """
     You count a state for plain SGD. It uses the gradient and keeps nothing; only with momentum does it keep one.
-    Next: return 0 for "sgd".
-    """)
+    Next: return 0 for "sgd".""")
 
 exercise.edit("momentum-is-a-number", {'"momentum": 1': '"momentum": 0'}, """
     You count no state for momentum. The factor 0.9 is one number. The running average of gradients, to which it is
-    applied, is as large as the gradients. Next: count 1 for "momentum".
-    """)
+    applied, is as large as the gradients. Next: count 1 for "momentum".""")
 
 exercise.edit("no-step-counts", {"+ counts": ""}, """
     The moments are right, and Adam's step counts are missing: 4 bytes for each tensor.
-    Next: add 4 bytes for each tensor that Adam or AdamW updates.
-    """)
+    Next: add 4 bytes for each tensor that Adam or AdamW updates.""")
 
 exercise.edit("one-step-count", {TRAINED: "1"}, """
     You add one step count for the whole model. Adam counts the steps of each tensor, because a step may leave a tensor
-    out. Next: add 4 bytes for each tensor that is trained.
-    """)
+    out. Next: add 4 bytes for each tensor that is trained.""")
 
 exercise.edit("frozen-keep-states", {TRAINED: "len(list(model.parameters()))", '"gradients"': '"parameters"'}, """
     You count states for frozen parameters. The optimizer makes a state when it sees a first gradient, and a frozen
-    parameter never gets one. Next: leave out parameters whose `requires_grad` is False.
-    """)
+    parameter never gets one. Next: leave out parameters whose `requires_grad` is False.""")
 
 exercise.edit("frozen-keep-counts", {TRAINED: "len(list(model.parameters()))"}, """
     The moments are right, and you also count the steps of frozen parameters. Adam keeps no step count for them.
-    Next: count only the tensors whose `requires_grad` is True.
-    """)
+    Next: count only the tensors whose `requires_grad` is True.""")
 
 exercise.edit("always-fp32", {GRADIENTS: "sum(4 * p.numel() for p in model.parameters() if p.requires_grad)"}, """
     You count 4 bytes for each element of a moment. torch makes moments in the dtype of the parameter. (In mixed
     precision they are in float32 because the optimizer gets parameters in float32.)
-    Next: use `param.element_size()`, or the gradients of `model_bytes`.
-    """)
+    Next: use `param.element_size()`, or the gradients of `model_bytes`.""")
 
 exercise.edit("or-is-always-true", {"states = {": 'optimizer = "momentum" if optimizer == "momentum" else "adam"\n'
     "states = {"}, """
     You count the same for SGD as for Adam. If a condition reads `optimizer == "adam" or "adamw"`, it is always true:
     Python takes the text after `or` as a condition of its own, and a text that is not empty is true.
-    Next: write `optimizer in ("adam", "adamw")`.
-    """)
+    Next: write `optimizer in ("adam", "adamw")`.""")
 
 exercise.edit("frozen-and-uncounted", {'"gradients"': '"parameters"', "+ counts": ""}, """
     You count states for frozen parameters, and Adam's step counts are missing, 4 bytes for each tensor.
-    Next: leave out parameters whose `requires_grad` is False. Then run the check again.
-    """)
+    Next: leave out parameters whose `requires_grad` is False. Then run the check again.""")
 
 
 @exercise.variant

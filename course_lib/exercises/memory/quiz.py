@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+from ...quizzes import Choice, Mistake, Numeric, Question, Quiz, register
 from .data import OPTIMIZER, training_bytes
 from .rank_bytes import rank_bytes
 
@@ -120,121 +120,59 @@ def stage_1(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(
-    Quiz(
-        name="memory",
-        title="Where the memory goes",
-        questions=(
-            Question(
-                id="when-state-comes",
-                ask=Choice(
-                    prompt="When does Adam allocate its moments?",
-                    options=(
-                        Option(
-                            text="In the first `optimizer.step()`",
-                            right=True,
-                            feedback="Adam makes them when it sees the first gradient. So the second step has a "
-                            "higher peak than the first.",
-                        ),
-                        Option(
-                            text="When `torch.optim.Adam(...)` is made",
-                            feedback="At that point it only remembers which parameters it updates. In your run, the "
-                            "optimizer held 0 bytes until the first step.",
-                        ),
-                        Option(
-                            text="In the first `loss.backward()`",
-                            feedback="Backward makes gradients, and does not call the optimizer.",
-                        ),
-                        Option(
-                            text="In every step, again",
-                            feedback="Moments are running averages, so the optimizer keeps them from step to step.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="state-of-adam", ask=state_of_adam),
-            Question(
-                id="what-grows-with-the-batch",
-                ask=Choice(
-                    prompt="You double the batch. Which of these take more memory?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="Activations",
-                            right=True,
-                            feedback="Forward keeps activations for each line of the batch.",
-                        ),
-                        Option(
-                            text="Gradients of the parameters",
-                            feedback="They are summed over the batch, so they are always as large as the parameters.",
-                        ),
-                        Option(text="The inputs", right=True, feedback="They double, though they are small."),
-                        Option(
-                            text="Adam's moments",
-                            feedback="Adam keeps two numbers for each parameter, for any batch.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="calculator", ask=calculator),
-            Question(
-                id="what-mixed-precision-saves",
-                ask=Choice(
-                    prompt="A model trained in fp32, and now trains in mixed precision, with Adam and no fp32 sums of "
-                    "gradients. How do the bytes of its model states change?",
-                    options=(
-                        Option(
-                            text="They stay the same",
-                            right=True,
-                            feedback="They stay at 16 bytes for each parameter: the master weights cost what the "
-                            "16-bit parameters and gradients save. Activations do shrink.",
-                        ),
-                        Option(
-                            text="They are halved",
-                            feedback="That needs 16 bits for everything. The optimizer keeps fp32 masters and moments.",
-                        ),
-                        Option(
-                            text="They shrink by a quarter",
-                            feedback="Parameters and gradients save 4 bytes of 16, and the masters add 4.",
-                        ),
-                        Option(
-                            text="They grow by a quarter",
-                            feedback="Sums of gradients in fp32 do that: 20 bytes.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="in-gib", ask=in_gib),
-            Question(
-                id="what-is-no-copy",
-                ask=Choice(
-                    prompt="Ranks of plain data parallel have just made a step. Which of these differed from rank to "
-                    "rank during the step?",
-                    several=True,
-                    options=(
-                        Option(text="The part of the batch", right=True, feedback="Each rank trains on its own part."),
-                        Option(
-                            text="The activations",
-                            right=True,
-                            feedback="Each rank computes them from its own part of the batch.",
-                        ),
-                        Option(
-                            text="The gradients after the all-reduce",
-                            feedback="The gradients differ before it. After it, all ranks have the same mean.",
-                        ),
-                        Option(
-                            text="Adam's moments",
-                            feedback="Each rank computes them from the same averaged gradients, so they are equal.",
-                        ),
-                        Option(
-                            text="The parameters",
-                            feedback="The parameters were equal at the beginning, and all ranks made the same steps.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="copies", ask=copies),
-            Question(id="stage-1", ask=stage_1),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="memory", title="Where the memory goes", questions=(
+    Question(id="when-state-comes", ask=Choice.read("""
+        When does Adam allocate its moments?
+
+        - [x] In the first `optimizer.step()`
+          > Adam makes them when it sees the first gradient. So the second step has a higher peak than the first.
+        - [ ] When `torch.optim.Adam(...)` is made
+          > At that point it only remembers which parameters it updates. In your run, the optimizer held 0 bytes until
+            the first step.
+        - [ ] In the first `loss.backward()`
+          > Backward makes gradients, and does not call the optimizer.
+        - [ ] In every step, again
+          > Moments are running averages, so the optimizer keeps them from step to step.""")),
+    Question(id="state-of-adam", ask=state_of_adam),
+    Question(id="what-grows-with-the-batch", ask=Choice.read("""
+        You double the batch. Which of these take more memory?
+
+        - [x] Activations
+          > Forward keeps activations for each line of the batch.
+        - [ ] Gradients of the parameters
+          > They are summed over the batch, so they are always as large as the parameters.
+        - [x] The inputs
+          > They double, though they are small.
+        - [ ] Adam's moments
+          > Adam keeps two numbers for each parameter, for any batch.""", several=True)),
+    Question(id="calculator", ask=calculator),
+    Question(id="what-mixed-precision-saves", ask=Choice.read("""
+        A model trained in fp32, and now trains in mixed precision, with Adam and no fp32 sums of gradients. How do the
+        bytes of its model states change?
+
+        - [x] They stay the same
+          > They stay at 16 bytes for each parameter: the master weights cost what the 16-bit parameters and gradients
+            save. Activations do shrink.
+        - [ ] They are halved
+          > That needs 16 bits for everything. The optimizer keeps fp32 masters and moments.
+        - [ ] They shrink by a quarter
+          > Parameters and gradients save 4 bytes of 16, and the masters add 4.
+        - [ ] They grow by a quarter
+          > Sums of gradients in fp32 do that: 20 bytes.""")),
+    Question(id="in-gib", ask=in_gib),
+    Question(id="what-is-no-copy", ask=Choice.read("""
+        Ranks of plain data parallel have just made a step. Which of these differed from rank to rank during the step?
+
+        - [x] The part of the batch
+          > Each rank trains on its own part.
+        - [x] The activations
+          > Each rank computes them from its own part of the batch.
+        - [ ] The gradients after the all-reduce
+          > The gradients differ before it. After it, all ranks have the same mean.
+        - [ ] Adam's moments
+          > Each rank computes them from the same averaged gradients, so they are equal.
+        - [ ] The parameters
+          > The parameters were equal at the beginning, and all ranks made the same steps.""", several=True)),
+    Question(id="copies", ask=copies),
+    Question(id="stage-1", ask=stage_1),
+)))

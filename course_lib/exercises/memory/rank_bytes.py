@@ -31,8 +31,7 @@ def draw(rng: random.Random, number: int) -> Case:
 exercise = Exercise("memory.rank_bytes", title="What is left when copies go", draw=draw, task="""
     Return a dict with the bytes of each part, as `training_bytes` does, on the rank that holds most. The ranks share
     the psi elements of each part named in `cut`, as evenly as they can; an element is never split. Every rank holds the
-    other parts whole.
-    """, hints="""
+    other parts whole.""", hints="""
     How many elements of a part that is cut does the fullest rank hold? How many of a part that is not cut?
 
     The largest share is psi divided by the number of ranks, rounded up. A share is like a smaller model, so
@@ -48,8 +47,7 @@ exercise = Exercise("memory.rank_bytes", title="What is left when copies go", dr
     """, explanation="""
     A shard is like a model with fewer parameters, so one calculator computes both. The ranks share elements, not bytes.
     The fullest rank has one element more if there is a remainder, and this rank decides whether the model fits. Cutting
-    the optimizer's three parts is ZeRO stage 1; stage 2 cuts the gradients as well, and stage 3 the parameters.
-    """)
+    the optimizer's three parts is ZeRO stage 1; stage 2 cuts the gradients as well, and stage 3 the parameters.""")
 
 
 @exercise
@@ -68,68 +66,55 @@ SHARE = "-(-psi // world_size)"
 
 exercise.edit("remainder-dropped", {SHARE: "psi // world_size"}, """
     `psi // world_size` drops the remainder, so no rank holds the last elements. Some rank has to hold them, and the
-    fullest rank has one more. Next: round up: `-(-psi // world_size)`.
-    """)
+    fullest rank has one more. Next: round up: `-(-psi // world_size)`.""")
 
 exercise.edit("one-more-always", {SHARE: "psi // world_size + 1"}, """
-    Your largest share has one element more even where psi divides evenly. Next: round up: `-(-psi // world_size)`.
-    """)
+    Your largest share has one element more even where psi divides evenly. Next: round up: `-(-psi // world_size)`.""")
 
 exercise.edit("bytes-divided", {"shard[part]": "whole[part] // world_size"}, """
     You divide bytes, and drop the remainder. An element is never split, so the ranks share elements.
-    Next: compute the largest share of elements, rounded up, then its bytes.
-    """)
+    Next: compute the largest share of elements, rounded up, then its bytes.""")
 
 exercise.edit("bytes-divided-up", {"shard[part]": "-(-whole[part] // world_size)"}, """
     You divide bytes and round up, which can split an element. The ranks share elements.
-    Next: compute the largest share of elements, rounded up, then its bytes.
-    """)
+    Next: compute the largest share of elements, rounded up, then its bytes.""")
 
 exercise.edit("broken-elements", {"shard[part]": "whole[part] / world_size"}, """
     Your `/` leaves a rank with a fraction of an element where psi does not divide. An element is never split.
-    Next: share the elements first, rounded up: `-(-psi // world_size)`.
-    """)
+    Next: share the elements first, rounded up: `-(-psi // world_size)`.""")
 
 exercise.edit("cuts-everything", {" if part in cut else whole[part]": ""}, """
     You cut every part. The ranks share only the parts in `cut`; every rank holds the other parts whole.
-    Next: test for each part whether it is in `cut`.
-    """)
+    Next: test for each part whether it is in `cut`.""")
 
 exercise.edit("cuts-nothing", {"shard[part] if part in cut else ": ""}, """
     You cut nothing: your dict has the bytes of plain data parallel.
-    Next: return the bytes of a share for the parts in `cut`.
-    """)
+    Next: return the bytes of a share for the parts in `cut`.""")
 
 exercise.edit("cuts-the-others", {"in cut": "not in cut"}, """
-    You leave the parts in `cut` whole, and cut all other parts. Next: swap the two branches of your condition.
-    """)
+    You leave the parts in `cut` whole, and cut all other parts. Next: swap the two branches of your condition.""")
 
 exercise.edit("masters-stay-whole", {"in cut": 'in set(cut) - {"master weights"}'}, """
     You leave the master weights whole. Only the optimizer uses them, as it does the moments, so the ranks share them,
-    too: 12 bytes of each parameter, not 8. Next: treat "master weights" like every other part.
-    """)
+    too: 12 bytes of each parameter, not 8. Next: treat "master weights" like every other part.""")
 
 exercise.edit("only-what-is-cut", {"shard[part] if part in cut else whole[part] for part in whole":
     "shard[part] for part in whole if part in cut"}, """
     Your dict lacks the parts that are not cut. The rank holds these parts as well, whole.
-    Next: loop over all parts, not over those in `cut`.
-    """)
+    Next: loop over all parts, not over those in `cut`.""")
 
 exercise.edit("what-is-saved", {"shard[part] if part in cut else whole[part]":
     "whole[part] - (shard if part in cut else whole)[part]"}, """
     Your function returns what a rank saves. The task asks for what it still holds.
-    Next: return the bytes of the share, without subtracting them from the whole.
-    """)
+    Next: return the bytes of the share, without subtracting them from the whole.""")
 
 exercise.edit("remainder-on-one-rank", {SHARE: "psi // world_size + psi % world_size"}, """
     You give the whole remainder to one rank. If the ranks share as evenly as they can, each rank takes at most one
-    element of the remainder. Next: round up: `-(-psi // world_size)`.
-    """)
+    element of the remainder. Next: round up: `-(-psi // world_size)`.""")
 
 exercise.edit("any-cut-cuts-all", {"part in cut": "cut"}, """
     As soon as `cut` names any part, you cut every part: `if cut` tests whether the list is not empty.
-    Next: test each part: `if part in cut`.
-    """)
+    Next: test each part: `if part in cut`.""")
 
 
 @exercise.variant

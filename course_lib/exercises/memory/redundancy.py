@@ -58,8 +58,7 @@ def make_tensor(kind: str, numel: int, seed: int, rank: int) -> torch.Tensor:
 exercise = Exercise("memory.redundancy", title="What is a copy", draw=draw, case_count=5, task="""
     Return how many bytes of this rank's tensors are copies. A tensor is a copy if all its values equal the values of
     rank 0's tensor at the same place in the list. Rank 0 holds the originals, so it has 0 bytes of copies. The tensors
-    keep their values.
-    """, hints="""
+    keep their values.""", hints="""
     To know whether your tensor is a copy of rank 0's, which tensor do you compare it with? Where is that tensor?
 
     Bring rank 0's tensor to every rank, into memory of its own, and compare. All ranks take part, rank 0 as well; rank
@@ -76,8 +75,7 @@ exercise = Exercise("memory.redundancy", title="What is a copy", draw=draw, case
     ```
     """, explanation="""
     A broadcast brings the originals. Each rank receives them in a clone, because a broadcast overwrites the tensor that
-    receives. Every rank calls the broadcast; the rank number decides only what is counted.
-    """)
+    receives. Every rank calls the broadcast; the rank number decides only what is counted.""")
 
 
 @exercise
@@ -101,70 +99,57 @@ EQUAL = "torch.equal(tensor, original)"
 exercise.edit("overwrites", {"tensor.clone()": "tensor"}, """
     A broadcast writes rank 0's values into the tensor that you pass. Here that is the rank's own tensor: `original =
     tensor` is a second name, not a second tensor. So each tensor becomes a copy, and its own values are lost.
-    Next: broadcast into a copy: `original = tensor.clone()`.
-    """)
+    Next: broadcast into a copy: `original = tensor.clone()`.""")
 
 exercise.edit("compares-with-itself", {"dist.broadcast(original, src=0)\n": ""}, """
     You count every tensor as a copy on all ranks except rank 0. If you compare a tensor with its own clone, they are
     always equal, because no rank has received rank 0's values.
-    Next: fill the clone with `dist.broadcast(original, src=0)`, then compare with it.
-    """)
+    Next: fill the clone with `dist.broadcast(original, src=0)`, then compare with it.""")
 
 exercise.edit("rank-0-counts-too", {"dist.get_rank() != 0 and": ""}, """
     Rank 0 compares its tensors with themselves, and counts them all as copies. It holds the originals.
-    Next: let rank 0 take part in the broadcast and count nothing.
-    """)
+    Next: let rank 0 take part in the broadcast and count nothing.""")
 
 exercise.edit("elements", {" * tensor.element_size()": ""}, """
-    You count the elements of copies, not their bytes. Next: multiply `numel()` by `element_size()`.
-    """)
+    You count the elements of copies, not their bytes. Next: multiply `numel()` by `element_size()`.""")
 
 exercise.edit("always-four-bytes", {"tensor.element_size()": "4"}, """
     You count 4 bytes for every element. An element takes 2 bytes in bfloat16, and 8 in float64.
-    Next: use `tensor.element_size()`.
-    """)
+    Next: use `tensor.element_size()`.""")
 
 exercise.edit("equal-elements", {f"dist.get_rank() != 0 and {EQUAL}": "dist.get_rank() != 0",
     "tensor.numel()": "int((tensor == original).sum())"}, """
     You count equal elements. A tensor that differs in one element is no copy, and the rank has to keep all of it.
-    Next: compare whole tensors: `torch.equal(a, b)`.
-    """)
+    Next: compare whole tensors: `torch.equal(a, b)`.""")
 
 exercise.edit("any-element", {EQUAL: "(tensor == original).any()"}, """
     One equal element is enough for your function to count a tensor as a copy. All its elements have to be equal.
-    Next: compare whole tensors: `torch.equal(a, b)`.
-    """)
+    Next: compare whole tensors: `torch.equal(a, b)`.""")
 
 exercise.edit("same-sums", {EQUAL: "tensor.sum() == original.sum()"}, """
     You compare sums. Tensors with the same sum can hold different values, or the same values in a different order.
-    Next: compare all values: `torch.equal(a, b)`.
-    """)
+    Next: compare all values: `torch.equal(a, b)`.""")
 
 exercise.edit("nearly-equal", {"torch.equal": "torch.allclose"}, """
     `allclose` ignores small differences. A tensor that is nearly equal cannot replace the original: ranks that drift
-    apart begin like this. Next: compare exactly: `torch.equal(a, b)`.
-    """)
+    apart begin like this. Next: compare exactly: `torch.equal(a, b)`.""")
 
 exercise.edit("only-rank-0-broadcasts", {"dist.broadcast(": "if dist.get_rank() == 0:\n    dist.broadcast("}, """
     Only rank 0 calls broadcast, so the others never receive. All ranks call a collective: with `src=0`, rank 0 sends
-    and the others receive. Next: take the broadcast out of the `if`.
-    """)
+    and the others receive. Next: take the broadcast out of the `if`.""")
 
 exercise.edit("rank-0-returns-early", {"copied = 0": "copied = 0\nif dist.get_rank() == 0:\n    return 0"}, """
     Rank 0 returns before the broadcast in which the others wait. It has nothing to count, and the others need its
-    values. Next: let every rank broadcast; let the rank decide only what is counted.
-    """)
+    values. Next: let every rank broadcast; let the rank decide only what is counted.""")
 
 exercise.edit("own-rank-as-source", {"src=0": "src=dist.get_rank()"}, """
     Every rank names itself as the source. All ranks must name the same one, whose values they receive.
-    Next: write `src=0`.
-    """)
+    Next: write `src=0`.""")
 
 exercise.edit("until-the-first-difference", {"copied = 0": "copied, same = 0, True",
     f"if dist.get_rank() != 0 and {EQUAL}": f"same = same and {EQUAL}\nif same and dist.get_rank() != 0"}, """
     After the first tensor that differs, you count no further tensor. Each tensor can be a copy by itself.
-    Next: compare each tensor, whatever the earlier comparisons returned.
-    """)
+    Next: compare each tensor, whatever the earlier comparisons returned.""")
 
 
 @exercise.variant

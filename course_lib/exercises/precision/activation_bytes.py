@@ -43,8 +43,7 @@ def draw(rng: random.Random, number: int) -> Case:
 exercise = Exercise("precision.activation_bytes", title="What a layer keeps", draw=draw, inputs_matter=False, task="""
     Call `layer(x)` once, and return the bytes that autograd keeps for backward. Autograd saves tensors, and several of
     them can share one storage: count each storage once, with all of its bytes. Leave out the storages of the layer's
-    parameters and buffers, which exist anyway. The input `x` counts if it is saved.
-    """, hints="""
+    parameters and buffers, which exist anyway. The input `x` counts if it is saved.""", hints="""
     Which operations need their input to compute a gradient? Which of them need their output?
 
     `torch.autograd.graph.saved_tensors_hooks(pack, unpack)` is a context. In it, autograd calls `pack(tensor)` for each
@@ -69,8 +68,7 @@ exercise = Exercise("precision.activation_bytes", title="What a layer keeps", dr
     twice and misses others. A linear layer saves its input, to compute the gradient of its weight. A ReLU saves its
     output, which is also the input of the next layer: one storage. A GELU saves its input, so GELU and the next layer
     keep two. An addition saves nothing. The dictionary holds the storages themselves, so that none is freed during
-    forward and its address given to a different one.
-    """)
+    forward and its address given to a different one.""")
 
 
 @exercise
@@ -94,50 +92,41 @@ KEY = "kept[storage.data_ptr()]"
 
 exercise.edit("every-saved-tensor", {KEY: "kept[len(kept)]"}, """
     You count a storage each time a tensor of it is saved. A ReLU and the layer after it save the same storage.
-    Next: remember each storage by its `data_ptr()`.
-    """)
+    Next: remember each storage by its `data_ptr()`.""")
 
 exercise.edit("parameters-too", {"not in own": "not in ()"}, """
     You count the layer's parameters. Autograd saves them, too, but they are in memory anyway.
-    Next: leave out storages of parameters and buffers.
-    """)
+    Next: leave out storages of parameters and buffers.""")
 
 exercise.edit("parameters-by-type", {"storage.data_ptr() not in own": "not isinstance(tensor, nn.Parameter)"}, """
     You leave out tensors that are parameters. A linear layer saves its weight transposed: a new tensor with the
-    parameter's storage. Next: compare storages: `untyped_storage().data_ptr()`.
-    """)
+    parameter's storage. Next: compare storages: `untyped_storage().data_ptr()`.""")
 
 exercise.edit("buffers-too", {"[*layer.parameters(), *layer.buffers()]": "layer.parameters()"}, """
     You count the layer's buffers. They are in memory whether the layer runs or not.
-    Next: leave out `layer.buffers()`, as you leave out the parameters.
-    """)
+    Next: leave out `layer.buffers()`, as you leave out the parameters.""")
 
 exercise.edit("size-of-the-view", {"= storage\n": "= tensor.clone().untyped_storage()\n"}, """
     You count the bytes of the saved tensor. It may be a view of a larger storage, and keeps all of it in memory.
-    Next: count `tensor.untyped_storage().nbytes()`.
-    """)
+    Next: count `tensor.untyped_storage().nbytes()`.""")
 
 exercise.edit("by-first-element", {KEY: "kept[tensor.data_ptr()]", "= storage\n":
     "= tensor.clone().untyped_storage()\n"}, """
     You identify tensors by the address of their first element, and count the bytes of the tensor. Views of one
     storage can begin at different addresses, and a small view keeps the whole storage in memory.
-    Next: use the address and the size of `tensor.untyped_storage()`.
-    """)
+    Next: use the address and the size of `tensor.untyped_storage()`.""")
 
 exercise.edit("each-view-its-storage", {KEY: "kept[tensor.data_ptr()]"}, """
     You tell tensors apart by the address of their first element. Two views of one storage can begin at different
-    addresses, and you then count the storage twice. Next: use `tensor.untyped_storage().data_ptr()`.
-    """)
+    addresses, and you then count the storage twice. Next: use `tensor.untyped_storage().data_ptr()`.""")
 
 exercise.edit("without-the-input", {"*layer.buffers()]": "*layer.buffers(), x]"}, """
     You leave out the input. It is a result of the layer before, and stays in memory because this layer saves it.
-    Next: leave out only parameters and buffers.
-    """)
+    Next: leave out only parameters and buffers.""")
 
 exercise.edit("four-bytes-each", {"storage.nbytes() for": "storage.nbytes() // x.element_size() * 4 for"}, """
     You count 4 bytes for each element. That is right only for float32.
-    Next: use `nbytes()`, which is right for every dtype.
-    """)
+    Next: use `nbytes()`, which is right for every dtype.""")
 
 
 @exercise.mistake

@@ -51,8 +51,7 @@ exercise = Exercise("precision.master_step", title="A step with masters", draw=d
     `params` and their gradients are in bf16. `masters` are copies of `params` in fp32, in the same order, and
     `optimizer` updates the masters. Give each master the gradient of its parameter, in fp32. If the parameter has no
     gradient, its master gets None. Make a step, and copy each master into its parameter. Then remove the masters'
-    gradients. You may keep or remove the gradients of `params`.
-    """, hints="""
+    gradients. You may keep or remove the gradients of `params`.""", hints="""
     Where did backward leave the gradients? Which tensors does `optimizer.step()` read and change?
 
     Gradients go from bf16 to fp32, from parameters to masters. Values go from fp32 to bf16, from masters to parameters.
@@ -72,8 +71,7 @@ exercise = Exercise("precision.master_step", title="A step with masters", draw=d
     away, however often it is repeated. In the master the updates add up, until their sum is large enough to change the
     parameter. `copy_` converts the values, and writes them into the parameter's own memory. The gradients in fp32 exist
     only during the step, and take 4 bytes for each parameter. A fused optimizer, or one that works bucket by bucket,
-    avoids these 4 bytes.
-    """)
+    avoids these 4 bytes.""")
 
 
 @exercise
@@ -101,55 +99,45 @@ COPY = "param.data.copy_(master)"
 exercise.edit("no-gradients", {f"for param, master in zip(params, masters, strict=True):\nmaster.grad = {WIDEN}\n": ""},
     """
     The masters never get a gradient. Backward stores gradients in the parameters, so the optimizer finds none.
-    Next: before the step, set each `master.grad` to its parameter's gradient, in fp32.
-    """)
+    Next: before the step, set each `master.grad` to its parameter's gradient, in fp32.""")
 
 exercise.edit("gradients-of-16-bits", {WIDEN: "param.grad"}, """
     You give the masters gradients in bf16. torch accepts only a gradient of the tensor's own dtype, fp32.
-    Next: convert it: `param.grad.float()`.
-    """)
+    Next: convert it: `param.grad.float()`.""")
 
 exercise.edit("never-copies-back", {f"{COPY}\n": ""}, """
     The masters are updated and the parameters are not. The model computes with the parameters.
-    Next: after the step, copy each master into its parameter.
-    """)
+    Next: after the step, copy each master into its parameter.""")
 
 exercise.edit("masters-as-parameters", {COPY: "param.grad = None\nparam.data = master.data"}, """
     After your step the parameters are the masters themselves, in fp32. The model then computes in fp32, and saves no
-    time and no memory. Next: copy the values: `param.data.copy_(master)` rounds them to the parameter's dtype.
-    """)
+    time and no memory. Next: copy the values: `param.data.copy_(master)` rounds them to the parameter's dtype.""")
 
 exercise.edit("other-memory", {COPY: "param.data = master.data.to(param.dtype)"}, """
     You give the parameters new memory in each step. A view of the old memory, such as a flat tensor that is gathered,
-    keeps the old values. Next: write into the memory that the parameter has: `copy_`.
-    """)
+    keeps the old values. Next: write into the memory that the parameter has: `copy_`.""")
 
 exercise.edit("masters-from-parameters", {"master.grad = None if": "master.data.copy_(param)\nmaster.grad = None if"},
     """
     You begin by copying the parameters into the masters. That discards the digits that bf16 cannot hold, and masters
-    exist to keep these digits. Next: copy values in one direction only, from master to parameter.
-    """)
+    exist to keep these digits. Next: copy values in one direction only, from master to parameter.""")
 
 exercise.edit("rounds-masters", {COPY: f"{COPY}\nmaster.data.copy_(param)"}, """
     You end by copying the rounded parameters into the masters. A small update is lost before the next step can add to
-    it. Next: copy values in one direction only, from master to parameter.
-    """)
+    it. Next: copy values in one direction only, from master to parameter.""")
 
 exercise.edit("keeps-gradients", {f"{COPY}\nmaster.grad = None": COPY}, """
     The masters still have gradients at the end: 4 bytes for each parameter that nothing uses.
-    Next: set `master.grad = None` after the step.
-    """)
+    Next: set `master.grad = None` after the step.""")
 
 exercise.edit("stumbles-over-none", {WIDEN: "param.grad.float()"}, """
     A parameter may have no gradient: then `param.grad` is None, and None has no `.float()`.
-    Next: set `master.grad` to None there. The optimizer then skips this master.
-    """)
+    Next: set `master.grad` to None there. The optimizer then skips this master.""")
 
 exercise.edit("zeros-for-none", {WIDEN: "torch.zeros_like(master) if param.grad is None else param.grad.float()"}, """
     You give a master zeros where its parameter has no gradient. An optimizer updates a tensor with a gradient of zeros:
     momentum moves it, and weight decay shrinks it.
-    Next: set `master.grad` to None there. The optimizer then skips this master.
-    """)
+    Next: set `master.grad` to None there. The optimizer then skips this master.""")
 
 
 @exercise.mistake
@@ -170,8 +158,7 @@ def adds_the_difference(
 exercise.edit("copies-before-the-step", {f"master.grad = {WIDEN}": f"master.grad = {WIDEN}\n{COPY}", f"{COPY}\n": ""},
     """
     You copy the masters before the step that changes them, so the parameters are one step behind.
-    Next: call `optimizer.step()` first.
-    """)
+    Next: call `optimizer.step()` first.""")
 
 
 @exercise.variant

@@ -51,8 +51,7 @@ exercise = Exercise("precision.masters", title="Repair: no masters", draw=draw, 
     case_count=2, task="""
     The program trains, and hardly learns: small updates are lost, because the optimizer updates shards in bf16. Repair
     it: the optimizer updates shards in fp32, layers compute in bf16, as before, and gradients are averaged over ranks
-    in fp32.
-    """, hints="""
+    in fp32.""", hints="""
     In which dtype are the parameters when `fully_shard` cuts them? In which dtype are the shards then?
 
     The shards are the masters. FSDP2 keeps them in the dtype that the model has when it is sharded, and gathers them in
@@ -69,8 +68,7 @@ exercise = Exercise("precision.masters", title="Repair: no masters", draw=draw, 
     `fully_shard` keeps the dtype of what it shards. A model that was loaded in bf16 therefore has shards in bf16, and
     nothing holds the digits that an update needs. With fp32 shards, 4 bytes of parameters and 8 of moments are divided
     by the number of ranks. `param_dtype` rounds each shard before the all-gather, so layers and messages have 16 bits.
-    Converting to fp32 restores no digits that the checkpoint lost; it makes room for the updates that follow.
-    """)
+    Converting to fp32 restores no digits that the checkpoint lost; it makes room for the updates that follow.""")
 
 
 @exercise
@@ -91,34 +89,28 @@ exercise.start_edit({FLOAT: "", POLICY: "", SHARD: "fully_shard(model)\n"})
 
 exercise.edit("policy-only", {FLOAT: ""}, """
     You pass a policy, and the shards are still in bf16. `param_dtype` is the dtype of gathered parameters; shards
-    keep the dtype that the model has. Next: convert the model to fp32 before you shard it.
-    """)
+    keep the dtype that the model has. Next: convert the model to fp32 before you shard it.""")
 
 exercise.edit("float-only", {POLICY: "", SHARD: "fully_shard(model)\n"}, """
     Everything is in fp32 now: shards, messages and layers. That saves neither time nor activations.
-    Next: pass a `MixedPrecisionPolicy` that gathers parameters in bf16.
-    """)
+    Next: pass a `MixedPrecisionPolicy` that gathers parameters in bf16.""")
 
 exercise.edit("policy-in-fp32", {FLOAT: "", "torch.bfloat16": "torch.float32"}, """
     Your policy gathers parameters in fp32, from shards in bf16. The task asks for the reverse: shards in fp32,
-    which keep small updates, and layers in bf16. Next: convert the model to fp32, and gather in bf16.
-    """)
+    which keep small updates, and layers in bf16. Next: convert the model to fp32, and gather in bf16.""")
 
 exercise.edit("averages-in-bf16", {", reduce_dtype=torch.float32": ""}, """
     Gradients are averaged in bf16: without `reduce_dtype`, the policy uses `param_dtype` for them as well.
-    Next: set `reduce_dtype`.
-    """)
+    Next: set `reduce_dtype`.""")
 
 exercise.edit("optimizer-first", {FLOAT: f"{FLOAT}optimizer = {ADAM}\n", f"return {ADAM}": "return optimizer"}, """
     You make the optimizer before the model is sharded. `fully_shard` makes new parameters, and the optimizer updates
-    the old ones. Next: make the optimizer last.
-    """)
+    the old ones. Next: make the optimizer last.""")
 
 exercise.edit("copies-in-fp32", {FLOAT: "", "model.parameters()":
     "[nn.Parameter(param.detach().float()) for param in model.parameters()]"}, """
     Your optimizer updates copies in fp32. Backward gives the copies no gradients, and nothing copies them back, so the
-    model never changes. Next: let the shards themselves be in fp32.
-    """)
+    model never changes. Next: let the shards themselves be in fp32.""")
 
 
 @exercise.variant

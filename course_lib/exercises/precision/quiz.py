@@ -7,7 +7,7 @@ import random
 import torch
 
 from ...planner import plan
-from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+from ...quizzes import Choice, Mistake, Numeric, Question, Quiz, register
 
 
 def states_bytes(params: int, world_size: int, stage: int, precision: str = "mixed") -> int:
@@ -150,164 +150,78 @@ def offload(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(
-    Quiz(
-        name="precision",
-        title="Mixed precision, activations, checkpointing",
-        questions=(
-            Question(id="stage-1", ask=stage_1),
-            Question(id="lost-update", ask=lost_update),
-            Question(
-                id="why-masters",
-                ask=Choice(
-                    prompt="What are fp32 masters for?",
-                    options=(
-                        Option(
-                            text="Small updates add up in the masters. In bf16 each update would be rounded away",
-                            right=True,
-                            feedback="So values are copied in one direction only, from master to parameter.",
-                        ),
-                        Option(
-                            text="Forward computes with them where bf16 would overflow",
-                            feedback="Forward uses only the rounded copies, and bf16 has the range of fp32.",
-                        ),
-                        Option(
-                            text="They save memory",
-                            feedback="They cost 4 bytes for each parameter, as much as parameters and gradients save.",
-                        ),
-                        Option(
-                            text="They are a backup for checkpoints on disk",
-                            feedback="Checkpoints contain them, but every step needs them too.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="accumulation", ask=accumulation),
-            Question(
-                id="overflow",
-                ask=Choice(
-                    prompt="Stage 2 runs in fp16 on 8 ranks. A gradient in the shard of rank 5 is infinite. What has "
-                    "to happen?",
-                    options=(
-                        Option(
-                            text="All ranks skip the step and halve the scale",
-                            right=True,
-                            feedback="All ranks learn of the overflow by an all-reduce of one flag.",
-                        ),
-                        Option(
-                            text="Rank 5 skips the step; the others make it",
-                            feedback="Then the shards of one model stay a step apart.",
-                        ),
-                        Option(
-                            text="Rank 5 sets that element to zero, and all ranks make the step",
-                            feedback="More elements may be wrong and still finite, and the scale stays too large.",
-                        ),
-                        Option(
-                            text="Nothing: the average over 8 ranks is finite",
-                            feedback="An average that contains an infinity is infinite or NaN.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="order",
-                ask=Choice(
-                    prompt="Gradients are clipped to norm 1 *before* they are divided by the loss scale. What happens?",
-                    options=(
-                        Option(
-                            text="Nearly all are clipped, then divided by the scale: the model learns almost nothing",
-                            right=True,
-                            feedback="The limit is meant for gradients without the scale.",
-                        ),
-                        Option(
-                            text="Nothing: scaling and clipping both multiply by a factor",
-                            feedback="The factor of clipping depends on the norm, and the scale changed the norm.",
-                        ),
-                        Option(
-                            text="The step is skipped",
-                            feedback="A step is skipped only if a gradient is not finite. Large gradients are finite.",
-                        ),
-                        Option(
-                            text="Gradients explode",
-                            feedback="They shrink: they are clipped to norm 1, and then divided by the scale.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="bf16-scale",
-                ask=Choice(
-                    prompt="Why does training in bf16 need no loss scaling?",
-                    options=(
-                        Option(
-                            text="bf16 has the exponents of fp32, so small gradients do not become zero",
-                            right=True,
-                            feedback="It has fewer digits instead, and masters make up for them.",
-                        ),
-                        Option(
-                            text="bf16 has more digits than fp16",
-                            feedback="It has fewer digits, 8 instead of 11, and a larger range.",
-                        ),
-                        Option(
-                            text="With masters, gradients are made in fp32",
-                            feedback="Backward makes gradients in the dtype of the parameters. A gradient that "
-                            "became zero there stays zero.",
-                        ),
-                        Option(
-                            text="It needs loss scaling, but nobody uses it",
-                            feedback="The smallest numbers of bf16 are nearly as small as those of fp32.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="autocast",
-                ask=Choice(
-                    prompt="A model in fp32 trains under `torch.autocast` to bf16, with Adam and without sharding. "
-                    "Which of these take 2 bytes for each parameter?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="The copies of weights that forward computes with",
-                            right=True,
-                            feedback="Forward makes these copies, and backward uses them.",
-                        ),
-                        Option(text="The parameters", feedback="They stay in fp32, and serve as the masters."),
-                        Option(text="The gradients", feedback="They have the dtype of the parameters: fp32."),
-                        Option(text="Momentum and variance", feedback="They have the dtype of the parameters: fp32."),
-                    ),
-                ),
-            ),
-            Question(id="layer-bytes", ask=layer_bytes),
-            Question(
-                id="checkpointing",
-                ask=Choice(
-                    prompt="Every layer is checkpointed. What is in memory while backward goes through layer 7 of 12?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="The inputs of layers 1 to 7",
-                            right=True,
-                            feedback="Each input is a checkpoint, from which its layer is computed again.",
-                        ),
-                        Option(
-                            text="Everything that layer 7 keeps for backward",
-                            right=True,
-                            feedback="It has just been computed again, this time with autograd.",
-                        ),
-                        Option(
-                            text="Everything that layers 1 to 6 keep for backward",
-                            feedback="These layers have not been computed again yet. Only their inputs are in memory.",
-                        ),
-                        Option(
-                            text="Everything that layers 8 to 12 keep for backward",
-                            feedback="Backward is done with these layers, and has freed their activations.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="more-ranks", ask=with_n_ranks),
-            Question(id="offload", ask=offload),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="precision", title="Mixed precision, activations, checkpointing", questions=(
+    Question(id="stage-1", ask=stage_1),
+    Question(id="lost-update", ask=lost_update),
+    Question(id="why-masters", ask=Choice.read("""
+        What are fp32 masters for?
+
+        - [x] Small updates add up in the masters. In bf16 each update would be rounded away
+          > So values are copied in one direction only, from master to parameter.
+        - [ ] Forward computes with them where bf16 would overflow
+          > Forward uses only the rounded copies, and bf16 has the range of fp32.
+        - [ ] They save memory
+          > They cost 4 bytes for each parameter, as much as parameters and gradients save.
+        - [ ] They are a backup for checkpoints on disk
+          > Checkpoints contain them, but every step needs them too.""")),
+    Question(id="accumulation", ask=accumulation),
+    Question(id="overflow", ask=Choice.read("""
+        Stage 2 runs in fp16 on 8 ranks. A gradient in the shard of rank 5 is infinite. What has to happen?
+
+        - [x] All ranks skip the step and halve the scale
+          > All ranks learn of the overflow by an all-reduce of one flag.
+        - [ ] Rank 5 skips the step; the others make it
+          > Then the shards of one model stay a step apart.
+        - [ ] Rank 5 sets that element to zero, and all ranks make the step
+          > More elements may be wrong and still finite, and the scale stays too large.
+        - [ ] Nothing: the average over 8 ranks is finite
+          > An average that contains an infinity is infinite or NaN.""")),
+    Question(id="order", ask=Choice.read("""
+        Gradients are clipped to norm 1 *before* they are divided by the loss scale. What happens?
+
+        - [x] Nearly all are clipped, then divided by the scale: the model learns almost nothing
+          > The limit is meant for gradients without the scale.
+        - [ ] Nothing: scaling and clipping both multiply by a factor
+          > The factor of clipping depends on the norm, and the scale changed the norm.
+        - [ ] The step is skipped
+          > A step is skipped only if a gradient is not finite. Large gradients are finite.
+        - [ ] Gradients explode
+          > They shrink: they are clipped to norm 1, and then divided by the scale.""")),
+    Question(id="bf16-scale", ask=Choice.read("""
+        Why does training in bf16 need no loss scaling?
+
+        - [x] bf16 has the exponents of fp32, so small gradients do not become zero
+          > It has fewer digits instead, and masters make up for them.
+        - [ ] bf16 has more digits than fp16
+          > It has fewer digits, 8 instead of 11, and a larger range.
+        - [ ] With masters, gradients are made in fp32
+          > Backward makes gradients in the dtype of the parameters. A gradient that became zero there stays zero.
+        - [ ] It needs loss scaling, but nobody uses it
+          > The smallest numbers of bf16 are nearly as small as those of fp32.""")),
+    Question(id="autocast", ask=Choice.read("""
+        A model in fp32 trains under `torch.autocast` to bf16, with Adam and without sharding. Which of these take 2
+        bytes for each parameter?
+
+        - [x] The copies of weights that forward computes with
+          > Forward makes these copies, and backward uses them.
+        - [ ] The parameters
+          > They stay in fp32, and serve as the masters.
+        - [ ] The gradients
+          > They have the dtype of the parameters: fp32.
+        - [ ] Momentum and variance
+          > They have the dtype of the parameters: fp32.""", several=True)),
+    Question(id="layer-bytes", ask=layer_bytes),
+    Question(id="checkpointing", ask=Choice.read("""
+        Every layer is checkpointed. What is in memory while backward goes through layer 7 of 12?
+
+        - [x] The inputs of layers 1 to 7
+          > Each input is a checkpoint, from which its layer is computed again.
+        - [x] Everything that layer 7 keeps for backward
+          > It has just been computed again, this time with autograd.
+        - [ ] Everything that layers 1 to 6 keep for backward
+          > These layers have not been computed again yet. Only their inputs are in memory.
+        - [ ] Everything that layers 8 to 12 keep for backward
+          > Backward is done with these layers, and has freed their activations.""", several=True)),
+    Question(id="more-ranks", ask=with_n_ranks),
+    Question(id="offload", ask=offload),
+)))

@@ -51,8 +51,7 @@ exercise = Exercise("precision.recompute", title="Run it again", draw=draw, tria
     before it ran. Now backward has reached the block's output, with the gradient `grad_output`, and autograd is off.
     Run the block again, with autograd and with the same random numbers, and go back through it. Return the gradient of
     `x`, also if `x` requires none. Add the parameters' gradients to their `.grad`, as backward does. Leave the state of
-    the random numbers as you found it.
-    """, hints="""
+    the random numbers as you found it.""", hints="""
     `grad_output` is the gradient of one particular output. What has to be the same for the second run to compute this
     output again?
 
@@ -75,8 +74,7 @@ exercise = Exercise("precision.recompute", title="Run it again", draw=draw, tria
     activations of only one block are in memory at a time. `detach` cuts the graph at the block's input, and you return
     the gradient that arrives there. You have to make the second run equal the first: dropout has to drop the same
     elements, and nothing that the block reads may have changed. `torch.utils.checkpoint` does the same, also for GPUs
-    and autocast.
-    """)
+    and autocast.""")
 
 
 @exercise
@@ -106,68 +104,56 @@ DETACHED = "x.detach().requires_grad_()"
 
 exercise.edit("without-grad", {", torch.enable_grad()": ""}, """
     Autograd is off during backward, so the second run of the block builds no graph.
-    Next: turn autograd on: `with torch.enable_grad():`.
-    """)
+    Next: turn autograd on: `with torch.enable_grad():`.""")
 
 exercise.edit("other-random-numbers", {RESTORE: ""}, """
     In the second run, dropout drops different elements than in the first. So your gradient belongs to a different
-    output. Next: before the block runs, set the state that it had: `torch.set_rng_state(random_state)`.
-    """)
+    output. Next: before the block runs, set the state that it had: `torch.set_rng_state(random_state)`.""")
 
 exercise.edit("goes-on-drawing", {FORK: "", RESTORE: ""}, """
     The block draws new random numbers. Dropout drops different elements than the first time, and everything that is
     drawn later changes too.
-    Next: set `random_state` inside `torch.random.fork_rng(devices=[])`, which restores the state afterwards.
-    """)
+    Next: set `random_state` inside `torch.random.fork_rng(devices=[])`, which restores the state afterwards.""")
 
 exercise.edit("turns-back-the-clock", {FORK: ""}, """
     You set the state of the random numbers and leave it so. The numbers that are drawn next repeat earlier ones: the
     next dropout, for example, drops the same elements again.
-    Next: restore the state that you found; `torch.random.fork_rng(devices=[])` does that.
-    """)
+    Next: restore the state that you found; `torch.random.fork_rng(devices=[])` does that.""")
 
 exercise.edit("back-to-the-beginning", {FORK: "", "output.backward": f"{RESTORE}output.backward"}, """
     At the end you set `random_state` once more. That is the state before the block's first run; you found a later one.
-    Next: keep `torch.get_rng_state()` before you change it, or use `torch.random.fork_rng(devices=[])`.
-    """)
+    Next: keep `torch.get_rng_state()` before you change it, or use `torch.random.fork_rng(devices=[])`.""")
 
 exercise.edit("from-ones", {"(grad_output)": "(torch.ones_like(grad_output))"}, """
     You go back from ones, as if the loss were the sum of the output. `grad_output` is the gradient that the later
-    layers computed. Next: go back from it: `output.backward(grad_output)`.
-    """)
+    layers computed. Next: go back from it: `output.backward(grad_output)`.""")
 
 exercise.edit("only-of-x", {"output.backward(grad_output)\nreturn x.grad":
     "return torch.autograd.grad(output, x, grad_output)[0]"}, """
     The parameters get no gradient. `torch.autograd.grad` returns the gradients that you ask for, and adds nothing to
-    any `.grad`. Next: use `output.backward(grad_output)`.
-    """)
+    any `.grad`. Next: use `output.backward(grad_output)`.""")
 
 exercise.edit("nothing-of-x", {DETACHED: "x.detach()"}, """
     You return None, so the layers before this block get no gradient. A tensor gets a `.grad` only if it is the start
     of the graph and requires a gradient.
-    Next: run the block on `x.detach().requires_grad_()`, and return the `.grad` of that tensor.
-    """)
+    Next: run the block on `x.detach().requires_grad_()`, and return the `.grad` of that tensor.""")
 
 exercise.edit("only-detached-where-asked", {DETACHED: "x.detach().requires_grad_(x.requires_grad)"}, """
     You return None if `x` requires no gradient. The task asks for the gradient of `x` in this case too.
-    Next: run the block on `x.detach().requires_grad_()`.
-    """)
+    Next: run the block on `x.detach().requires_grad_()`.""")
 
 exercise.edit("overwrites-gradients", {"x = x.detach": "block.zero_grad()\nx = x.detach"}, """
     You clear the parameters' gradients first, and lose those of earlier micro-batches.
-    Next: leave them, so that the gradients add up.
-    """)
+    Next: leave them, so that the gradients add up.""")
 
 exercise.edit("without-dropout", {"output = block(x)": "output = block.eval()(x)\nblock.train()"}, """
     You run the block without dropout the second time, so it computes a different output.
-    Next: leave the block in its mode, and give it the same random numbers.
-    """)
+    Next: leave the block in its mode, and give it the same random numbers.""")
 
 exercise.edit("never-back", {"output = block(x)": "block(x)", "output.backward(grad_output)\n": "",
     "return x.grad": "return grad_output"}, """
     You run the block and return `grad_output`, without going back through the block.
-    Next: call `output.backward(grad_output)`.
-    """)
+    Next: call `output.backward(grad_output)`.""")
 
 
 @exercise.variant

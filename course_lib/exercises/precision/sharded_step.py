@@ -45,8 +45,7 @@ exercise = Exercise("precision.sharded_step", title="Masters in shards", draw=dr
     task="""
     Average the ranks' `flat_grad` in fp32, so that each rank gets the average of its own shard. Store this average in
     `master.grad`, and make a step of `optimizer`, which updates `master`. Then remove the gradient, round the masters
-    to bf16, and all-gather them into `flat_param`. No rank may send more bytes than this takes.
-    """, hints="""
+    to bf16, and all-gather them into `flat_param`. No rank may send more bytes than this takes.""", hints="""
     Which part of the gradients does each rank need, and in which dtype? What do the other ranks need from it
     afterwards?
 
@@ -67,8 +66,7 @@ exercise = Exercise("precision.sharded_step", title="Masters in shards", draw=dr
     Only one rank holds the master, the momentum and the variance of a shard, 4 bytes each. So a rank holds 12Ψ/N bytes
     instead of 12Ψ. No rank needs the masters of other ranks, because forward and backward use only the rounded
     parameters. Rounding before the all-gather gives the same values as rounding after it, and sends half as many bytes.
-    Sums are different: digits that are rounded away between two additions are lost.
-    """)
+    Sums are different: digits that are rounded away between two additions are lost.""")
 
 
 @exercise
@@ -100,74 +98,62 @@ exercise.edit("sums-in-16-bits", {AVERAGE: """summed = flat_grad.new_empty(maste
 dist.reduce_scatter_single(summed, flat_grad)
 master.grad = summed.float() / dist.get_world_size()"""}, """
     You sum the gradients in bf16, so each sum is rounded to 8 significant bits. With many ranks, small gradients are
-    lost next to a large sum. Next: convert the gradients to fp32 before the reduce-scatter.
-    """)
+    lost next to a large sum. Next: convert the gradients to fp32 before the reduce-scatter.""")
 
 exercise.edit("averages-in-16-bits", {AVERAGE: """mean = flat_grad.new_empty(master.shape)
 dist.reduce_scatter_single(mean, flat_grad / dist.get_world_size())
 master.grad = mean.float()"""}, """
     You divide and sum in bf16, and convert the rounded result to fp32. The digits are lost by then.
-    Next: convert the gradients to fp32 first.
-    """)
+    Next: convert the gradients to fp32 first.""")
 
 exercise.edit("divides-in-16-bits", {"flat_grad.float() / dist.get_world_size()":
     "(flat_grad / dist.get_world_size()).float()"}, """
     You divide in bf16, and convert the rounded quotient to fp32. A third, for example, then has 8 significant bits.
-    Next: call `.float()` first, then divide.
-    """)
+    Next: call `.float()` first, then divide.""")
 
 exercise.edit("own-gradient", {AVERAGE:
     "master.grad = flat_grad.chunk(dist.get_world_size())[dist.get_rank()].float()"}, """
     Each rank updates its shard with its own gradient. The gradients of the other ranks for this shard are missing.
-    Next: reduce-scatter the gradients of all ranks.
-    """)
+    Next: reduce-scatter the gradients of all ranks.""")
 
 exercise.edit("all-reduces", {AVERAGE: """mean = flat_grad.float() / dist.get_world_size()
 dist.all_reduce(mean)
 master.grad = mean.chunk(dist.get_world_size())[dist.get_rank()]"""}, """
     Your all-reduce gives every rank the whole average, and a rank uses only its shard. An all-reduce sends twice as
-    many bytes as a reduce-scatter. Next: use `dist.reduce_scatter_single`.
-    """)
+    many bytes as a reduce-scatter. Next: use `dist.reduce_scatter_single`.""")
 
 exercise.edit("gathers-masters", {GATHER: """whole = torch.empty(flat_param.shape)
 dist.all_gather_single(whole, master.detach())
 flat_param.copy_(whole)"""}, """
     Your masters travel in fp32 and are rounded afterwards. If you round them first, half as many bytes travel, and the
-    result is the same. Next: convert the shard to bf16 before the all-gather.
-    """)
+    result is the same. Next: convert the shard to bf16 before the all-gather.""")
 
 exercise.edit("two-dtypes", {".to(flat_param.dtype)": ""}, """
     You gather a shard in fp32 into a tensor in bf16. A collective copies bytes, and does not convert them.
-    Next: convert the shard to bf16 first: `.to(flat_param.dtype)`.
-    """)
+    Next: convert the shard to bf16 first: `.to(flat_param.dtype)`.""")
 
 exercise.edit("never-gathers", {GATHER:
     "flat_param.chunk(dist.get_world_size())[dist.get_rank()].copy_(master.detach())"}, """
     Each rank updates only its own part of `flat_param`. The parts of the other ranks keep their old values.
-    Next: all-gather the shards.
-    """)
+    Next: all-gather the shards.""")
 
 exercise.edit("gathers-elsewhere", {GATHER: f"gathered = torch.empty_like(flat_param)\n"
     f"{GATHER.replace('(flat_param,', '(gathered,')}\nflat_param = gathered"}, """
     `flat_param` keeps its old values. If you wrote `flat_param = ...`: that gives the name to a new tensor, and the
-    model still uses the old one. Next: gather into `flat_param` itself, as the first argument of the all-gather.
-    """)
+    model still uses the old one. Next: gather into `flat_param` itself, as the first argument of the all-gather.""")
 
 exercise.edit("rounds-the-master", {GATHER:
     f"{GATHER}\nmaster.data.copy_(flat_param.chunk(dist.get_world_size())[dist.get_rank()])"}, """
     You end by copying the rounded parameters into the master. Small updates are lost before they can add up.
-    Next: leave `master` as the optimizer left it.
-    """)
+    Next: leave `master` as the optimizer left it.""")
 
 exercise.edit("keeps-the-gradient", {"master.grad = None\n": ""}, """
     The master still has its gradient at the end: 4 bytes for each element of the shard.
-    Next: set `master.grad = None` after the step.
-    """)
+    Next: set `master.grad = None` after the step.""")
 
 exercise.edit("without-a-gradient", {AVERAGE: AVERAGE.replace("master.grad", "mean")}, """
     The optimizer reads `master.grad`, which is None in your step, so it updates nothing.
-    Next: store the average in `master.grad` before the step.
-    """)
+    Next: store the average in `master.grad` before the step.""")
 
 
 @exercise.variant

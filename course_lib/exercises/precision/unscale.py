@@ -59,8 +59,7 @@ exercise = Exercise("precision.unscale", title="Unscale, and agree", draw=draw, 
     inputs_matter=False, rules=[at_most("all_reduce", 1)], task="""
     Divide each gradient by `scale`, in place. Then return True if all gradients of all ranks are finite, and False if
     any contains an infinity or a NaN. The answer is the same on every rank. Use at most one all-reduce. A shard without
-    a gradient counts as finite. A rank without any gradient still takes part.
-    """, hints="""
+    a gradient counts as finite. A rank without any gradient still takes part.""", hints="""
     One element of one shard is infinite. Which rank sees it, and which ranks have to skip the step?
 
     Each rank reduces its own gradients to one number. Which operation combines these numbers into one answer that is
@@ -81,8 +80,7 @@ exercise = Exercise("precision.unscale", title="Unscale, and agree", draw=draw, 
     contributes one number, and one all-reduce combines them. Here it takes the minimum of the flags. The sum of the
     numbers of overflows works too, and so does the norm, which clipping needs anyway. Division by a power of two is
     exact. It has to happen in fp32: in fp16 the divided gradients would underflow, and the scale was there to avoid
-    that.
-    """)
+    that.""")
 
 
 @exercise
@@ -105,58 +103,47 @@ AGREE = "dist.all_reduce(finite, op=dist.ReduceOp.MIN)\n"
 
 exercise.edit("decides-alone", {AGREE: ""}, """
     Each rank decides from its own shards. If one rank skips the step and the others make it, their shards belong to
-    different models, or the ranks wait for each other forever. Next: all-reduce the answer.
-    """)
+    different models, or the ranks wait for each other forever. Next: all-reduce the answer.""")
 
 exercise.edit("any-rank-suffices", {"MIN": "MAX"}, """
     You return True as soon as *one* rank's gradients are finite. The gradients of all ranks have to be.
-    Next: if 1 stands for finite, take the minimum of the flags: `dist.ReduceOp.MIN`.
-    """)
+    Next: if 1 stands for finite, take the minimum of the flags: `dist.ReduceOp.MIN`.""")
 
 exercise.edit("first-rank-decides", {AGREE: "dist.broadcast(finite, src=0)\n"}, """
     Every rank returns what rank 0 found. Rank 0 does not see an overflow in the shard of a different rank.
-    Next: use a collective to which every rank contributes its own flag.
-    """)
+    Next: use a collective to which every rank contributes its own flag.""")
 
 exercise.edit("only-infinity", {FINITE: "not any(grad.isinf().any() for grad in grads)"}, """
     You look only for infinities. Infinity minus infinity is NaN, so an overflow can also appear as NaN.
-    Next: use `isfinite()`, which is false for both.
-    """)
+    Next: use `isfinite()`, which is false for both.""")
 
 exercise.edit("only-nan", {FINITE: "not any(grad.isnan().any() for grad in grads)"}, """
     You look only for NaN. A number that is too large for fp16 becomes an infinity.
-    Next: use `isfinite()`, which is false for both.
-    """)
+    Next: use `isfinite()`, which is false for both.""")
 
 exercise.edit("tells-overflow", {"bool(finite)": "not finite"}, """
     You return whether there was an overflow. The task asks for the opposite: whether all gradients are finite.
-    Next: negate the answer.
-    """)
+    Next: negate the answer.""")
 
 exercise.edit("not-in-place", {"grad /= scale": "grad = grad / scale"}, """
     The shards' gradients are still scaled at the end. If you wrote `grad = grad / scale`: that makes a new tensor, and
-    the shard keeps the old one. Next: write `grad /= scale` or `grad.div_(scale)`.
-    """)
+    the shard keeps the old one. Next: write `grad /= scale` or `grad.div_(scale)`.""")
 
 exercise.edit("cleans-up", {"grad /= scale": "grad.div_(scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)"}, """
     You replace infinities and NaN by numbers before you look for them. So the step is made with wrong gradients, and
-    the scale stays too large. Next: leave the gradients as they are, and return False.
-    """)
+    the scale stays too large. Next: leave the gradients as they are, and return False.""")
 
 exercise.edit("stumbles-over-none", {" if shard.grad is not None": ""}, """
-    A shard may have no gradient: then its `grad` is None. Next: leave such shards out.
-    """)
+    A shard may have no gradient: then its `grad` is None. Next: leave such shards out.""")
 
 exercise.edit("leaves-at-overflow", {AGREE: f"if not finite:\n    return False\n{AGREE}"}, """
     A rank that finds an overflow returns at once, and the other ranks wait for it in the all-reduce.
-    Next: call the all-reduce on every rank, and let this rank contribute 0.
-    """)
+    Next: call the all-reduce on every rank, and let this rank contribute 0.""")
 
 exercise.edit("stays-away-without-gradients", {"for grad in grads:\ngrad /=":
     "if not grads:\n    return True\nfor grad in grads:\n    grad /="}, """
     A rank without gradients returns early, and the other ranks wait for it in the all-reduce.
-    Next: call the all-reduce on every rank, and let this rank contribute 1.
-    """)
+    Next: call the all-reduce on every rank, and let this rank contribute 1.""")
 
 
 @exercise.mistake

@@ -38,8 +38,7 @@ exercise = Exercise("production.faults", title="Faults of a configuration", draw
       not given, it is a fault if no whole number of steps fits.
     - `bf16`, if both `bf16` and `fp16` are enabled.
     - In `zero_optimization`, below stage 3: `offload_param`, and every name that begins with `stage3_`.
-    - In `zero_optimization`, at stage 0: `offload_optimizer` as well. Stage 0 is the default.
-    """, hints="""
+    - In `zero_optimization`, at stage 0: `offload_optimizer` as well. Stage 0 is the default.""", hints="""
     Which settings have to agree with each other? Which ones depend on the stage?
 
     Each fault is a separate condition. Collect the names of the settings with a fault. A missing setting has a default:
@@ -59,8 +58,7 @@ exercise = Exercise("production.faults", title="Faults of a configuration", draw
     """, explanation="""
     DeepSpeed refuses batches that do not agree. It accepts most other faults without a message: `offload_param` at
     stage 2 offloads nothing, and a misspelt name at the top is never read. So check how a configuration is understood
-    before you trust it. `production.explain` does this for all settings that it knows.
-    """)
+    before you trust it. `production.explain` does this for all settings that it knows.""")
 
 
 @exercise
@@ -88,62 +86,50 @@ def faults(config: dict[str, Any], world_size: int) -> list[str]:
 
 exercise.edit("ranks-forgotten", {" * world_size": ""}, """
     You compare `train_batch_size` with the batch of one rank. It is the batch of all ranks together.
-    Next: multiply by the number of ranks.
-    """)
+    Next: multiply by the number of ranks.""")
 
 exercise.edit("accumulation-forgotten", {'config.get("gradient_accumulation_steps", micro_batches)': "1"}, """
     You do not count the accumulation steps. With accumulation, a step has several micro-batches.
-    Next: multiply by `gradient_accumulation_steps` if it is given.
-    """)
+    Next: multiply by `gradient_accumulation_steps` if it is given.""")
 
 exercise.edit("one-step-by-default", {"steps\", micro_batches)": "steps\", 1)"}, """
     If the accumulation steps are not given, you use 1. DeepSpeed computes them from the other two.
-    Next: divide the batch by micro-batch and ranks, and check the remainder.
-    """)
+    Next: divide the batch by micro-batch and ranks, and check the remainder.""")
 
 exercise.edit("enabled-unread", {'config.get(key, {}).get("enabled", False)': "key in config"}, """
     You report `bf16` whenever both sections are present. If one of them is switched off, there is no fault.
-    Next: check `"enabled"` in each.
-    """)
+    Next: check `"enabled"` in each.""")
 
 exercise.edit("below-stage-2", {"stage < 3": "stage < 2"}, """
     You accept at stage 2 the settings of stage 3. Stage 2 does not shard parameters, so they have no effect there.
-    Next: compare with 3: `stage < 3`.
-    """)
+    Next: compare with 3: `stage < 3`.""")
 
 exercise.edit("always-of-stage-3", {"stage < 3": "stage < 4"}, """
     You report the settings of stage 3 at stage 3 too, where they have an effect.
-    Next: report them only below stage 3.
-    """)
+    Next: report them only below stage 3.""")
 
 exercise.edit("offload-param-overlooked", {'key == "offload_param" or ': ""}, """
     You overlook `offload_param`. It belongs to stage 3, though its name does not say so.
-    Next: report it below stage 3.
-    """)
+    Next: report it below stage 3.""")
 
 exercise.edit("optimizer-below-stage-3", {"stage == 0": "stage < 3"}, """
     You report `offload_optimizer` at stages 1 and 2 too. From stage 1 on the optimizer's state is sharded, and can be
-    offloaded. Next: report `offload_optimizer` only at stage 0.
-    """)
+    offloaded. Next: report `offload_optimizer` only at stage 0.""")
 
 exercise.edit("stage-3-by-default", {'"stage", 0': '"stage", 3'}, """
     If no stage is given, you use stage 3. DeepSpeed uses stage 0: nothing is sharded.
-    Next: use `zero.get("stage", 0)`.
-    """)
+    Next: use `zero.get("stage", 0)`.""")
 
 exercise.edit("no-section", {'config.get("zero_optimization", {})': 'config["zero_optimization"]'}, """
     You expect a section `zero_optimization`. A configuration may have none.
-    Next: use `config.get("zero_optimization", {})`.
-    """)
+    Next: use `config.get("zero_optimization", {})`.""")
 
 exercise.edit("not-sorted", {"sorted(found)": "found"}, """
-    You return the right names in a different order. Next: return `sorted(...)`.
-    """)
+    You return the right names in a different order. Next: return `sorted(...)`.""")
 
 exercise.edit("first-alone", {"sorted(found)": "sorted(found)[:1]"}, """
     You return only one fault. The configuration has more, and each of them has to be fixed.
-    Next: collect all names, and return the list at the end.
-    """)
+    Next: collect all names, and return the list at the end.""")
 
 
 @exercise.variant

@@ -52,8 +52,7 @@ exercise = Exercise("production.fsdp2_settings", title="From DeepSpeed to FSDP2"
     means that gradients are not clipped. FSDP2 offloads all or nothing, so offload if the parameters or the optimizer
     are offloaded to the CPU. At stage 2, parameters stay whole from forward to backward.
     `"gradient_accumulation_steps"` may be missing. With a `train_batch_size`, compute the steps: the batch is
-    micro-batch times steps times ranks. Without one, there is 1 step.
-    """, hints="""
+    micro-batch times steps times ranks. Without one, there is 1 step.""", hints="""
     For each of the five results: which setting contains it, and which value has a missing setting?
 
     A missing setting has a default, and a default is not always nothing. Three of DeepSpeed's defaults matter here.
@@ -73,8 +72,7 @@ exercise = Exercise("production.fsdp2_settings", title="From DeepSpeed to FSDP2"
     people overlook: if you move a training from DeepSpeed to FSDP2 without it, the losses differ from the first large
     gradient on. (Before release 0.19.3, DeepSpeed did not clip by default.) Some settings have no exact translation.
     FSDP2 offloads parameters, gradients and optimizer state together. And its equivalent of stage 2 holds less between
-    steps than DeepSpeed's stage 2, because its parameters are whole only between forward and backward.
-    """)
+    steps than DeepSpeed's stage 2, because its parameters are whole only between forward and backward.""")
 
 
 @exercise
@@ -105,57 +103,46 @@ MAX_NORM = 'config.get("gradient_clipping", 1.0) or None'
 
 exercise.edit("no-clipping-by-default", {MAX_NORM: 'config.get("gradient_clipping") or None'}, """
     If the configuration has no `gradient_clipping`, you do not clip. DeepSpeed 0.19.8 then clips to a norm of 1.0.
-    Next: pass this default to `get`: `config.get("gradient_clipping", 1.0)`.
-    """)
+    Next: pass this default to `get`: `config.get("gradient_clipping", 1.0)`.""")
 
 exercise.edit("clips-to-zero", {" or None": ""}, """
     You return a `max_norm` of 0, which would make all gradients zero. A `gradient_clipping` of 0 means no clipping.
-    Next: return None for 0.
-    """)
+    Next: return None for 0.""")
 
 exercise.edit("always-clips", {MAX_NORM: 'config.get("gradient_clipping") or 1.0'}, """
     You clip to 1.0 although the configuration switches clipping off. In `x or 1.0`, a 0 counts as missing.
-    Next: distinguish a missing key from a 0: only the second argument of `get` replaces a missing key.
-    """)
+    Next: distinguish a missing key from a 0: only the second argument of `get` replaces a missing key.""")
 
 exercise.edit("always-resharded", {'zero["stage"] == 3': "True"}, """
     You reshard after forward at stage 2 too. At stage 2, parameters stay whole until backward is done.
-    Next: make it depend on the stage.
-    """)
+    Next: make it depend on the stage.""")
 
 exercise.edit("stage-upside-down", {"== 3": "== 2"}, """
     You reshard after forward at stage 2, and not at stage 3. Stage 3 is the one that frees parameters after forward.
-    Next: return True for stage 3.
-    """)
+    Next: return True for stage 3.""")
 
 exercise.edit("whatever-is-there", {'config.get(key, {}).get("enabled", False)': "key in config"}, """
     You use a precision that is switched off. A section can be present with `"enabled"` False or missing.
-    Next: check `"enabled"` too.
-    """)
+    Next: check `"enabled"` too.""")
 
 exercise.edit("bf16-alone", {', "fp16": "float16"': ""}, """
-    You overlook fp16. Next: check `"fp16"` in the same way as `"bf16"`.
-    """)
+    You overlook fp16. Next: check `"fp16"` in the same way as `"bf16"`.""")
 
 exercise.edit("any-offload", {'"cpu" in offloads': '"offload_param" in zero or "offload_optimizer" in zero'}, """
     You offload whenever there is a section for it. A section can be present and offload nothing: with `"device"`
-    `"none"`, or without a device. Next: compare the device with `"cpu"`.
-    """)
+    `"none"`, or without a device. Next: compare the device with `"cpu"`.""")
 
 exercise.edit("optimizer-overlooked", {'in ("offload_param", "offload_optimizer")': 'in ["offload_param"]'}, """
     You read only the section for parameters. A configuration can offload only the optimizer.
-    Next: read both sections.
-    """)
+    Next: read both sections.""")
 
 exercise.edit("one-micro-batch", {' and "train_batch_size" in config': " and False"}, """
     If the accumulation steps are missing, you use 1. They follow from the two sizes of batches.
-    Next: divide `train_batch_size` by the micro-batch and by the number of ranks.
-    """)
+    Next: divide `train_batch_size` by the micro-batch and by the number of ranks.""")
 
 exercise.edit("ranks-forgotten", {" // world_size": ""}, """
     You divide the whole batch by the micro-batch. All ranks share the whole batch.
-    Next: divide by the number of ranks as well.
-    """)
+    Next: divide by the number of ranks as well.""")
 
 
 @exercise.variant

@@ -65,8 +65,7 @@ exercise = Exercise("production.lora", title="Save what is trained", draw=draw, 
     """, explanation="""
     The checkpoint has the size of the adapters, and so have gradients and Adam's moments. Frozen weights have neither,
     but FSDP2 shards and gathers them like all others: they are in the all-gathers, not in the reduce-scatters. To use
-    the adapters, load them into the model that the training began with.
-    """)
+    the adapters, load them into the model that the training began with.""")
 
 
 @exercise
@@ -81,33 +80,27 @@ GET = "return dcp_states.get_model_state_dict(model, options=options)"
 
 exercise.edit("frozen-too", {FROZEN: ""}, """
     You save the frozen parameters too, so the checkpoint is as large as the model, and rank 0 has to hold it all.
-    Next: set `ignore_frozen_params`.
-    """)
+    Next: set `ignore_frozen_params`.""")
 
 exercise.edit("shards", {"full_state_dict=True, ": ""}, """
     You return this rank's shards of the trained parameters. The task asks for whole tensors.
-    Next: set `full_state_dict`.
-    """)
+    Next: set `full_state_dict`.""")
 
 exercise.edit("on-every-rank", {", cpu_offload=True": ""}, """
-    Every rank keeps the whole tensors, and only rank 0 needs them to write a file. Next: set `cpu_offload` as well.
-    """)
+    Every rank keeps the whole tensors, and only rank 0 needs them to write a file. Next: set `cpu_offload` as well.""")
 
 exercise.edit("rank-zero-calls", {GET: "if dist.get_rank() == 0:\n    " + GET + "\nreturn {}"}, """
     Only rank 0 asks for the state dict. Gathering is a collective, so rank 0 waits for ranks that never call.
-    Next: call the function on all ranks.
-    """)
+    Next: call the function on all ranks.""")
 
 exercise.edit("model-state-dict", {GET: "return model.state_dict()"}, """
     `model.state_dict()` returns this rank's shards, of frozen parameters too. Next: use `get_model_state_dict`, whose
-    options choose whole tensors and leave out what is frozen.
-    """)
+    options choose whole tensors and leave out what is frozen.""")
 
 exercise.edit("asks-the-copies", {FROZEN: "", GET: GET.replace("return ", "states = ")
     + "\nreturn {name: value for name, value in states.items() if value.requires_grad}"}, """
     You look at `requires_grad` of the saved tensors, which are copies and never need gradients, so nothing is left.
-    Next: look at the model's parameters, or let the options leave out what is frozen.
-    """)
+    Next: look at the model's parameters, or let the options leave out what is frozen.""")
 
 
 @exercise.variant

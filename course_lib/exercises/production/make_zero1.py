@@ -41,8 +41,7 @@ exercise = Exercise("production.make_zero1", title="ZeRO-1 as torch ships it", d
     inputs_matter=False, case_count=2, rules=[holds_no_more("optimizer", "after a step", slack=64)], task="""
     Wrap the model in `DistributedDataParallel`, which averages gradients. Make a `ZeroRedundancyOptimizer`, which
     shards the state of an `AdamW` with learning rate `lr`. Weights decay, and biases and norms do not: parameters of
-    two or more dimensions decay by `weight_decay`, all others by 0. Return both.
-    """, hints="""
+    two or more dimensions decay by `weight_decay`, all others by 0. Return both.""", hints="""
     Two things happen after the loss is known: the ranks average the gradients, and the parameters are updated. Which
     class does which?
 
@@ -61,8 +60,7 @@ exercise = Exercise("production.make_zero1", title="ZeRO-1 as torch ships it", d
     DDP and ZeroRedundancyOptimizer do not know of each other. DDP all-reduces all gradients, which sends 2Ψ. Then each
     rank updates the parameters that it owns, and broadcasts them, which sends Ψ. Together they send 3Ψ, and ZeRO-1
     needs only 2Ψ: an owner needs no averaged gradients of parameters that other ranks own. ZeroRedundancyOptimizer
-    assigns whole parameters to ranks, group by group.
-    """)
+    assigns whole parameters to ranks, group by group.""")
 
 
 @exercise
@@ -99,47 +97,38 @@ exercise.edit("by-name", {
     "param for param in model.parameters() if param.dim() < 2": 'param for name, param in model.named_parameters() '
     'if "bias" in name'}, """
     Norms decay in your version, and only biases do not. If you select by name: a norm has a `weight` too, of one
-    dimension. Next: select by `param.dim()`: parameters with two or more dimensions decay.
-    """)
+    dimension. Next: select by `param.dim()`: parameters with two or more dimensions decay.""")
 
 exercise.edit("all-decay", {GROUPS: '[{"params": [*model.parameters()], "weight_decay": weight_decay}]'}, """
     All parameters decay by `weight_decay`, biases and norms too. Next: make two groups, each with its own
-    `weight_decay`.
-    """)
+    `weight_decay`.""")
 
 exercise.edit("default-for-vectors", {', "weight_decay": 0.0': ""}, """
     Your group of vectors has no `weight_decay` of its own, so it gets AdamW's default, which is 0.01.
-    Next: set `weight_decay` to 0 in this group.
-    """)
+    Next: set `weight_decay` to 0 in this group.""")
 
 exercise.edit("decay-swapped", {">= 2": "< 2", "< 2": ">= 2"}, """
-    Your vectors decay, and your matrices do not. Next: swap the two: a matrix has `param.dim() >= 2`.
-    """)
+    Your vectors decay, and your matrices do not. Next: swap the two: a matrix has `param.dim() >= 2`.""")
 
 exercise.edit("learning-rate-lost", {", lr=lr": ""}, """
     The learning rate is AdamW's default, 0.001. ZeroRedundancyOptimizer passes the options that it does not know on to
-    the optimizer that it makes. Next: pass `lr=lr` as well.
-    """)
+    the optimizer that it makes. Next: pass `lr=lr` as well.""")
 
 exercise.edit("adam", {"=AdamW": "=Adam"}, """
     You use Adam, which adds the decay to the gradient, so the decay is divided like the gradient. AdamW decays the
-    parameter itself. Next: pass `AdamW` as `optimizer_class`.
-    """)
+    parameter itself. Next: pass `AdamW` as `optimizer_class`.""")
 
 exercise.edit("an-instance", {"optimizer_class=AdamW, lr=lr": "optimizer_class=AdamW(groups, lr=lr)"}, """
     You pass an optimizer as `optimizer_class`. It has to be a class, because each rank makes an optimizer for its own
-    part. Next: pass `AdamW` itself, and its options as further arguments.
-    """)
+    part. Next: pass `AdamW` itself, and its options as further arguments.""")
 
 exercise.edit("own-part-only", {GROUPS: "[*model.parameters()][dist.get_rank() :: dist.get_world_size()]"}, """
     You pass a different part of the parameters on each rank. ZeroRedundancyOptimizer assigns parameters to ranks
-    itself, and needs the same list on every rank. Next: pass all parameters.
-    """)
+    itself, and needs the same list on every rank. Next: pass all parameters.""")
 
 exercise.edit("order-of-the-two", {"averaged, ZeroRedundancyOptimizer(groups, optimizer_class=AdamW, lr=lr)":
     "ZeroRedundancyOptimizer(groups, optimizer_class=AdamW, lr=lr), averaged"}, """
-    You return the two in the wrong order. Next: return the model first, then the optimizer.
-    """)
+    You return the two in the wrong order. Next: return the model first, then the optimizer.""")
 
 exercise.variant_edit("bucket-views", {"lr=lr": "lr=lr, parameters_as_bucket_view=True"})
 

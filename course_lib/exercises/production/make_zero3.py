@@ -31,8 +31,7 @@ exercise = Exercise("production.make_zero3", title="Units for FSDP2", draw=draw_
     Shard the model over `mesh` with `fully_shard`, and return an `Adam` with learning rate `lr` for it. The model has
     `model.blocks`, an embedding and a head. Each block is a unit by itself: it is gathered for forward, freed, and
     gathered again for backward. The embedding and the head form one more unit. The end of forward and the beginning of
-    backward use it, so it stays whole in between, which is FSDP2's default for the outermost unit.
-    """, hints="""
+    backward use it, so it stays whole in between, which is FSDP2's default for the outermost unit.""", hints="""
     Which parameters are needed at the same time? Which unit do the parameters outside the blocks belong to?
 
     `fully_shard` makes one unit of a module's parameters, except those that already belong to a unit. So the order of
@@ -50,8 +49,7 @@ exercise = Exercise("production.make_zero3", title="Units for FSDP2", draw=draw_
     Shard from the inside to the outside: each call takes the parameters that no earlier call has taken. The outermost
     unit is special in two ways. FSDP2 does not free it after forward, because backward begins with it. And its forward
     is the model's forward, so FSDP2 knows when a step begins. The optimizer is an ordinary one, made after the
-    sharding.
-    """)
+    sharding.""")
 
 
 @exercise
@@ -73,13 +71,11 @@ ADAM = "return torch.optim.Adam(model.parameters(), lr=lr)"
 
 exercise.edit("nothing-sharded", {BLOCKS: "", ROOT: ""}, """
     You never call `fully_shard`, so each rank keeps the whole model, and no rank averages the gradients.
-    Next: call `fully_shard` for each block, then for the model.
-    """)
+    Next: call `fully_shard` for each block, then for the model.""")
 
 exercise.edit("one-unit", {BLOCKS: ""}, """
     The whole model is one unit. It is gathered at once before forward, and stays whole until backward is done: during a
-    step each rank holds all parameters. Next: shard the blocks one by one first, then the model.
-    """)
+    step each rank holds all parameters. Next: shard the blocks one by one first, then the model.""")
 
 exercise.edit("blocks-only", {ROOT: ""}, """
     The embedding and the head belong to no unit. Each rank keeps them whole, and updates them with its own gradients,
@@ -87,58 +83,47 @@ exercise.edit("blocks-only", {ROOT: ""}, """
     """)
 
 exercise.edit("blocks-as-one", {BLOCKS: "fully_shard(list(model.blocks), mesh=mesh)\n"}, """
-    A list of modules is one unit, so all blocks are gathered together. Next: call `fully_shard` for each block.
-    """)
+    A list of modules is one unit, so all blocks are gathered together. Next: call `fully_shard` for each block.""")
 
 exercise.edit("list-of-blocks", {BLOCKS: "fully_shard(model.blocks, mesh=mesh)\n"}, """
     `model.blocks` is a ModuleList, which has no forward of its own. FSDP2 gathers a unit before its forward.
-    Next: call `fully_shard` for each block in the list.
-    """)
+    Next: call `fully_shard` for each block in the list.""")
 
 exercise.edit("blocks-and-layers", {"fully_shard(model,": "fully_shard(model.embed, mesh=mesh)\n"
     "fully_shard(model.head, mesh=mesh)\nfully_shard(model,"}, """
     The embedding and the head are units of their own, so each needs all-gathers and reduce-scatters of its own.
-    Next: shard only the blocks and the model: the model's unit contains both.
-    """)
+    Next: shard only the blocks and the model: the model's unit contains both.""")
 
 exercise.edit("matrices-only", {"fully_shard(block,": "fully_shard(block[1],"}, """
     Only the `Linear` of each block is a unit. The block's norm belongs to the model's unit, which stays whole from
-    forward to backward. Next: shard the block itself: all that it uses is gathered and freed together.
-    """)
+    forward to backward. Next: shard the block itself: all that it uses is gathered and freed together.""")
 
 exercise.edit("model-first", {BLOCKS: ROOT, ROOT: BLOCKS}, """
     You shard the model before the blocks. The model's unit takes all parameters, and the blocks get none.
-    Next: go from the inside to the outside: the blocks, then the model.
-    """)
+    Next: go from the inside to the outside: the blocks, then the model.""")
 
 exercise.edit("not-freed", {"block, mesh=mesh": "block, mesh=mesh, reshard_after_forward=False"}, """
     With `reshard_after_forward=False` the blocks stay whole from forward to backward. This saves all-gathers, and takes
-    the memory that sharding was meant to save. Next: remove this option for the blocks.
-    """)
+    the memory that sharding was meant to save. Next: remove this option for the blocks.""")
 
 exercise.edit("root-freed", {"model, mesh=mesh": "model, mesh=mesh, reshard_after_forward=True"}, """
     You free the outermost unit after forward. Backward needs it at once, so it is gathered again without any gain.
-    Next: remove this option: by default, FSDP2 frees all units except the outermost one.
-    """)
+    Next: remove this option: by default, FSDP2 frees all units except the outermost one.""")
 
 exercise.edit("optimizer-first", {BLOCKS: f"optimizer = {ADAM.removeprefix('return ')}\n{BLOCKS}",
     ADAM: "return optimizer"}, """
     You make the optimizer before the model is sharded. `fully_shard` replaces the parameters, and the optimizer keeps
-    the old ones, which get no gradients: the model never learns. Next: make the optimizer last.
-    """)
+    the old ones, which get no gradients: the model never learns. Next: make the optimizer last.""")
 
 exercise.edit("learning-rate-lost", {", lr=lr": ""}, """
-    Your Adam has its default learning rate, 0.001. Next: pass `lr=lr`.
-    """)
+    Your Adam has its default learning rate, 0.001. Next: pass `lr=lr`.""")
 
 exercise.edit("nothing-returned", {"return torch": "torch"}, """
-    You shard the model and return None. The caller needs an optimizer. Next: return the optimizer.
-    """)
+    You shard the model and return None. The caller needs an optimizer. Next: return the optimizer.""")
 
 exercise.edit("the-model-returned", {ADAM: "return model"}, """
     You return the model. The caller already has it, because `fully_shard` changes it in place.
-    Next: return the optimizer.
-    """)
+    Next: return the optimizer.""")
 
 
 @exercise.variant

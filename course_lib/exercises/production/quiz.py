@@ -6,7 +6,7 @@ import random
 from fractions import Fraction
 
 from ...planner import plan
-from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+from ...quizzes import Choice, Mistake, Numeric, Question, Quiz, register
 from .fsdp2_settings import fsdp2_settings
 
 
@@ -103,123 +103,55 @@ def states_between_steps(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(
-    Quiz(
-        name="production",
-        title="Production: ZeroRedundancyOptimizer, FSDP2, DeepSpeed",
-        questions=(
-            Question(id="ddp-and-zero", ask=volume_of_ddp_and_zero),
-            Question(
-                id="clipping",
-                ask=Choice(
-                    prompt="A training moves from DeepSpeed 0.19.8 to FSDP2. Its configuration has no setting "
-                    "for clipping. The losses agree for some steps, then differ. What is the likely reason?",
-                    options=(
-                        Option(
-                            text="DeepSpeed clips gradients to a norm of 1.0 by default.",
-                            right=True,
-                            feedback="It has done so since release 0.19.3. With FSDP2, you call "
-                            "torch.nn.utils.clip_grad_norm_ yourself.",
-                        ),
-                        Option(
-                            text="FSDP2 sums gradients where DeepSpeed averages them.",
-                            feedback="Both average. With a sum, the losses would differ from the second step on.",
-                        ),
-                        Option(
-                            text="Sharding changes what Adam computes.",
-                            feedback="Adam updates each element separately, so it does not matter which rank holds it.",
-                        ),
-                        Option(
-                            text="FSDP2 computes in bfloat16 by default.",
-                            feedback="Without a policy, it computes in the dtype of the parameters.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="optimizer-first",
-                ask=Choice(
-                    prompt="`optimizer = Adam(model.parameters())`, and then `fully_shard(model)`. What happens?",
-                    options=(
-                        Option(
-                            text="No error; the loss does not change from step to step.",
-                            right=True,
-                            feedback="fully_shard replaces the parameters. The optimizer has the old ones, "
-                            "which get no gradients.",
-                        ),
-                        Option(
-                            text="It trains, and the optimizer state is whole.",
-                            feedback="The old parameters never get a gradient, so there is no state at all.",
-                        ),
-                        Option(
-                            text="fully_shard raises an error.",
-                            feedback="fully_shard does not know the optimizer, so it cannot notice the mistake.",
-                        ),
-                        Option(
-                            text="It trains correctly, because the order does not matter.",
-                            feedback="The order matters: fully_shard replaces the parameters by sharded ones.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="micro-batches", ask=micro_batches),
-            Question(id="bucket", ask=bucket_buffer),
-            Question(
-                id="persistence",
-                ask=Choice(
-                    prompt="DeepSpeed stage 3 trains a small model of 30,000 parameters with default settings, and "
-                    "forward gathers nothing. Which reasons are possible?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="Every parameter is smaller than `stage3_param_persistence_threshold`.",
-                            right=True,
-                            feedback="It is 100,000 by default. Smaller parameters stay whole on each rank.",
-                        ),
-                        Option(
-                            text="`stage3_max_live_parameters` is so large that nothing needs to be freed.",
-                            right=True,
-                            feedback="It is 10⁹ by default, so parameters stay whole until backward has used them.",
-                        ),
-                        Option(
-                            text="Stage 3 gathers in backward only.",
-                            feedback="It gathers missing parameters in forward and in backward.",
-                        ),
-                        Option(
-                            text="`overlap_comm` hides the gathers from the meter.",
-                            feedback="Overlap only changes when they run. The meter counts them in any case.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="mixed-precision", ask=states_between_steps),
-            Question(
-                id="checkpoint",
-                ask=Choice(
-                    prompt="A job saves a checkpoint on 64 ranks, and resumes on 48. What can it load?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="Whole state dicts, which set_model_state_dict and set_optimizer_state_dict cut.",
-                            right=True,
-                            feedback="Whole states do not depend on the number of ranks.",
-                        ),
-                        Option(
-                            text="Shards that torch.distributed.checkpoint has saved.",
-                            right=True,
-                            feedback="It records each shard's place in the whole, and cuts them again when it loads.",
-                        ),
-                        Option(
-                            text="The files of DeepSpeed's save_checkpoint, unchanged.",
-                            feedback="These files fit only 64 ranks. ds_to_universal has to convert them first.",
-                        ),
-                        Option(
-                            text="The state dict that each rank's optimizer gave, saved rank by rank with torch.save.",
-                            feedback="These are 64 parts, and no part records its place in the whole.",
-                        ),
-                    ),
-                ),
-            ),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="production", title="Production: ZeroRedundancyOptimizer, FSDP2, DeepSpeed", questions=(
+    Question(id="ddp-and-zero", ask=volume_of_ddp_and_zero),
+    Question(id="clipping", ask=Choice.read("""
+        A training moves from DeepSpeed 0.19.8 to FSDP2. Its configuration has no setting for clipping. The losses agree
+        for some steps, then differ. What is the likely reason?
+
+        - [x] DeepSpeed clips gradients to a norm of 1.0 by default.
+          > It has done so since release 0.19.3. With FSDP2, you call torch.nn.utils.clip_grad_norm_ yourself.
+        - [ ] FSDP2 sums gradients where DeepSpeed averages them.
+          > Both average. With a sum, the losses would differ from the second step on.
+        - [ ] Sharding changes what Adam computes.
+          > Adam updates each element separately, so it does not matter which rank holds it.
+        - [ ] FSDP2 computes in bfloat16 by default.
+          > Without a policy, it computes in the dtype of the parameters.""")),
+    Question(id="optimizer-first", ask=Choice.read("""
+        `optimizer = Adam(model.parameters())`, and then `fully_shard(model)`. What happens?
+
+        - [x] No error; the loss does not change from step to step.
+          > fully_shard replaces the parameters. The optimizer has the old ones, which get no gradients.
+        - [ ] It trains, and the optimizer state is whole.
+          > The old parameters never get a gradient, so there is no state at all.
+        - [ ] fully_shard raises an error.
+          > fully_shard does not know the optimizer, so it cannot notice the mistake.
+        - [ ] It trains correctly, because the order does not matter.
+          > The order matters: fully_shard replaces the parameters by sharded ones.""")),
+    Question(id="micro-batches", ask=micro_batches),
+    Question(id="bucket", ask=bucket_buffer),
+    Question(id="persistence", ask=Choice.read("""
+        DeepSpeed stage 3 trains a small model of 30,000 parameters with default settings, and forward gathers nothing.
+        Which reasons are possible?
+
+        - [x] Every parameter is smaller than `stage3_param_persistence_threshold`.
+          > It is 100,000 by default. Smaller parameters stay whole on each rank.
+        - [x] `stage3_max_live_parameters` is so large that nothing needs to be freed.
+          > It is 10⁹ by default, so parameters stay whole until backward has used them.
+        - [ ] Stage 3 gathers in backward only.
+          > It gathers missing parameters in forward and in backward.
+        - [ ] `overlap_comm` hides the gathers from the meter.
+          > Overlap only changes when they run. The meter counts them in any case.""", several=True)),
+    Question(id="mixed-precision", ask=states_between_steps),
+    Question(id="checkpoint", ask=Choice.read("""
+        A job saves a checkpoint on 64 ranks, and resumes on 48. What can it load?
+
+        - [x] Whole state dicts, which set_model_state_dict and set_optimizer_state_dict cut.
+          > Whole states do not depend on the number of ranks.
+        - [x] Shards that torch.distributed.checkpoint has saved.
+          > It records each shard's place in the whole, and cuts them again when it loads.
+        - [ ] The files of DeepSpeed's save_checkpoint, unchanged.
+          > These files fit only 64 ranks. ds_to_universal has to convert them first.
+        - [ ] The state dict that each rank's optimizer gave, saved rank by rank with torch.save.
+          > These are 64 parts, and no part records its place in the whole.""", several=True)),
+)))

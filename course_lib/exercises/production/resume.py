@@ -76,8 +76,7 @@ exercise = Exercise("production.resume", title="Resume with another number of ra
     this is why `set_optimizer_state_dict` needs the model too. With `broadcast_from_rank0`, rank 0 sends parameter
     after parameter, each rank cuts out its shard, and no other rank ever holds the whole. `set_state_dict` would load
     both at once, but an empty model state means to it that only the optimizer is loaded. If even rank 0 cannot hold the
-    whole, `torch.distributed.checkpoint` saves shards, and cuts them again when it loads.
-    """)
+    whole, `torch.distributed.checkpoint` saves shards, and cuts them again when it loads.""")
 
 
 @exercise
@@ -100,45 +99,37 @@ exercise.edit("not-all-together", {MODEL: 'dcp_states.set_state_dict(model, opti
     f"\n{OPTIMIZER}": ""}, """
     The ranks do not load the same states, so rank 0 sends what other ranks do not receive. If you used
     `set_state_dict`: an empty dict for the model means that only the optimizer is loaded, so the other ranks leave the
-    model out. Next: call `set_model_state_dict` and then `set_optimizer_state_dict`, on every rank.
-    """)
+    model out. Next: call `set_model_state_dict` and then `set_optimizer_state_dict`, on every rank.""")
 
 exercise.edit("model-alone", {f"\n{OPTIMIZER}": ""}, """
     You load the model, and the optimizer starts again: it has no moments, and its learning rate is the one with which
     it was made. The losses jump after such a resume.
-    Next: load the optimizer's states as well: `set_optimizer_state_dict`.
-    """)
+    Next: load the optimizer's states as well: `set_optimizer_state_dict`.""")
 
 exercise.edit("optimizer-alone", {f"{MODEL}\n": ""}, """
     You load the optimizer, and the model keeps its fresh parameters. Next: load the model's states as well:
-    `set_model_state_dict`.
-    """)
+    `set_model_state_dict`.""")
 
 exercise.edit("subscripts", {'.get("model", {})': '["model"]', '.get("optimizer", {})': '["optimizer"]'}, """
     `checkpoint` is empty on all ranks except rank 0, so `checkpoint["model"]` does not exist there.
-    Next: use `checkpoint.get(..., {})`: the other ranks pass an empty dict.
-    """)
+    Next: use `checkpoint.get(..., {})`: the other ranks pass an empty dict.""")
 
 exercise.edit("not-sent", {", broadcast_from_rank0=True": ""}, """
     Each rank loads the states in its own `checkpoint`, which is empty on all ranks except rank 0.
-    Next: set `broadcast_from_rank0=True` as well.
-    """)
+    Next: set `broadcast_from_rank0=True` as well.""")
 
 exercise.edit("no-options", {"full_state_dict=True, broadcast_from_rank0=True": ""}, """
     Without options, torch expects this rank's shards. `checkpoint` contains whole states, and only on rank 0.
-    Next: set both options: `full_state_dict=True` and `broadcast_from_rank0=True`.
-    """)
+    Next: set both options: `full_state_dict=True` and `broadcast_from_rank0=True`.""")
 
 exercise.edit("sharded-and-sent", {"full_state_dict=True, ": ""}, """
     Rank 0 can only send whole states, and your options do not say that they are whole.
-    Next: set `full_state_dict=True` as well.
-    """)
+    Next: set `full_state_dict=True` as well.""")
 
 exercise.edit("plain-load", {MODEL: 'model.load_state_dict(checkpoint.get("model", {}))',
     OPTIMIZER: 'optimizer.load_state_dict(checkpoint.get("optimizer", {}))'}, """
     `load_state_dict` of a sharded model expects this rank's shards, as DTensors, and receives nothing from other ranks.
-    Next: use `set_model_state_dict`, which cuts whole states into shards.
-    """)
+    Next: use `set_model_state_dict`, which cuts whole states into shards.""")
 
 exercise.variant_edit("optimizer-before", {MODEL: OPTIMIZER, OPTIMIZER: MODEL})
 

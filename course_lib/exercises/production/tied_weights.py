@@ -39,8 +39,7 @@ exercise = Exercise("production.tied_weights", title="Repair: tied weights", dra
     inputs_matter=False, case_count=2, task="""
     The head multiplies by the embedding's weight: `model.head.weight is model.embed.weight`. The program makes the
     embedding and the head two units, and `fully_shard` raises an error. Repair it. The weight stays tied and is
-    sharded, and each block is still a unit by itself.
-    """, hints="""
+    sharded, and each block is still a unit by itself.""", hints="""
     To how many units can one parameter belong?
 
     A unit shards, gathers and frees its parameters, so each belongs to one unit, which can have several modules.
@@ -53,8 +52,7 @@ exercise = Exercise("production.tied_weights", title="Repair: tied weights", dra
     """, explanation="""
     A tied weight is one parameter with two names. One unit shards it, replaces it under both names, and reduces the sum
     of both uses' gradients. Two units would each have a shard. One unit has a price: the weight is whole from the
-    embedding to the head, while all blocks compute. The outermost unit stays whole even from forward to backward.
-    """)
+    embedding to the head, while all blocks compute. The outermost unit stays whole even from forward to backward.""")
 
 
 @exercise
@@ -77,8 +75,7 @@ exercise.start_edit({TIED: TWO})
 
 exercise.edit("a-copy", {TIED: COPY + TWO}, """
     You untie the weights: the head gets a copy. Each has its own gradient and moments, so they differ after the first
-    step. Next: keep one weight, and make one unit of both modules.
-    """)
+    step. Next: keep one weight, and make one unit of both modules.""")
 
 exercise.edit("tied-again", {TIED: COPY + TWO, ROOT: f"{ROOT}model.head.weight = model.embed.weight\n"}, """
     You shard a copy, and tie the names again afterwards. Two units then gather the same shards. If the shards are
@@ -88,27 +85,22 @@ exercise.edit("tied-again", {TIED: COPY + TWO, ROOT: f"{ROOT}model.head.weight =
 exercise.edit("ignored-by-the-head", {TIED: TWO.replace("head, mesh=mesh", "head, mesh=mesh, ignored_params={"
     "model.head.weight}"), ROOT: ROOT.replace("mesh=mesh", "mesh=mesh, ignored_params={model.head.weight}")}, """
     You exclude the weight from the head's unit. The embedding's unit has put a shard in its place, and the head keeps
-    the old weight: whole, untied, and with gradients that are not averaged. Next: make one unit of both modules.
-    """)
+    the old weight: whole, untied, and with gradients that are not averaged. Next: make one unit of both modules.""")
 
 exercise.edit("head-to-the-root", {TIED: "fully_shard(model.embed, mesh=mesh)\n"}, """
     The embedding is a unit, and the outermost unit takes the head, so two units still share the weight.
-    Next: give both modules to the same unit.
-    """)
+    Next: give both modules to the same unit.""")
 
 exercise.edit("blocks-only", {TIED: "", ROOT: ""}, """
     The embedding and the head belong to no unit. Each rank keeps their weight whole and updates it with its own
-    gradient, so the ranks drift apart. Next: add a unit that contains both.
-    """)
+    gradient, so the ranks drift apart. Next: add a unit that contains both.""")
 
 exercise.edit("one-unit", {TIED: "", BLOCKS: ""}, """
-    Everything is one unit, so all blocks are whole while one of them computes. Next: keep a unit for each block.
-    """)
+    Everything is one unit, so all blocks are whole while one of them computes. Next: keep a unit for each block.""")
 
 exercise.edit("no-root", {ROOT: ""}, """
     The embedding and the head are the outermost unit, and that has to be a single module: its forward begins the step.
-    Next: end with `fully_shard` of the model, even if no parameter is left for it.
-    """)
+    Next: end with `fully_shard` of the model, even if no parameter is left for it.""")
 
 
 @exercise.variant

@@ -59,8 +59,7 @@ exercise = Exercise("ranks.all_reduce", title="All-reduce, from the two", draw=d
     rules=[only_calls("send", "recv"), sends_no_more], task="""
     Return the sum of `tensor` over all ranks, in its shape, on every rank. Build it from your `ring_reduce_scatter` and
     your `ring_all_gather`. The tensor may have any shape and any number of elements, also one that the world size does
-    not divide: pad it, and cut the padding off again. The caller's `tensor` keeps its values.
-    """, hints="""
+    not divide: pad it, and cut the padding off again. The caller's `tensor` keeps its values.""", hints="""
     After a reduce-scatter, every chunk of the sum is on one rank. What is missing until all ranks have all chunks?
 
     Reduce-scatter, then all-gather. Both need sizes that the world size divides: add zeros before, and remove them
@@ -79,8 +78,7 @@ exercise = Exercise("ranks.all_reduce", title="All-reduce, from the two", draw=d
     After the reduce-scatter, chunk r of the sum is on rank r. The all-gather brings all chunks to all ranks, in order.
     In each phase, every rank sends (N − 1)/N of the tensor: 2(N − 1)/N together, less than twice the tensor, for any
     number of ranks. ZeRO is built on this split. Between the two phases, each rank holds the finished sum of its own
-    chunk and nothing else, and this is the moment to update it.
-    """)
+    chunk and nothing else, and this is the moment to update it.""")
 
 
 @exercise
@@ -99,58 +97,48 @@ def all_reduce(tensor: torch.Tensor) -> torch.Tensor:
 
 exercise.edit("keeps-the-padding", {"[: flat.numel()].view_as(tensor)": ""}, """
     The sum is right, and the padding is still behind it.
-    Next: cut it off: keep the first `tensor.numel()` elements, then give them the tensor's shape.
-    """)
+    Next: cut it off: keep the first `tensor.numel()` elements, then give them the tensor's shape.""")
 
 exercise.edit("unpacks-the-shape", {".view_as(tensor)": ".view(*tensor.shape)"}, """
     `view(*shape)` gets no argument if the tensor is a single number, because its shape is empty.
-    Next: pass the shape as one argument, `view(shape)`, or use `view_as(tensor)`.
-    """)
+    Next: pass the shape as one argument, `view(shape)`, or use `view_as(tensor)`.""")
 
 exercise.edit("drops-the-remainder", {"-flat.numel() % dist.get_world_size()": "flat.numel() % dist.get_world_size()",
     "torch.cat([flat, flat.new_zeros(padding)])": "flat[: flat.numel() - padding]",
     "[: flat.numel()].view_as(tensor)": ""}, """
     The result is shorter than the tensor. If the world size does not divide the number of elements, your code drops the
-    last ones. Next: do not cut the tensor to an even size; pad it to one.
-    """)
+    last ones. Next: do not cut the tensor to an even size; pad it to one.""")
 
 exercise.edit("no-padding", {"ring_reduce_scatter(padded)": "ring_reduce_scatter(flat)"}, """
     You pass the tensor to `ring_reduce_scatter` without padding. It cannot be cut into equal chunks if the world size
-    does not divide its number of elements. Next: append `-tensor.numel() % world_size` zeros first.
-    """)
+    does not divide its number of elements. Next: append `-tensor.numel() % world_size` zeros first.""")
 
 exercise.edit("only-reduce-scatter", {
     "total = ring_all_gather(shard)\nreturn total[: flat.numel()].view_as(tensor)": "return shard"}, """
     Each rank returns one chunk of the sum, the result of the reduce-scatter.
-    Next: pass the chunk to `ring_all_gather`, so that every rank gets all chunks.
-    """)
+    Next: pass the chunk to `ring_all_gather`, so that every rank gets all chunks.""")
 
 exercise.edit("only-all-gather", {"ring_all_gather(shard)": "ring_all_gather(flat)",
     "shard = ring_reduce_scatter(padded)\n": ""}, """
     You summed nothing: every rank returns rank 0's tensor, the first of the gathered ones.
-    Next: sum first, with `ring_reduce_scatter`, and gather the sums.
-    """)
+    Next: sum first, with `ring_reduce_scatter`, and gather the sums.""")
 
 exercise.edit("into-the-input", {"return ": "return tensor.copy_(", ".view_as(tensor)": ".view_as(tensor))"}, """
     The sum is right, and you also write it into the caller's tensor, as torch's own all-reduce does. Here the tensor
-    keeps its values. Next: return a new tensor; do not copy into the given one.
-    """)
+    keeps its values. Next: return a new tensor; do not copy into the given one.""")
 
 exercise.edit("cuts-minus-zero", {"[: flat.numel()]": "[:-padding]"}, """
     If no padding is needed, you cut everything off: `total[:-padding]` is empty when `padding` is 0, because -0 is 0.
-    Next: say what to keep instead: `total[: tensor.numel()]`.
-    """)
+    Next: say what to keep instead: `total[: tensor.numel()]`.""")
 
 exercise.edit("pads-the-remainder", {"-flat.numel() %": "flat.numel() %"}, """
     You pad with as many elements as are left over, `numel % world_size`. The padding is what is missing to the next
-    multiple. (In a world of two, both numbers are the same.) Next: pad with `-numel % world_size` elements.
-    """)
+    multiple. (In a world of two, both numbers are the same.) Next: pad with `-numel % world_size` elements.""")
 
 exercise.edit("stays-a-matrix", {"tensor.flatten()": "tensor"}, """
     The padding is flat, and the tensor may be a matrix: `torch.cat` joins only tensors with the same number of
     dimensions.
-    Next: flatten the tensor first, and give the result its shape with `.view_as(tensor)`.
-    """)
+    Next: flatten the tensor first, and give the result its shape with `.view_as(tensor)`.""")
 
 
 @exercise.mistake

@@ -51,8 +51,7 @@ exercise = Exercise("ranks.broadcast", title="Broadcast, from send and recv", dr
     Each send has exactly one recv, and each of the two names the other's rank: a program of messages must get this
     right. `src` sends world size − 1 times while the other ranks wait, so the last rank waits longest. Libraries do
     better. In a tree, every rank that has the data helps to spread it. In a ring, a large tensor is cut into pieces
-    that follow one another.
-    """)
+    that follow one another.""")
 
 
 @exercise
@@ -72,54 +71,45 @@ def broadcast(tensor: torch.Tensor, src: int) -> None:
 
 exercise.edit("always-from-zero", {"rank == src": "rank == 0", "peer != src": "peer != 0", "src=src": "src=0"}, """
     Every rank ends with rank 0's data. The task asks for the data of rank `src`.
-    Next: compare the rank with `src`, not with 0, and receive from `src`.
-    """)
+    Next: compare the rank with `src`, not with 0, and receive from `src`.""")
 
 exercise.edit("sends-to-itself", {"if peer != src:\ndist.send": "dist.send"}, """
     Rank `src` calls `dist.send` with its own rank. It has the data already, and a rank cannot be both ends of a
     message.
-    Next: leave out the peer that is `src`.
-    """)
+    Next: leave out the peer that is `src`.""")
 
 exercise.edit("offers-to-itself", {"for peer in range(world_size):\nif peer != src:\ndist.send(tensor, dst=peer)":
     "for work in [dist.isend(tensor, dst=peer) for peer in range(world_size)]:\n    work.wait()"}, """
     Rank `src` calls `dist.isend` with its own rank. It has the data already, and a rank cannot be both ends of a
-    message. (For `dist.send`, torch's error message says so.) Next: leave out the peer that is `src`.
-    """)
+    message. (For `dist.send`, torch's error message says so.) Next: leave out the peer that is `src`.""")
 
 exercise.edit("starts-at-one", {"range(world_size)": "range(1, world_size)",
     "if peer != src:\ndist.send": "dist.send"}, """
     Rank `src` sends to the ranks from 1 on. These are all other ranks only if `src` is 0. For a different `src`, it
     calls `dist.send` with its own rank and leaves out rank 0. Next: go through all ranks, from 0 on, and leave out
-    `src`.
-    """)
+    `src`.""")
 
 exercise.edit("misses-the-last", {"range(world_size)": "range(world_size - 1)"}, """
     Rank `src` never sends to the last rank: `range(world_size - 1)` ends at `world_size - 2`.
-    Next: go through `range(world_size)`.
-    """)
+    Next: go through `range(world_size)`.""")
 
 exercise.edit("nobody-receives", {"\nelse:\ndist.recv(tensor, src=src)": ""}, """
     Rank `src` sends, and no other rank receives. A message needs a call at both ends.
-    Next: let every rank except `src` call `dist.recv(tensor, src=src)`.
-    """)
+    Next: let every rank except `src` call `dist.recv(tensor, src=src)`.""")
 
 exercise.edit("from-the-left", {"src=src": "src=(rank - 1) % world_size"}, """
     Rank `src` sends to every other rank, and they wait for their left neighbour, which may send nothing.
-    Next: receive from `src`.
-    """)
+    Next: receive from `src`.""")
 
 exercise.edit("into-a-new-tensor", {"else:\ndist.recv(tensor, src=src)":
     "else:\n    tensor = torch.empty_like(tensor)\n    dist.recv(tensor, src=src)\nreturn tensor"}, """
     The data arrives in a new tensor, and the caller's tensor keeps its old values: `tensor = ...` makes the name refer
-    to a new object. Next: receive into `tensor` itself, or copy into it with `tensor.copy_(...)`.
-    """)
+    to a new object. Next: receive into `tensor` itself, or copy into it with `tensor.copy_(...)`.""")
 
 exercise.edit("one-receiver", {"for peer in range(world_size):\nif peer != src:\ndist.send(tensor, dst=peer)":
     "dist.send(tensor, dst=(src + 1) % world_size)"}, """
     Rank `src` sends to one rank only. That is enough in a world of two, and not in a larger one.
-    Next: send to every other rank, in a loop.
-    """)
+    Next: send to every other rank, in a loop.""")
 
 
 @exercise.mistake

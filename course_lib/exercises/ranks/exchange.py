@@ -29,8 +29,7 @@ exercise = Exercise("ranks.repair_exchange", title="Repair: every rank sends fir
     trial=while_rank_0_is_late, rules=[only_calls("send", "recv")], task="""
     The ranks form a ring: the right neighbour of a rank is the next rank, and that of the last rank is rank 0. Each
     rank sends its `tensor` to its right neighbour and returns the tensor of its left neighbour. The program below
-    deadlocks. Repair it, for 2 ranks and more, with messages only: `send`, `recv`, `isend`, `irecv`.
-    """, hints="""
+    deadlocks. Repair it, for 2 ranks and more, with messages only: `send`, `recv`, `isend`, `irecv`.""", hints="""
     When may a `send` return, and what has to happen on the other rank before? Follow the ranks one by one.
 
     One rank must receive while another sends. Either the ranks make their calls in different orders, or sending does
@@ -48,8 +47,7 @@ exercise = Exercise("ranks.repair_exchange", title="Repair: every rank sends fir
     A `send` returns when the receiver has taken the data. If all ranks send first, no rank reaches its `recv`, and all
     wait forever: a deadlock. With `isend`, a rank starts to send and goes on to receive. Do not forget `wait()`: only
     after it may you change the tensor. It also works if even ranks send first and odd ranks receive first, in rings of
-    any size: it is enough that one rank receives first.
-    """)
+    any size: it is enough that one rank receives first.""")
 
 
 @exercise
@@ -73,29 +71,24 @@ exercise.edit("all-receive-first", {"sending = dist.isend(tensor, dst=right)\n":
     "sending.wait()": "dist.send(tensor, dst=right)"}, """
     Now every rank receives first, so every rank waits for a rank that is waiting itself. You turned the order round,
     and the circle is the same.
-    Next: make the send not wait: `dist.isend` before the recv, and `.wait()` on what it returns after the recv.
-    """)
+    Next: make the send not wait: `dist.isend` before the recv, and `.wait()` on what it returns after the recv.""")
 
 exercise.edit("to-the-left", {"dst=right": "dst=left", "src=left": "src=right"}, """
     The tensors travel the wrong way round: each rank returns its right neighbour's tensor.
-    Next: send to `right` and receive from `left`.
-    """)
+    Next: send to `right` and receive from `left`.""")
 
 exercise.edit("returns-its-own", {"return received": "return tensor"}, """
     Every rank returns its own tensor. The task asks for the left neighbour's tensor.
-    Next: receive into `received`, and return it.
-    """)
+    Next: receive into `received`, and return it.""")
 
 exercise.edit("in-pairs", {"(rank + 1) % world_size, (rank - 1) % world_size": "2 * [rank + 1 - rank % 2 * 2]"}, """
     Your ranks swap in pairs, 0 with 1 and 2 with 3. In a ring of more than two ranks, the left and the right neighbour
     are different ranks.
-    Next: send to `(rank + 1) % world_size` and receive from `(rank - 1) % world_size`, on every rank.
-    """)
+    Next: send to `(rank + 1) % world_size` and receive from `(rank - 1) % world_size`, on every rank.""")
 
 exercise.edit("no-ring", {"(rank + 1) % world_size, (rank - 1) % world_size": "rank + 1, rank - 1"}, """
     The ring is open. The right neighbour of the last rank is rank 0, and the left neighbour of rank 0 is the last rank.
-    Next: keep `% world_size`: `(rank + 1) % world_size` and `(rank - 1) % world_size`.
-    """)
+    Next: keep `% world_size`: `(rank + 1) % world_size` and `(rank - 1) % world_size`.""")
 
 
 @exercise.mistake

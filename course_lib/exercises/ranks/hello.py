@@ -17,8 +17,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
 exercise = Exercise("ranks.hello", title="Say hello by rank", draw=draw, task="""
     Return the sentence `"rank 2 of 4 says hello"`. Replace 2 by the number of the rank that runs your function, and 4
-    by the number of all ranks.
-    """, hints="""
+    by the number of all ranks.""", hints="""
     Every rank runs the same lines. How can a rank find out which one it is?
 
     `torch.distributed` knows a rank's number and the number of all ranks. Ask for both inside the function.
@@ -42,47 +41,38 @@ def hello() -> str:
 
 exercise.edit("prints-it", {"return f": "print(f", 'hello"': 'hello")'}, """
     Your function prints the sentence and returns None. `World.run` shows what a rank prints, and gives you what it
-    returns. Next: write `return` instead of `print`.
-    """)
+    returns. Next: write `return` instead of `print`.""")
 
 exercise.edit("counts-from-one", {"dist.get_rank()": "dist.get_rank() + 1"}, """
     Your ranks count from 1. Ranks count from 0, as lists do: with 4 ranks, the last one is rank 3.
-    Next: use `dist.get_rank()` as it is.
-    """)
+    Next: use `dist.get_rank()` as it is.""")
 
 exercise.edit("highest-rank", {"dist.get_world_size()": "dist.get_world_size() - 1"}, """
     After "of" you write the number of the last rank. The number of ranks is one more, because ranks count from 0.
-    Next: use `dist.get_world_size()` as it is.
-    """)
+    Next: use `dist.get_world_size()` as it is.""")
 
 exercise.edit("swapped", {"dist.get_rank()": "dist.get_world_size()", "dist.get_world_size()": "dist.get_rank()"}, """
-    You swapped the two numbers. The rank comes first, then the number of ranks. Next: swap them.
-    """)
+    You swapped the two numbers. The rank comes first, then the number of ranks. Next: swap them.""")
 
 exercise.edit("four-ranks", {"{dist.get_world_size()}": "4"}, """
     Your function says that every world has 4 ranks, and this one has a different number of ranks.
-    Next: use `dist.get_world_size()` instead of 4.
-    """)
+    Next: use `dist.get_world_size()` instead of 4.""")
 
 exercise.edit("always-rank-zero", {"{dist.get_rank()}": "0"}, """
     Every rank says that it is rank 0. All ranks run the same code, so a number in the code is the same on all of them.
-    Next: use `dist.get_rank()` instead of 0.
-    """)
+    Next: use `dist.get_rank()` instead of 0.""")
 
 exercise.edit("only-rank-zero", {"return": "if dist.get_rank() == 0:\n    return"}, """
     Only rank 0 returns the sentence; the other ranks return None. The task asks every rank to say hello.
-    Next: take the `return` out of the `if`.
-    """)
+    Next: take the `return` out of the `if`.""")
 
 exercise.edit("the-example", {"{dist.get_rank()}": "2", "{dist.get_world_size()}": "4"}, """
     Your function returns the example as it stands, on every rank and in every world.
-    Next: compute the two numbers, with `dist.get_rank()` and `dist.get_world_size()`.
-    """)
+    Next: compute the two numbers, with `dist.get_rank()` and `dist.get_world_size()`.""")
 
 exercise.edit("no-f", {'f"': '"'}, """
     The braces appear in your sentence as they are. Python replaces them only in an f-string.
-    Next: put an f before the quotation mark: f"rank {...}".
-    """)
+    Next: put an f before the quotation mark: f"rank {...}".""")
 
 
 @exercise.variant

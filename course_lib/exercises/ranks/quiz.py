@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+from ...quizzes import Choice, Mistake, Numeric, Question, Quiz, register
 
 
 def ring_all_reduce_bytes(size_bytes: int, world_size: int) -> Fraction:
@@ -99,131 +99,66 @@ def padded_elements(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(
-    Quiz(
-        name="ranks",
-        title="Ranks and collectives",
-        questions=(
-            Question(id="all-reduce-value", ask=sum_on_one_rank),
-            Question(
-                id="own-variables",
-                ask=Choice(
-                    prompt="```python\nseen = []\n\ndef visit():\n    seen.append(dist.get_rank())\n\n"
-                    "World(4).run(visit)\n```\n\nWhat is `seen` in the notebook afterwards?",
-                    options=(
-                        Option(
-                            text="Empty",
-                            right=True,
-                            feedback="Each rank appended to its own copy, and the copies are gone. Return what you "
-                            "want to keep.",
-                        ),
-                        Option(
-                            text="The four ranks, in order",
-                            feedback="This would need one list for all ranks. Each rank works on its own copy, as "
-                            "separate processes do.",
-                        ),
-                        Option(
-                            text="The four ranks, in an order that changes",
-                            feedback="Threads that share a list would do this. Ranks share nothing.",
-                        ),
-                        Option(
-                            text="Only rank 0",
-                            feedback="Rank 0 is a rank like the others, and works on its own copy. The notebook is "
-                            "not a rank.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="everyone-sends-first",
-                ask=Choice(
-                    prompt="On a ring, every rank calls `dist.send` to its right neighbour and then `dist.recv` from "
-                    "its left. What happens?",
-                    options=(
-                        Option(
-                            text="Every rank waits forever",
-                            right=True,
-                            feedback="Each send waits for a recv that no rank reaches.",
-                        ),
-                        Option(
-                            text="It works, since each send has its recv",
-                            feedback="Each send has a recv, but a rank reaches its recv only after its send has ended.",
-                        ),
-                        Option(
-                            text="It works if the number of ranks is even",
-                            feedback="All ranks wait in their send, for any number of ranks. It would work if "
-                            "even ranks sent first and odd ranks received first.",
-                        ),
-                        Option(
-                            text="Rank 0 fails, and the others go on",
-                            feedback="No rank fails: each waits for the next rank.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="which-hang",
-                ask=Choice(
-                    prompt="Each of these runs on every rank of a world of 4. Which of them can leave ranks waiting "
-                    "for calls that other ranks never make?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="`if dist.get_rank() == 0: dist.all_reduce(x)`",
-                            right=True,
-                            feedback="Rank 0 waits for three ranks that never call.",
-                        ),
-                        Option(
-                            text="`x = x if dist.get_rank() == 0 else 0 * x; dist.all_reduce(x)`",
-                            feedback="Every rank calls. The condition decides what a rank contributes, not whether it "
-                            "calls.",
-                        ),
-                        Option(
-                            text="`if x.sum() > 0: dist.all_reduce(x)`",
-                            right=True,
-                            feedback="The sum may be positive on one rank and not on a different one. Then only "
-                            "some ranks call.",
-                        ),
-                        Option(
-                            text="`for _ in range(dist.get_world_size()): dist.all_reduce(x)`",
-                            feedback="All ranks have the same world size, so they make the same number of calls.",
-                        ),
-                        Option(
-                            text="`for _ in range(dist.get_rank()): dist.all_reduce(x)`",
-                            right=True,
-                            feedback="Rank 0 makes no call and rank 3 makes three.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="after-reduce-scatter",
-                ask=Choice(
-                    prompt="Four ranks reduce-scatter a tensor of 8 elements each. What does rank 2 have afterwards?",
-                    options=(
-                        Option(
-                            text="2 elements: its chunk, summed over all ranks",
-                            right=True,
-                            feedback="Elements 4 and 5 of the sum. An all-gather would bring the other elements.",
-                        ),
-                        Option(
-                            text="8 elements: the sum over all ranks",
-                            feedback="This is the result of an all-reduce: a reduce-scatter followed by an all-gather.",
-                        ),
-                        Option(
-                            text="2 elements: its chunk of its own tensor",
-                            feedback="This would be a scatter. The reduce sums the chunk over ranks.",
-                        ),
-                        Option(
-                            text="32 elements: all tensors, one after the other",
-                            feedback="This is the result of an all-gather.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="ring-messages", ask=messages_sent),
-            Question(id="ring-bytes", ask=bytes_sent),
-            Question(id="padding", ask=padded_elements),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="ranks", title="Ranks and collectives", questions=(
+    Question(id="all-reduce-value", ask=sum_on_one_rank),
+    Question(id="own-variables", ask=Choice.read("""
+        ```python
+        seen = []
+
+        def visit():
+            seen.append(dist.get_rank())
+
+        World(4).run(visit)
+        ```
+
+        What is `seen` in the notebook afterwards?
+
+        - [x] Empty
+          > Each rank appended to its own copy, and the copies are gone. Return what you want to keep.
+        - [ ] The four ranks, in order
+          > This would need one list for all ranks. Each rank works on its own copy, as separate processes do.
+        - [ ] The four ranks, in an order that changes
+          > Threads that share a list would do this. Ranks share nothing.
+        - [ ] Only rank 0
+          > Rank 0 is a rank like the others, and works on its own copy. The notebook is not a rank.""")),
+    Question(id="everyone-sends-first", ask=Choice.read("""
+        On a ring, every rank calls `dist.send` to its right neighbour and then `dist.recv` from its left. What happens?
+
+        - [x] Every rank waits forever
+          > Each send waits for a recv that no rank reaches.
+        - [ ] It works, since each send has its recv
+          > Each send has a recv, but a rank reaches its recv only after its send has ended.
+        - [ ] It works if the number of ranks is even
+          > All ranks wait in their send, for any number of ranks. It would work if even ranks sent first and odd ranks
+            received first.
+        - [ ] Rank 0 fails, and the others go on
+          > No rank fails: each waits for the next rank.""")),
+    Question(id="which-hang", ask=Choice.read("""
+        Each of these runs on every rank of a world of 4. Which of them can leave ranks waiting for calls that other
+        ranks never make?
+
+        - [x] `if dist.get_rank() == 0: dist.all_reduce(x)`
+          > Rank 0 waits for three ranks that never call.
+        - [ ] `x = x if dist.get_rank() == 0 else 0 * x; dist.all_reduce(x)`
+          > Every rank calls. The condition decides what a rank contributes, not whether it calls.
+        - [x] `if x.sum() > 0: dist.all_reduce(x)`
+          > The sum may be positive on one rank and not on a different one. Then only some ranks call.
+        - [ ] `for _ in range(dist.get_world_size()): dist.all_reduce(x)`
+          > All ranks have the same world size, so they make the same number of calls.
+        - [x] `for _ in range(dist.get_rank()): dist.all_reduce(x)`
+          > Rank 0 makes no call and rank 3 makes three.""", several=True)),
+    Question(id="after-reduce-scatter", ask=Choice.read("""
+        Four ranks reduce-scatter a tensor of 8 elements each. What does rank 2 have afterwards?
+
+        - [x] 2 elements: its chunk, summed over all ranks
+          > Elements 4 and 5 of the sum. An all-gather would bring the other elements.
+        - [ ] 8 elements: the sum over all ranks
+          > This is the result of an all-reduce: a reduce-scatter followed by an all-gather.
+        - [ ] 2 elements: its chunk of its own tensor
+          > This would be a scatter. The reduce sums the chunk over ranks.
+        - [ ] 32 elements: all tensors, one after the other
+          > This is the result of an all-gather.""")),
+    Question(id="ring-messages", ask=messages_sent),
+    Question(id="ring-bytes", ask=bytes_sent),
+    Question(id="padding", ask=padded_elements),
+)))

@@ -28,8 +28,7 @@ def draw(rng: random.Random, number: int) -> Case:
 exercise = Exercise("ranks.repair_average", title="Repair: not every rank calls", draw=draw, task="""
     Each rank has some `losses`. The number of losses differs from rank to rank, and a rank may have none. Every rank
     returns the mean of all losses. In the program below, some ranks skip calls in which the other ranks wait: there are
-    two such places. Repair them.
-    """, hints="""
+    two such places. Repair them.""", hints="""
     Write down for each rank which collectives it calls, in order. Are the lists the same?
 
     Every rank of the group must call a collective, also a rank that has no data for it. A condition may decide what a
@@ -49,8 +48,7 @@ exercise = Exercise("ranks.repair_average", title="Repair: not every rank calls"
     Both places have the same fault: a collective is inside a condition that differs from rank to rank. On a cluster,
     such a program hangs until a watchdog ends it, often minutes later and on a different line. The rule is simple:
     decide by rank what to contribute, never whether to call. And sum before you divide: if ranks have different numbers
-    of losses, the mean of their means is not the mean.
-    """)
+    of losses, the mean of their means is not the mean.""")
 
 
 @exercise
@@ -74,51 +72,42 @@ exercise.start_edit({"total = losses.sum()  # of nothing: 0": f"{EARLY}  # nothi
 exercise.edit("still-returns-early", {"total = losses": f"{EARLY}\ntotal = losses"}, """
     A rank without losses still skips the collectives, and the other ranks wait for it. A rank without data adds 0, but
     it has to make the call.
-    Next: leave out the early return and every condition. An empty tensor has the sum 0 and the count 0.
-    """)
+    Next: leave out the early return and every condition. An empty tensor has the sum 0 and the count 0.""")
 
 exercise.edit("still-only-rank-zero", {
     "dist.all_reduce(count)": "if dist.get_rank() == 0:\n    dist.all_reduce(count)"}, """
-    Only rank 0 calls the second all-reduce, and waits for the other ranks. Next: take this call out of the `if`.
-    """)
+    Only rank 0 calls the second all-reduce, and waits for the other ranks. Next: take this call out of the `if`.""")
 
 exercise.edit("own-count", {"dist.all_reduce(count)\n": ""}, """
     You divide the sum of all losses by this rank's own count, so the result differs from rank to rank.
-    Next: sum the counts over ranks, too, before you divide.
-    """)
+    Next: sum the counts over ranks, too, before you divide.""")
 
 exercise.edit("count-of-rank-zero", {"dist.all_reduce(count)": "dist.broadcast(count, src=0)"}, """
     You divide the sum of all losses by rank 0's count, on every rank.
-    Next: sum the counts, with `dist.all_reduce(count)`, before you divide.
-    """)
+    Next: sum the counts, with `dist.all_reduce(count)`, before you divide.""")
 
 exercise.edit("count-on-rank-zero", {"dist.all_reduce(count)": "dist.reduce(count, dst=0)"}, """
     Only rank 0 has the sum of the counts, because `dist.reduce` brings its result to one rank. The other ranks divide
-    by a different number. Next: use `dist.all_reduce(count)`.
-    """)
+    by a different number. Next: use `dist.all_reduce(count)`.""")
 
 exercise.edit("nothing-counts-as-one", {"losses.numel()": "max(losses.numel(), 1)"}, """
     You count a rank without losses as if it had one loss, of 0, and this pulls the mean towards 0.
-    Next: leave an empty tensor empty: its sum is 0, and so is its count.
-    """)
+    Next: leave an empty tensor empty: its sum is 0, and so is its count.""")
 
 exercise.edit("by-world-size", {
     "dist.all_reduce(count)\nreturn total / count": "return total / dist.get_world_size()"}, """
     You divide by the number of ranks. The mean of the losses needs the number of losses.
-    Next: sum the counts over ranks, too, and divide by the result.
-    """)
+    Next: sum the counts over ranks, too, and divide by the result.""")
 
 exercise.edit("sum-for-mean", {"dist.all_reduce(count)\nreturn total / count": "return total"}, """
     You return the sum of all losses. The task asks for their mean.
-    Next: divide it by the number of losses of all ranks.
-    """)
+    Next: divide it by the number of losses of all ranks.""")
 
 exercise.edit("result-on-rank-zero", {"dist.all_reduce(total)": "dist.reduce(total, dst=0)",
     "dist.all_reduce(count)": "dist.reduce(count, dst=0)",
     "total / count": "total / count if dist.get_rank() == 0 else torch.tensor(0.0)"}, """
     Only rank 0 gets the mean, because `dist.reduce` brings its result to one rank.
-    Next: use `dist.all_reduce`, which brings its result to all ranks.
-    """)
+    Next: use `dist.all_reduce`, which brings its result to all ranks.""")
 
 
 @exercise.mistake

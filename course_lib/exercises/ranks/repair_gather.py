@@ -33,8 +33,7 @@ exercise = Exercise("ranks.repair_gather", title="Repair: ranks disagree", draw=
     Each rank has a flat `piece`. Its size differs from rank to rank; one piece may be empty. Rank `dst` returns all
     pieces in one tensor, in the order of ranks, and the other ranks return None. In the program below, the ranks
     disagree about the root and about the sizes, and ranks make a list for the pieces that should not. Repair it. You
-    may use any collective.
-    """, hints="""
+    may use any collective.""", hints="""
     For each argument of `dist.gather`: what does each rank pass? Which of these must be the same on every rank?
 
     A collective needs the same root and the same size from every rank. If ranks do not know each other's sizes, they
@@ -55,8 +54,7 @@ exercise = Exercise("ranks.repair_gather", title="Repair: ranks disagree", draw=
     Ranks have to agree before they call: on the root, on sizes, on dtypes. If they do not know a value, they first send
     it to each other, in a message whose size they know. Pad, gather, cut is the usual way to gather pieces of different
     sizes. You will need it again when the number of ranks does not divide the parameters. NCCL and gloo check none of
-    this themselves: at best they hang.
-    """)
+    this themselves: at best they hang.""")
 
 
 @exercise
@@ -91,19 +89,16 @@ JOINED = "[piece[:size] for piece, size in zip(pieces, sizes, strict=True)]"
 
 exercise.edit("keeps-the-padding", {JOINED: "pieces"}, """
     The result has all pieces, with their padding between them.
-    Next: cut each piece to its own size before you join them: `piece[:size]`.
-    """)
+    Next: cut each piece to its own size before you join them: `piece[:size]`.""")
 
 exercise.edit("cuts-to-its-own-size", {JOINED: "[part[: piece.numel()] for part in pieces]"}, """
     You cut every piece to the size of rank `dst`'s own piece. The sizes of the other pieces differ.
-    Next: gather the sizes, too, and cut each piece to the size that its rank sent.
-    """)
+    Next: gather the sizes, too, and cut each piece to the size that its rank sent.""")
 
 exercise.edit("cuts-to-the-shortest", {"torch.cat([piece, piece.new_zeros(longest - piece.numel())])":
     "piece[: int(min(sizes))].clone()", JOINED: "pieces"}, """
     You cut every piece to the size of the shortest. The sizes agree, and data is lost.
-    Next: pad to the longest instead, and cut the padding off afterwards.
-    """)
+    Next: pad to the longest instead, and cut the padding off afterwards.""")
 
 exercise.edit("drops-zeros", {JOINED: "[piece[piece != 0] for piece in pieces]"}, """
     You remove every 0 as padding, and some zeros are data. Next: gather the sizes, and cut by size and not by value.
@@ -111,25 +106,21 @@ exercise.edit("drops-zeros", {JOINED: "[piece[piece != 0] for piece in pieces]"}
 
 exercise.edit("each-its-own-root", {"if rank == dst else None": "", "dst=dst": "dst=rank"}, """
     Every rank still passes its own rank as the destination, so the ranks disagree about the root.
-    Next: pass `dst=dst`: the same number on every rank.
-    """)
+    Next: pass `dst=dst`: the same number on every rank.""")
 
 exercise.edit("always-to-zero", {"rank == dst": "rank == 0", "dst=dst": "dst=0"}, """
     The pieces always go to rank 0. The task asks for rank `dst`.
-    Next: pass `dst=dst`, and compare the rank with `dst`.
-    """)
+    Next: pass `dst=dst`, and compare the rank with `dst`.""")
 
 exercise.edit("joined-everywhere", {"if rank == dst else None": "", "dist.gather(padded, pieces, dst=dst)":
     "dist.all_gather(pieces, padded)"}, """
     Every rank returns the joined pieces. The task asks for them only on rank `dst`; the other ranks return None and do
-    not have to receive them. Next: use `dist.gather`, or return None where the rank is not `dst`.
-    """)
+    not have to receive them. Next: use `dist.gather`, or return None where the rank is not `dst`.""")
 
 exercise.edit("its-own-first", {"return torch.cat": "pieces.insert(0, pieces.pop(dst))\n"
     "sizes.insert(0, sizes.pop(dst))\nreturn torch.cat"}, """
     Rank `dst`'s piece comes first. The task asks for the order of ranks, on every `dst`.
-    Next: join the pieces in the order in which `dist.gather` lists them.
-    """)
+    Next: join the pieces in the order in which `dist.gather` lists them.""")
 
 
 @exercise.mistake

@@ -16,8 +16,7 @@ exercise = Exercise("ranks.ring_all_gather", title="All-gather on a ring", draw=
     trial=while_rank_0_is_late, rules=RING_RULES, task="""
     Each rank has a flat `shard` of the same size. Return, on every rank, the shards of all ranks in one flat tensor:
     rank 0's shard first, then rank 1's, and so on. In each of world size − 1 steps, every rank passes one shard to its
-    right neighbour, with your `pass_right`. The caller's `shard` keeps its values.
-    """, hints="""
+    right neighbour, with your `pass_right`. The caller's `shard` keeps its values.""", hints="""
     After the first step you have two shards. Which of them does your right neighbour not have yet?
 
     Each rank passes on the shard that it received in the step before; in the first step, its own. The shard that you
@@ -36,8 +35,7 @@ exercise = Exercise("ranks.ring_all_gather", title="All-gather on a ring", draw=
     """, explanation="""
     In step s, rank r passes on the shard of rank r − s, which it received in the step before (in step 0, its own). It
     receives the shard of rank r − s − 1. After N − 1 steps, every shard has visited every rank. Each rank sends N − 1
-    shards of 1/N of the result: (N − 1)/N of it, as much as in the reduce-scatter.
-    """)
+    shards of 1/N of the result: (N − 1)/N of it, as much as in the reduce-scatter.""")
 
 
 @exercise
@@ -58,59 +56,49 @@ def ring_all_gather(shard: torch.Tensor) -> torch.Tensor:
 
 exercise.edit("one-step-short", {"range(world_size - 1)": "range(world_size - 2)"}, """
     One step is missing: each rank lacks the shard of its right neighbour, which arrives last.
-    Next: let the loop make `world_size - 1` steps.
-    """)
+    Next: let the loop make `world_size - 1` steps.""")
 
 exercise.edit("one-step-more", {"range(world_size - 1)": "range(world_size)"}, """
     You make one step too many: after `world_size - 1` steps, every rank has all shards. A single rank has no
-    neighbour, so it makes no step. Next: let the loop make `world_size - 1` steps.
-    """)
+    neighbour, so it makes no step. Next: let the loop make `world_size - 1` steps.""")
 
 exercise.edit("passes-its-own", {"shards[(rank - step) % world_size]": "shard"}, """
     Every rank passes on its own shard in every step, so its right neighbour receives the same data each time, and no
-    other rank receives it. Next: pass on the shard that you received in the step before.
-    """)
+    other rank receives it. Next: pass on the shard that you received in the step before.""")
 
 exercise.edit("as-they-arrive", {"[shard] * world_size": "[shard]", "shards[(rank - step) % world_size]": "shards[-1]",
     "shards[(rank - step - 1) % world_size] = incoming": "shards.append(incoming)"}, """
     You joined the shards in the order in which they arrive: on rank r this is r, r − 1, r − 2, and so on, a different
     order on each rank. Next: put each shard at the index of the rank that it comes from, `(rank - step - 1) %
-    world_size`.
-    """)
+    world_size`.""")
 
 exercise.edit("in-front", {"[shard] * world_size": "[shard]", "shards[(rank - step) % world_size]": "shards[0]",
     "shards[(rank - step - 1) % world_size] = incoming": "shards.insert(0, incoming)"}, """
     You put each received shard in front of the others, so a rank's own shard comes last. This is the order of ranks
     only on the last rank.
-    Next: put each shard at the index of the rank that it comes from, `(rank - step - 1) % world_size`.
-    """)
+    Next: put each shard at the index of the rank that it comes from, `(rank - step - 1) % world_size`.""")
 
 exercise.edit("index-grows", {"shards = ": "incoming = shard\nshards = ",
     "shards[(rank - step) % world_size]": "incoming", "rank - step - 1": "rank + step + 1"}, """
     The shards are at mirrored indices. In each step, you receive the shard of a rank one further to the left than
-    before, so its number falls by one. Next: put the received shard at index `(rank - step - 1) % world_size`.
-    """)
+    before, so its number falls by one. Next: put the received shard at index `(rank - step - 1) % world_size`.""")
 
 exercise.edit("receives-into-the-shard", {"[shard] * world_size": "[shard.clone()] * world_size",
     "shards[(rank - step) % world_size]": "shard.clone()", "= incoming": "= shard.copy_(incoming).clone()"}, """
     The result is right, but you received into the caller's `shard`, which now holds a different rank's data.
-    Next: receive into a new tensor, as `pass_right` does.
-    """)
+    Next: receive into a new tensor, as `pass_right` does.""")
 
 exercise.edit("sends-and-then-receives", {"pass_right(outgoing)": "torch.empty_like(outgoing)\n"
     "dist.send(outgoing, dst=(rank + 1) % world_size)\ndist.recv(incoming, src=(rank - 1) % world_size)"}, """
     Every rank sends before it receives, so all wait: the deadlock that you repaired in `pass_right`.
-    Next: call `pass_right`, or use `dist.isend` and wait for it after the recv.
-    """)
+    Next: call `pass_right`, or use `dist.isend` and wait for it after the recv.""")
 
 exercise.edit("returns-a-list", {"torch.cat(shards)": "shards"}, """
-    You return a list of shards. The task asks for one flat tensor. Next: join them: `torch.cat(shards)`.
-    """)
+    You return a list of shards. The task asks for one flat tensor. Next: join them: `torch.cat(shards)`.""")
 
 exercise.edit("only-rank-zero", {"return torch.cat(shards)": "return torch.cat(shards) if rank == 0 else shard"}, """
     Only rank 0 returns all shards. This is a gather; in an all-gather, every rank gets all of them.
-    Next: return the joined tensor on every rank.
-    """)
+    Next: return the joined tensor on every rank.""")
 
 
 @exercise.mistake

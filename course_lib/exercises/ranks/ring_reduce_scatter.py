@@ -17,8 +17,7 @@ exercise = Exercise("ranks.ring_reduce_scatter", title="Reduce-scatter on a ring
     Each rank has a flat `tensor` of the same size, cut into world size chunks of equal size: chunk 0, chunk 1, and so
     on. Return, on rank r, chunk r summed over all ranks. In each of world size − 1 steps, every rank passes one chunk
     to its right neighbour, with your `pass_right`, and adds the chunk that it receives to its own. The caller's
-    `tensor` keeps its values.
-    """, hints="""
+    `tensor` keeps its values.""", hints="""
     Follow one chunk. At the end, its sum has to be on the rank with its number, and it has to have visited every other
     rank before. On which rank does its journey begin?
 
@@ -60,52 +59,43 @@ def ring_reduce_scatter(tensor: torch.Tensor) -> torch.Tensor:
 
 exercise.edit("one-step-short", {"range(world_size - 1)": "range(world_size - 2)"}, """
     One step is missing, so your chunks lack one rank's part. A chunk is passed on world size − 1 times, from the first
-    rank that adds to it to the last. Next: let the loop make `world_size - 1` steps.
-    """)
+    rank that adds to it to the last. Next: let the loop make `world_size - 1` steps.""")
 
 exercise.edit("one-step-too-many", {"range(world_size - 1)": "range(world_size)"}, """
     The sums are right, but every rank passes on one chunk too many. A chunk that starts on rank r + 1 is on rank r
-    after world size − 1 steps. Next: let the loop make `world_size - 1` steps.
-    """)
+    after world size − 1 steps. Next: let the loop make `world_size - 1` steps.""")
 
 exercise.edit("starts-with-its-own", {"rank - step - 1": "rank - step", "rank - step - 2": "rank - step - 1"}, """
     You never added to the chunk that you return. Each rank first passed on the chunk with its own number, so this chunk
-    is finished on a different rank. Next: begin one chunk earlier: pass on chunk `(rank - 1) % world_size` first.
-    """)
+    is finished on a different rank. Next: begin one chunk earlier: pass on chunk `(rank - 1) % world_size` first.""")
 
 exercise.edit("next-chunk", {"rank - step - 1": "rank - step", "rank - step - 2": "rank - step - 1",
     "chunks[rank]": "chunks[(rank + 1) % world_size]"}, """
     The sums are right and one rank off: rank r returns chunk r + 1.
-    Next: begin one chunk earlier: pass on chunk `(rank - 1) % world_size` first; it ends on its own rank.
-    """)
+    Next: begin one chunk earlier: pass on chunk `(rank - 1) % world_size` first; it ends on its own rank.""")
 
 exercise.edit("index-grows", {"rank - step - 1": "rank + step + 1", "rank - step - 2": "rank + step + 2"}, """
     You add parts of different chunks. The left neighbour's rank is one lower than yours, and so is the number of the
     chunk that it passes on: the number falls by one at each step.
-    Next: let the number fall: pass on chunk `rank - step - 1`, and add what you receive to chunk `rank - step - 2`.
-    """)
+    Next: let the number fall: pass on chunk `rank - step - 1`, and add what you receive to chunk `rank - step - 2`.""")
 
 exercise.edit("overwrites", {"+=": "="}, """
     The received chunk replaces your own part instead of being added to it, so each chunk ends with one rank's data
     only.
-    Next: add: `+=` instead of `=`.
-    """)
+    Next: add: `+=` instead of `=`.""")
 
 exercise.edit("adds-into-the-input", {".clone()": ""}, """
     The sums are right, but you added them into the caller's tensor: `view` and `chunk` return views of it, not copies.
-    Next: begin with a copy: `tensor.clone()`.
-    """)
+    Next: begin with a copy: `tensor.clone()`.""")
 
 exercise.edit("every-chunk", {"chunks[rank]": "chunks.flatten()"}, """
     You return all chunks. Only the chunk with the rank's own number is finished; the others hold partial sums.
-    Next: return `chunks[rank]`.
-    """)
+    Next: return `chunks[rank]`.""")
 
 exercise.edit("sends-and-then-receives", {"pass_right(outgoing)": "torch.empty_like(outgoing)\n"
     "dist.send(outgoing, dst=(rank + 1) % world_size)\ndist.recv(incoming, src=(rank - 1) % world_size)"}, """
     Every rank sends before it receives, so all wait: the deadlock that you repaired in `pass_right`.
-    Next: call `pass_right`, or use `dist.isend` and wait for it after the recv.
-    """)
+    Next: call `pass_right`, or use `dist.isend` and wait for it after the recv.""")
 
 
 @exercise.mistake

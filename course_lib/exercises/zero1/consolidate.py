@@ -58,8 +58,7 @@ exercise = Exercise("zero1.consolidate", title="One state dict from all parts", 
     Gather the optimizer state of all ranks on rank 0. Return there what one optimizer for all parameters would return
     from `state_dict()`: `{"state": {number: ...}, "param_groups": [...]}`, with the model's numbers 0, 1, 2, ... in its
     one group. Other ranks return None, and never hold the state of other ranks. A parameter that was never used has no
-    state.
-    """, hints="""
+    state.""", hints="""
     Rank 1 sends you the state of its parameter 0. Which parameter of the model is that?
 
     A state dict knows parameters only by number, and each rank counts its own from 0. `parts[rank][place]` is the
@@ -84,8 +83,7 @@ exercise = Exercise("zero1.consolidate", title="One state dict from all parts", 
     Nothing in this state dict shows that it was ever sharded, so it fits a plain optimizer, or a different number of
     ranks. The cluster may change between two runs, so a checkpoint has to fit both. The price: rank 0 holds all of the
     state for a moment, in the memory of the host if you move it there first, as `zero.ShardedOptimizer` does. If even
-    this is too much, each rank writes its own part: see `zero.save_checkpoint`.
-    """)
+    this is too much, each rank writes its own part: see `zero.save_checkpoint`.""")
 
 
 @exercise
@@ -120,58 +118,48 @@ def its_own_alone(optimizer: Optimizer, parts: Parts) -> State:
 
 exercise.edit("not-renumbered", {RENUMBERED: "state"}, """
     Every rank numbers its own parameters from 0. So the states of different ranks have the same numbers, and later ones
-    overwrite earlier ones. Next: give the state at `place` on rank r the number `parts[r][place]`.
-    """)
+    overwrite earlier ones. Next: give the state at `place` on rank r the number `parts[r][place]`.""")
 
 exercise.edit("zipped", {RENUMBERED: "dict(zip(part, state.values(), strict=False))"}, """
     You pair a rank's parameters with its states one by one. A parameter that was never used has no state, so every
     state after it goes to the wrong parameter.
-    Next: use the keys: the state of `parts[r][place]` is at `place`, if it exists.
-    """)
+    Next: use the keys: the state of `parts[r][place]` is at `place`, if it exists.""")
 
 exercise.edit("one-after-the-other", {RENUMBERED: "dict(enumerate(state.values(), start=len(whole)))"}, """
     You number the states in the order of the ranks, not by parameter. Each state would be loaded for a different
     parameter, often of a different shape; if the shapes agree, you get no error.
-    Next: give the state at `place` on rank r the number `parts[r][place]`.
-    """)
+    Next: give the state at `place` on rank r the number `parts[r][place]`.""")
 
 exercise.edit("on-every-rank", EVERYWHERE, """
     Every rank returns the whole state, so for a moment each rank holds what you sharded. A job that has no memory for
-    it ends at its first checkpoint. Next: use `dist.gather_object(..., dst=0)`, and return None on the other ranks.
-    """)
+    it ends at its first checkpoint. Next: use `dist.gather_object(..., dst=0)`, and return None on the other ranks.""")
 
 exercise.edit("gathered-by-all", EVERYWHERE | {"states is None": "dist.get_rank() != 0"}, """
     The result is right, but every rank received the state of all ranks: `all_gather_object` brings every object to
-    every rank. Next: use `dist.gather_object(..., dst=0)`, which brings them only to rank 0.
-    """)
+    every rank. Next: use `dist.gather_object(..., dst=0)`, which brings them only to rank 0.""")
 
 exercise.edit("only-rank-0-calls", {"states: list": "if dist.get_rank() != 0:\n    return None\nstates: list"}, """
     The other ranks return before the gather, so rank 0 waits for states that never arrive.
-    Next: let every rank call `dist.gather_object`; return None afterwards.
-    """)
+    Next: let every rank call `dist.gather_object`; return None afterwards.""")
 
 exercise.edit("list-everywhere", {" if dist.get_rank() == 0 else None": "", "states is None": "dist.get_rank() != 0"},
     """
     Every rank passes a list for the states. Only the destination receives, and torch requires None on the other ranks.
-    Next: make the list on rank 0, and pass None on the others.
-    """)
+    Next: make the list on rank 0, and pass None on the others.""")
 
 exercise.edit("own-group", {' | {"params": list(range(sum(map(len, parts))))}': ""}, """
     The states are complete, and the group lists only rank 0's parameters. An optimizer for all parameters refuses such
-    a state dict. Next: put all numbers into the group: `list(range(count))`.
-    """)
+    a state dict. Next: put all numbers into the group: `list(range(count))`.""")
 
 exercise.edit("numbers-by-owner", {
     "list(range(sum(map(len, parts))))": "[number for part in parts for number in part]"}, """
     The group lists the numbers owner by owner. `load_state_dict` matches a group's numbers with its parameters in
     order, so a parameter would get a different one's state.
-    Next: list the numbers in the model's order: `list(range(count))`.
-    """)
+    Next: list the numbers in the model's order: `list(range(count))`.""")
 
 exercise.edit("expects-state-for-all", {" if place in state": ""}, """
     You look up a state for every parameter. A parameter that never had a gradient has no state.
-    Next: take only states that exist: `if place in state`.
-    """)
+    Next: take only states that exist: `if place in state`.""")
 
 
 @exercise.variant

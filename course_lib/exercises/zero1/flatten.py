@@ -63,8 +63,7 @@ exercise = Exercise("zero1.flatten", title="One flat tensor for all", draw=draw,
     rules=[holds_no_more("parameters", "when it is flat"), holds_no_more("other", "when it is flat")], task="""
     Put the values of all parameters into one flat tensor, one after the other, with zeros at the end up to the next
     multiple of `world_size`. The parameters become views of this tensor: a write into the flat tensor changes them.
-    Their old memory becomes free. The flat tensor itself is no part of autograd's graph.
-    """, hints="""
+    Their old memory becomes free. The flat tensor itself is no part of autograd's graph.""", hints="""
     A parameter and a piece of the flat tensor share their memory. What has to be true of the two?
 
     `torch.cat` copies the values into new memory. A slice of a tensor is a view of it. A parameter can get different
@@ -87,8 +86,7 @@ exercise = Exercise("zero1.flatten", title="One flat tensor for all", draw=draw,
     Nothing refers to the old memory any more, so it is freed, and the model takes as many bytes as before, plus the
     padding. (While `torch.cat` copies, both exist, so real engines flatten bucket by bucket.) Reduce-scatter and
     all-gather need equal shards. A cut may be in the middle of a weight: Adam updates every element by itself, so the
-    cut changes no result.
-    """)
+    cut changes no result.""")
 
 
 @exercise
@@ -108,61 +106,51 @@ def flatten(params: list[nn.Parameter], world_size: int) -> torch.Tensor:
 
 exercise.edit("no-padding", {"-len(values) % world_size": "0"}, """
     The flat tensor ends with the last parameter. If the world size does not divide its length, it cannot be cut into
-    equal shards. Next: append zeros: `-numel % world_size` are missing to the next multiple.
-    """)
+    equal shards. Next: append zeros: `-numel % world_size` are missing to the next multiple.""")
 
 exercise.edit("always-pads", {"-len(values) % world_size": "world_size - len(values) % world_size"}, """
     If the world size divides the length already, you append a whole world size of zeros.
-    Next: use `-numel % world_size`, which is 0 in this case.
-    """)
+    Next: use `-numel % world_size`, which is 0 in this case.""")
 
 exercise.edit("left-over-for-missing", {"-len(values) %": "len(values) %"}, """
     You append as many zeros as elements are left over, `numel % world_size`. The padding is what is missing to the next
-    multiple. Next: append `-numel % world_size` zeros.
-    """)
+    multiple. Next: append `-numel % world_size` zeros.""")
 
 exercise.edit("copies", {"end = 0\nfor param in params:\nbegin, end = end, end + param.numel()\n"
     "param.data = flat_param[begin:end].view_as(param)\n": ""}, """
     The flat tensor has the right values, and the parameters keep memory of their own. An update of the flat tensor does
     not reach them, and there are two copies of the model.
-    Next: make each parameter a view of its piece: assign to `param.data`, without a clone.
-    """)
+    Next: make each parameter a view of its piece: assign to `param.data`, without a clone.""")
 
 exercise.edit("pads-each", {
     "[param.detach().flatten() for": "[pad(param.detach().flatten(), (0, -param.numel() % world_size)) for",
     "end + param.numel()": "end + param.numel() + -param.numel() % world_size",
     "flat_param[begin:end]": "flat_param[begin : begin + param.numel()]"}, """
     You pad every parameter by itself, so there is padding between them, and more of it than needed.
-    Next: put each parameter right after the one before, and pad once, at the end.
-    """)
+    Next: put each parameter right after the one before, and pad once, at the end.""")
 
 exercise.edit("new-parameters", {"for param in params:": "for number, param in enumerate(params):",
     "param.data = flat_param[begin:end].view_as(param)":
     "params[number] = nn.Parameter(flat_param[begin:end].view_as(param))"}, """
     You put new parameters into the list. The model still has the old ones, and the model is what trains.
-    Next: keep each parameter and change its memory: `param.data = ...`.
-    """)
+    Next: keep each parameter and change its memory: `param.data = ...`.""")
 
 exercise.edit("all-from-the-front", {"begin, end = end, end + param.numel()": "begin, end = 0, param.numel()"}, """
     Every parameter is a view of the front of the flat tensor, so all of them share the first elements.
-    Next: begin each view where the view before it ends.
-    """)
+    Next: begin each view where the view before it ends.""")
 
 exercise.edit("values-lost", {"torch.cat([values, values.new_zeros(-len(values) % world_size)])":
     "values.new_zeros(len(values) + -len(values) % world_size)"}, """
     The parameters are views of a tensor of zeros, so their values are lost.
-    Next: copy the values into the flat tensor before the parameters become views of it.
-    """)
+    Next: copy the values into the flat tensor before the parameters become views of it.""")
 
 exercise.edit("flat-views", {".view_as(param)": ""}, """
     The parameters are flat themselves now, and the model needs their shapes.
-    Next: give each piece the shape of its parameter: `.view_as(param)`.
-    """)
+    Next: give each piece the shape of its parameter: `.view_as(param)`.""")
 
 exercise.edit("inside-autograd", {".detach()": ""}, """
     Autograd was recording while you made the flat tensor from the parameters. The tensor has a `grad_fn`, so autograd
-    records every later write into it, too. Next: take the values without their history: `param.detach()`.
-    """)
+    records every later write into it, too. Next: take the values without their history: `param.detach()`.""")
 
 
 @exercise.variant

@@ -54,8 +54,7 @@ def _kind(parts: Any, count: int) -> str:
 exercise = Exercise("zero1.partition", title="Who owns what", draw=draw, trial=give_out, task="""
     Deal the parameters out to the ranks: the largest first, each to the rank that has the fewest elements so far.
     Return a list for each rank, with the numbers of its parameters. Every parameter has one owner. If there are more
-    ranks than parameters, some lists are empty.
-    """, hints="""
+    ranks than parameters, some lists are empty.""", hints="""
     You pack boxes of very different sizes into a few cars. Which box do you put in first, and into which car?
 
     A small parameter that is dealt out late can even out the ranks; a large one cannot. So the largest go first, and
@@ -76,8 +75,7 @@ exercise = Exercise("zero1.partition", title="Who owns what", draw=draw, trial=g
     This is the sorted-greedy partition, which torch's `ZeroRedundancyOptimizer` uses as well. Its fullest rank has at
     most a third more elements than in the best partition (Graham 1969). Every rank computes the same parts by itself,
     so the ranks send nothing to agree on them. The partition cannot cut a parameter: a parameter that is larger than a
-    fair share stays on one rank.
-    """)
+    fair share stays on one rank.""")
 
 
 @exercise
@@ -111,65 +109,54 @@ def drops_the_remainder(numels: list[int], world_size: int) -> list[list[int]]:
 exercise.edit("equal-counts", {IN_ORDER: "range(len(numels))",
     "loads.index(min(loads))": "number // -(-len(numels) // world_size)"}, """
     Your ranks get equal numbers of parameters, but not of elements. A bias then counts as much as an embedding.
-    Next: compare the ranks by elements: keep a sum for each rank.
-    """)
+    Next: compare the ranks by elements: keep a sum for each rank.""")
 
 exercise.edit("all-on-one-rank", {"\nloads[owner] += numels[number]": ""}, """
     One rank gets every parameter. Either you never add up the elements of a rank, or you choose the fullest rank
-    instead of the emptiest. Next: after each parameter, add its elements to its owner's sum; then take the `min`.
-    """)
+    instead of the emptiest. Next: after each parameter, add its elements to its owner's sum; then take the `min`.""")
 
 exercise.edit("round-robin", {IN_ORDER: "range(len(numels))", "loads.index(min(loads))": "number % world_size"}, """
     The ranks take turns, whatever the size of a parameter. Weights and biases alternate in a model, so one of two ranks
-    would get all the weights. Next: choose the rank that has the fewest elements so far.
-    """)
+    would get all the weights. Next: choose the rank that has the fewest elements so far.""")
 
 exercise.edit("largest-first-round-robin", {"loads.index(min(loads))": "sum(map(len, parts)) % world_size"}, """
     The parameters are sorted by size, and the ranks take turns. In every round, the same rank gets the larger
-    parameter. Next: choose the rank that has the fewest elements so far.
-    """)
+    parameter. Next: choose the rank that has the fewest elements so far.""")
 
 exercise.edit("not-sorted", {IN_ORDER: "range(len(numels))"}, """
     You go through the parameters in the order of the model. A large parameter that comes late is added to a rank that
-    is nearly full. Next: go through the numbers sorted by size, the largest first.
-    """)
+    is nearly full. Next: go through the numbers sorted by size, the largest first.""")
 
 exercise.edit("places-when-sorted", {IN_ORDER: "range(len(numels))",
     "loads = ": "numels = sorted(numels, reverse=True)\nloads = "}, """
     Your numbers are places in the sorted list. The caller needs the parameters' numbers in the model.
-    Next: sort the numbers by size, `sorted(range(len(numels)), key=...)`, not the sizes themselves.
-    """)
+    Next: sort the numbers by size, `sorted(range(len(numels)), key=...)`, not the sizes themselves.""")
 
 exercise.edit("everything-everywhere", {"[[] for _ in range(world_size)]": "[[]] * world_size"}, """
     Every rank owns every parameter, so nothing is sharded. `[[]] * world_size`, for example, contains one and the same
     list world size times.
-    Next: make a list for each rank, `[[] for _ in range(world_size)]`, and append each number to one of them.
-    """)
+    Next: make a list for each rank, `[[] for _ in range(world_size)]`, and append each number to one of them.""")
 
 exercise.edit("owners", {"return parts": """return [
     owner for number in range(len(numels)) for owner, part in enumerate(parts) if number in part
 ]"""}, """
     You return the owner of each parameter. The task asks for one list per rank.
-    Next: append each number to the list of its owner.
-    """)
+    Next: append each number to the list of its owner.""")
 
 exercise.edit("leaves-ranks-out", {"return parts": "return [part for part in parts if part]"}, """
     If a rank owns nothing, its list is missing. Then `parts[rank]` fails, or belongs to a different rank.
-    Next: return world size lists, some of them empty.
-    """)
+    Next: return world size lists, some of them empty.""")
 
 exercise.edit("sorts-the-argument", {IN_ORDER: "range(len(numels))",
     "loads = ": "numels.sort(reverse=True)\nloads = "}, """
     You sort `numels` itself. This reorders the caller's list, and your numbers are places in the new order.
-    Next: keep `numels` as it is: `sorted` makes a new list.
-    """)
+    Next: keep `numels` as it is: `sorted` makes a new list.""")
 
 exercise.edit("cut-by-elements", {IN_ORDER: "range(len(numels))",
     "loads.index(min(loads))": "sum(numels[:number]) * world_size // sum(numels)"}, """
     You keep neighbours together, and begin the next rank's part when a fair share of the elements is used up.
     Parameters are whole, so a large one near a cut overloads its rank.
-    Next: give up the order of the model: the largest first, each to the rank with the fewest elements.
-    """)
+    Next: give up the order of the model: the largest first, each to the rank with the fewest elements.""")
 
 
 @exercise.variant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ...planner import plan
-from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+from ...quizzes import Choice, Mistake, Numeric, Question, Quiz, register
 
 
 def rank_bytes(billions: int, world_size: int, stage: int, precision: str) -> int:
@@ -107,146 +107,67 @@ def sent_by_the_recipe(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(
-    Quiz(
-        name="zero1",
-        title="ZeRO-1: optimizer states",
-        questions=(
-            Question(
-                id="what-is-sharded",
-                ask=Choice(
-                    prompt="Of what does a rank under ZeRO-1 hold only a part?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="Adam's two moments",
-                            right=True,
-                            feedback="Only the update needs them, and only a parameter's owner updates it.",
-                        ),
-                        Option(
-                            text="The fp32 master weights of a model in bf16",
-                            right=True,
-                            feedback="They belong to the optimizer: only the update reads and writes them.",
-                        ),
-                        Option(text="The parameters that forward uses", feedback="They are whole until ZeRO-3."),
-                        Option(
-                            text="The gradients, from backward to the step",
-                            feedback="They are whole while backward makes them. ZeRO-2 shards them.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="which-calls",
-                ask=Choice(
-                    prompt="Data parallel makes one all-reduce of the gradients. What does ZeRO-1 with equal flat "
-                    "shards call instead, and when?",
-                    options=(
-                        Option(
-                            text="A reduce-scatter of the gradients before the update, an all-gather of the parameters "
-                            "after it",
-                            right=True,
-                            feedback="The two halves of the all-reduce, with the update between them.",
-                        ),
-                        Option(
-                            text="An all-gather of the gradients before the update, a reduce-scatter of the parameters "
-                            "after it",
-                            feedback="Gradients have to be summed, so they are reduced. Every rank needs all "
-                            "parameters, so they are gathered.",
-                        ),
-                        Option(
-                            text="An all-reduce of the gradients as before, and a broadcast of each parameter",
-                            feedback="That works, and ZeroRedundancyOptimizer on DDP does it. It sends 3Ψ, not 2Ψ.",
-                        ),
-                        Option(
-                            text="A reduce-scatter of the optimizer state",
-                            feedback="Optimizer state never travels during training. It stays with its owner.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="activations",
-                ask=Choice(
-                    prompt="Why does ZeRO-1, like every stage after it, leave the activations whole?",
-                    options=(
-                        Option(
-                            text="Each rank computes them from its own part of the batch, so no two ranks hold the "
-                            "same ones",
-                            right=True,
-                            feedback="ZeRO removes copies, and here there are none. Checkpointing saves "
-                            "activations in a different way.",
-                        ),
-                        Option(
-                            text="They are too small to matter",
-                            feedback="With long sequences they can be larger than everything else.",
-                        ),
-                        Option(
-                            text="Sharding them would change what the model learns",
-                            feedback="Where a number is kept never changes its value.",
-                        ),
-                        Option(
-                            text="Collectives cannot send them",
-                            feedback="They are ordinary tensors, and tensor parallel training sends them.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="what-it-costs",
-                ask=Choice(
-                    prompt="Compared with data parallel, how many bytes does a rank send under ZeRO-1 with equal flat "
-                    "shards?",
-                    options=(
-                        Option(
-                            text="As many: both send 2Ψ(N − 1)/N elements in a step",
-                            right=True,
-                            feedback="ZeRO-3 pays for memory with communication, and ZeRO-1 does not. But the second "
-                            "half travels after the update, when backward no longer hides it.",
-                        ),
-                        Option(text="1.5 times as many", feedback="That is stage 3, or ZeRO-1 with broadcasts."),
-                        Option(
-                            text="Twice as many",
-                            feedback="Two calls replace one, and each of the two sends half as much.",
-                        ),
-                        Option(
-                            text="Half as many",
-                            feedback="The gradients take half of the bytes. Then the parameters have to travel, too.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="sgd",
-                ask=Choice(
-                    prompt="You replace `SGD(lr=0.1)` with ZeroRedundancyOptimizer around the same SGD, and the memory "
-                    "stays the same. Why?",
-                    options=(
-                        Option(
-                            text="Plain SGD keeps no state, so there is nothing to shard",
-                            right=True,
-                            feedback="With momentum, SGD keeps one number for each parameter; Adam keeps two.",
-                        ),
-                        Option(
-                            text="Two ranks are too few",
-                            feedback="Two ranks halve the state, if any exists.",
-                        ),
-                        Option(
-                            text="The state is moved to the ranks at the second step",
-                            feedback="Each rank makes its state at the first step, and keeps it.",
-                        ),
-                        Option(
-                            text="The memory is freed, but the allocator keeps it",
-                            feedback="An allocator may keep freed memory. Here no memory was ever allocated.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="fp32-bytes", ask=bytes_in_fp32),
-            Question(id="mixed-bytes", ask=bytes_in_mixed_precision),
-            Question(id="share-saved", ask=share_saved),
-            Question(id="without-owner", ask=without_owner),
-            Question(id="recipe-volume", ask=sent_by_the_recipe),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="zero1", title="ZeRO-1: optimizer states", questions=(
+    Question(id="what-is-sharded", ask=Choice.read("""
+        Of what does a rank under ZeRO-1 hold only a part?
+
+        - [x] Adam's two moments
+          > Only the update needs them, and only a parameter's owner updates it.
+        - [x] The fp32 master weights of a model in bf16
+          > They belong to the optimizer: only the update reads and writes them.
+        - [ ] The parameters that forward uses
+          > They are whole until ZeRO-3.
+        - [ ] The gradients, from backward to the step
+          > They are whole while backward makes them. ZeRO-2 shards them.""", several=True)),
+    Question(id="which-calls", ask=Choice.read("""
+        Data parallel makes one all-reduce of the gradients. What does ZeRO-1 with equal flat shards call instead, and
+        when?
+
+        - [x] A reduce-scatter of the gradients before the update, an all-gather of the parameters after it
+          > The two halves of the all-reduce, with the update between them.
+        - [ ] An all-gather of the gradients before the update, a reduce-scatter of the parameters after it
+          > Gradients have to be summed, so they are reduced. Every rank needs all parameters, so they are gathered.
+        - [ ] An all-reduce of the gradients as before, and a broadcast of each parameter
+          > That works, and ZeroRedundancyOptimizer on DDP does it. It sends 3Ψ, not 2Ψ.
+        - [ ] A reduce-scatter of the optimizer state
+          > Optimizer state never travels during training. It stays with its owner.""")),
+    Question(id="activations", ask=Choice.read("""
+        Why does ZeRO-1, like every stage after it, leave the activations whole?
+
+        - [x] Each rank computes them from its own part of the batch, so no two ranks hold the same ones
+          > ZeRO removes copies, and here there are none. Checkpointing saves activations in a different way.
+        - [ ] They are too small to matter
+          > With long sequences they can be larger than everything else.
+        - [ ] Sharding them would change what the model learns
+          > Where a number is kept never changes its value.
+        - [ ] Collectives cannot send them
+          > They are ordinary tensors, and tensor parallel training sends them.""")),
+    Question(id="what-it-costs", ask=Choice.read("""
+        Compared with data parallel, how many bytes does a rank send under ZeRO-1 with equal flat shards?
+
+        - [x] As many: both send 2Ψ(N − 1)/N elements in a step
+          > ZeRO-3 pays for memory with communication, and ZeRO-1 does not. But the second half travels after the
+            update, when backward no longer hides it.
+        - [ ] 1.5 times as many
+          > That is stage 3, or ZeRO-1 with broadcasts.
+        - [ ] Twice as many
+          > Two calls replace one, and each of the two sends half as much.
+        - [ ] Half as many
+          > The gradients take half of the bytes. Then the parameters have to travel, too.""")),
+    Question(id="sgd", ask=Choice.read("""
+        You replace `SGD(lr=0.1)` with ZeroRedundancyOptimizer around the same SGD, and the memory stays the same. Why?
+
+        - [x] Plain SGD keeps no state, so there is nothing to shard
+          > With momentum, SGD keeps one number for each parameter; Adam keeps two.
+        - [ ] Two ranks are too few
+          > Two ranks halve the state, if any exists.
+        - [ ] The state is moved to the ranks at the second step
+          > Each rank makes its state at the first step, and keeps it.
+        - [ ] The memory is freed, but the allocator keeps it
+          > An allocator may keep freed memory. Here no memory was ever allocated.""")),
+    Question(id="fp32-bytes", ask=bytes_in_fp32),
+    Question(id="mixed-bytes", ask=bytes_in_mixed_precision),
+    Question(id="share-saved", ask=share_saved),
+    Question(id="without-owner", ask=without_owner),
+    Question(id="recipe-volume", ask=sent_by_the_recipe),
+)))

@@ -87,8 +87,7 @@ exercise = Exercise("zero1.sharded_step", title="A sharded step", draw=draw, tri
     was given. Every rank goes through the same parameters in the same order, so all ranks take part in every broadcast.
     The rank decides which parameters the optimizer *gets*, never which calls are made. On a real network you would not
     wait for each broadcast before you start the next, and small parameters would share a message:
-    `zero.ShardedOptimizer` does both.
-    """)
+    `zero.ShardedOptimizer` does both.""")
 
 
 @exercise
@@ -122,79 +121,66 @@ BROADCASTS = """for owner, part in enumerate(parts):
 exercise.edit("unsharded", {'[{"params": mine}]': "params", f"\n{BROADCASTS}": ""}, """
     Every rank updates every parameter, as in plain data parallel. The numbers are right, and every rank holds the state
     of all parameters: sharding saved nothing. Next: give `make_optimizer` only the parameters of
-    `parts[dist.get_rank()]`.
-    """)
+    `parts[dist.get_rank()]`.""")
 
 exercise.edit("never-broadcasts", {f"\n{BROADCASTS}": ""}, """
     Each rank updates its own parameters and does not send them. On the other ranks, they keep their old values, so from
     the second batch on, each rank trains a different model.
-    Next: after `optimizer.step()`, broadcast every parameter from its owner.
-    """)
+    Next: after `optimizer.step()`, broadcast every parameter from its owner.""")
 
 exercise.edit("from-rank-0", {BROADCASTS: "for param in params:\n    dist.broadcast(param.detach(), src=0)"}, """
     All parameters come from rank 0, which updated only its own. Its old values overwrite the other owners' new ones.
-    Next: broadcast each parameter from its owner: `for owner, part in enumerate(parts)`.
-    """)
+    Next: broadcast each parameter from its owner: `for owner, part in enumerate(parts)`.""")
 
 exercise.edit("own-rank-as-src", {
     BROADCASTS: "for param in params:\n    dist.broadcast(param.detach(), src=dist.get_rank())"}, """
     Every rank names itself as the source of a broadcast. All ranks have to name the same source, the owner.
-    Next: find the owner of the parameter, and pass it as `src`, on every rank.
-    """)
+    Next: find the owner of the parameter, and pass it as `src`, on every rank.""")
 
 exercise.edit("only-the-owner-calls", {BROADCASTS:
     "for number in parts[dist.get_rank()]:\n    dist.broadcast(params[number].detach(), src=dist.get_rank())"}, """
     Each rank broadcasts only its own parameters, and does not call the broadcasts of the others. Every rank that
     receives has to call as well. Next: let every rank go through all owners and all their parameters, in the same
-    order.
-    """)
+    order.""")
 
 exercise.edit("sums", {BROADCASTS: "for param in params:\n    dist.all_reduce(param.detach())"}, """
     An all-reduce adds the ranks' values: the owner's new value and the others' old ones. The result should be the
-    owner's value, unchanged. Next: use `dist.broadcast` from the owner.
-    """)
+    owner's value, unchanged. Next: use `dist.broadcast` from the owner.""")
 
 exercise.edit("averages", {BROADCASTS: "for param in params:\n"
     "    dist.all_reduce(param.detach())\n    param.data /= dist.get_world_size()"}, """
     You average the parameters. Only the owner updated a parameter, so its step is divided by the number of ranks, and
-    an all-reduce sends twice as much as a broadcast. Next: use `dist.broadcast` from the owner.
-    """)
+    an all-reduce sends twice as much as a broadcast. Next: use `dist.broadcast` from the owner.""")
 
 exercise.edit("broadcasts-first", {"optimizer.step()\n": "", "return step": "    optimizer.step()\n\nreturn step"}, """
     You broadcast before the step. The old values travel, and each owner keeps its new ones to itself.
-    Next: call `optimizer.step()` first.
-    """)
+    Next: call `optimizer.step()` first.""")
 
 exercise.edit("plain-list", {'[{"params": mine}]': "mine"}, """
     If a rank owns nothing, `make_optimizer` gets an empty list, and torch refuses to make an optimizer for it.
-    Next: pass a group, `[{"params": mine}]`, because a group may be empty; or make no optimizer on such a rank.
-    """)
+    Next: pass a group, `[{"params": mine}]`, because a group may be empty; or make no optimizer on such a rank.""")
 
 exercise.edit("absent-where-it-owns-nothing", {
     "mine = ": "if not parts[dist.get_rank()]:\n    return lambda: None\nmine = "}, """
     A rank that owns nothing does nothing, so it is missing from the broadcasts. It still needs the other ranks'
     parameters.
-    Next: skip only its update; let it call every broadcast.
-    """)
+    Next: skip only its update; let it call every broadcast.""")
 
 exercise.edit("made-anew", {"optimizer.step()": 'make_optimizer([{"params": mine}]).step()'}, """
     You make the optimizer inside `step`, so each step begins with empty state: no momentum, no second moment, and
-    always step 1. Next: make the optimizer once, outside `step`.
-    """)
+    always step 1. Next: make the optimizer once, outside `step`.""")
 
 exercise.edit("into-a-copy", {".detach()": ".detach().clone()"}, """
     The broadcasts do not write into the model's parameters, but into copies of them, or into the gradients. So the
     other ranks' updates do not arrive in the model. Next: broadcast `param.detach()`, which is the parameter's own
-    memory.
-    """)
+    memory.""")
 
 exercise.edit("freezes-the-others", {
     "mine = ": "for number, param in enumerate(params):\n"
     "    param.requires_grad_(number in parts[dist.get_rank()])\nmine = "}, """
     You set `requires_grad` to False on parameters that this rank does not own. Backward then makes no gradient for them
     here, and their owner needs this rank's gradient for the average.
-    Next: leave `requires_grad` as it is; the optimizer gets only this rank's part.
-    """)
+    Next: leave `requires_grad` as it is; the optimizer gets only this rank's part.""")
 
 
 @exercise.variant

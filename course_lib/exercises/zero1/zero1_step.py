@@ -88,8 +88,7 @@ exercise = Exercise("zero1.zero1_step", title="The whole step", draw=draw, trial
     them: first each rank gets the averaged gradient of its shard, then it updates its shard, then all ranks get all
     shards. So ZeRO-1 sends no more than data parallel, and each rank holds 1/N of the state. The padding takes part
     with a gradient of zero. The optimizer sees a flat slice. This suits optimizers that update each element by itself,
-    such as SGD and Adam. An optimizer that uses whole matrices or the norm of a layer needs whole parameters.
-    """)
+    such as SGD and Adam. An optimizer that uses whole matrices or the norm of a layer needs whole parameters.""")
 
 
 @exercise
@@ -128,81 +127,68 @@ GATHER = "dist.all_gather_single(flat_param, param_shard.detach())"
 exercise.edit("sum-for-mean", {"param_shard.grad /= world_size\n": ""}, """
     You update with the sum of the gradients; a reduce-scatter adds, and the task asks for the average. With SGD, the
     step is world size times too large. Adam cancels the size of a gradient, so the mistake hardly shows there.
-    Next: divide by `dist.get_world_size()`, before or after the reduce-scatter.
-    """)
+    Next: divide by `dist.get_world_size()`, before or after the reduce-scatter.""")
 
 exercise.edit("gathers-first", {
     "param_shard.grad = None\n": "", GATHER: "optimizer.step()", "optimizer.step()": GATHER}, """
     You gather before the optimizer's step. The old shards travel, and each rank keeps its new shard to itself.
-    Next: call `optimizer.step()` first, and gather afterwards.
-    """)
+    Next: call `optimizer.step()` first, and gather afterwards.""")
 
 exercise.edit("all-reduce-and-cut", {
     "param_shard.grad = torch.empty_like(param_shard)\ndist.reduce_scatter_single(param_shard.grad, flat_grad)":
     "dist.all_reduce(flat_grad)\nparam_shard.grad = flat_grad.view(world_size, -1)[rank]"}, """
     The numbers are right. But an all-reduce brings the whole summed gradient to every rank, and a rank uses one shard
     of it. A reduce-scatter sends half as much.
-    Next: use `dist.reduce_scatter_single`, which gives each rank only its shard.
-    """)
+    Next: use `dist.reduce_scatter_single`, which gives each rank only its shard.""")
 
 exercise.edit("whole-state", {"flat_param.view(world_size, -1)[rank])": "flat_param)",
     "torch.empty_like(param_shard)": "torch.zeros_like(param_shard)",
     "(param_shard.grad, flat_grad)": "(param_shard.grad.view(world_size, -1)[rank], flat_grad)",
     "param_shard.detach()": "param_shard.detach().view(world_size, -1)[rank].clone()"}, """
     You made the optimizer for all of `flat_param`, so every rank holds the state of all parameters.
-    Next: make the optimizer for a parameter that is only this rank's shard.
-    """)
+    Next: make the optimizer for a parameter that is only this rank's shard.""")
 
 exercise.edit("never-gathers", {f"\n{GATHER}": ""}, """
     Each rank updates its own shard, and the new shards of the other ranks do not arrive in its `flat_param`.
-    Next: after `optimizer.step()`, all-gather the shards into `flat_param`.
-    """)
+    Next: after `optimizer.step()`, all-gather the shards into `flat_param`.""")
 
 exercise.edit("updates-a-copy", {"[rank])": "[rank].clone())",
     "param_shard.detach()": "flat_param.view(world_size, -1)[rank].clone()"}, """
     `flat_param` keeps its old values, because the shards that the optimizer updates do not get into it.
-    Next: make the optimizer's parameter a view of `flat_param`, without a clone, and all-gather into `flat_param`.
-    """)
+    Next: make the optimizer's parameter a view of `flat_param`, without a clone, and all-gather into `flat_param`.""")
 
 exercise.edit("shard-of-the-next", {"[rank])": "[(rank + 1) % world_size])"}, """
     The reduce-scatter gives rank r the gradient of shard r, and you update a different shard with it.
-    Next: take this rank's shard, which begins at `rank * shard_numel`.
-    """)
+    Next: take this rank's shard, which begins at `rank * shard_numel`.""")
 
 exercise.edit("keeps-adding", {"flat_grad = torch.zeros_like(flat_param)\n": "", "def step() -> None:":
     "flat_grad = torch.zeros_like(flat_param)\n\ndef step() -> None:", "[: len(values)] =": "[: len(values)] +="}, """
     You add to the gradient of the step before, so each step uses the gradients of all earlier steps, too.
-    Next: begin each step with zeros.
-    """)
+    Next: begin each step with zeros.""")
 
 exercise.edit("own-gradients", {
     "dist.reduce_scatter_single(param_shard.grad, flat_grad)\nparam_shard.grad /= world_size":
     "param_shard.grad.copy_(flat_grad.view(world_size, -1)[rank])"}, """
     Each rank updates its shard with its own gradient, so the other ranks' parts of the batch do not count.
-    Next: sum the flat gradients over ranks with `dist.reduce_scatter_single`.
-    """)
+    Next: sum the flat gradients over ranks with `dist.reduce_scatter_single`.""")
 
 exercise.edit("closes-gaps", {"torch.zeros_like(param) if param.grad is None else param.grad for param in params":
     "param.grad for param in params if param.grad is not None"}, """
     A parameter without a gradient leaves no gap in your flat gradient. Everything after it moves up, and is added to
-    other parameters' gradients on the other ranks. Next: put zeros where a gradient is None.
-    """)
+    other parameters' gradients on the other ranks. Next: put zeros where a gradient is None.""")
 
 exercise.edit("made-anew", {"optimizer.step()": "make_optimizer([param_shard]).step()"}, """
     You make the optimizer inside `step`, so each step begins with empty state.
-    Next: make the optimizer once, outside `step`.
-    """)
+    Next: make the optimizer once, outside `step`.""")
 
 exercise.edit("from-rank-0", {GATHER: "dist.broadcast(flat_param, src=0)"}, """
     Every rank gets the parameters of rank 0, which updated only its own shard. The other shards get their old values
-    back. Next: all-gather, so that every rank contributes its shard.
-    """)
+    back. Next: all-gather, so that every rank contributes its shard.""")
 
 exercise.edit("no-padding", {"flat_grad = torch.zeros_like(flat_param)\n": "", "flat_grad[: len(values)] =":
     "flat_grad ="}, """
     The flat gradient ends with the last parameter, and a reduce-scatter needs world size equal shards.
-    Next: make it as long as `flat_param`, with zeros at the end.
-    """)
+    Next: make it as long as `flat_param`, with zeros at the end.""")
 
 
 @exercise.mistake

@@ -55,8 +55,7 @@ exercise = Exercise("zero2.clip_shards", title="Clip by the norm of all", draw=d
     Clip the gradients as `torch.nn.utils.clip_grad_norm_` does in one process. Take the norm of all gradients together,
     over all shards and all ranks. If it is above `max_norm`, multiply each gradient by `max_norm / norm`, in place; if
     not, leave the gradients as they are. Return the norm before clipping, the same on every rank. A shard without a
-    gradient adds nothing to the norm. A rank without any gradient still takes part.
-    """, hints="""
+    gradient adds nothing to the norm. A rank without any gradient still takes part.""", hints="""
     Three gradients have the norms 3, 4 and 12. What is the norm of all of them together?
 
     Norms do not add up; their squares do. The square of the norm is a sum over elements, so you can sum shard by shard
@@ -78,8 +77,7 @@ exercise = Exercise("zero2.clip_shards", title="Clip by the norm of all", draw=d
     each rank adds up the squares of its own elements, and one all-reduce of one number makes the total. Padding is zero
     and adds nothing. With data parallel, every rank has the whole gradient, and the norm needs no communication; with
     ZeRO-2 it needs one collective. Every rank must get the same norm, and so the same factor. If the factors differed,
-    the shards of one gradient would be scaled differently, and its direction would change.
-    """)
+    the shards of one gradient would be scaled differently, and its direction would change.""")
 
 
 @exercise
@@ -105,73 +103,60 @@ SCALE = "if norm > max_norm:\nfor grad in grads:\ngrad *= max_norm / norm"
 exercise.edit("local-norm", {"dist.all_reduce(squares)\n": ""}, """
     Each rank clips by the norm of its own shards. It is smaller than the norm of all, and differs from rank to rank. So
     the shards of one gradient are scaled by different factors, and the gradient's direction changes.
-    Next: add up the squares over ranks, with one all-reduce, before you take the root.
-    """)
+    Next: add up the squares over ranks, with one all-reduce, before you take the root.""")
 
 exercise.edit("sum-of-norms", {"dist.all_reduce(squares)\nnorm = squares.sqrt()":
     "norm = squares.sqrt()\ndist.all_reduce(norm)"}, """
     You add up the norms of the ranks. The norms 3 and 4 make 5, not 7: the norm of all is the root of the sum of the
-    squares. Next: all-reduce the sum of the squares, and take the root afterwards.
-    """)
+    squares. Next: all-reduce the sum of the squares, and take the root afterwards.""")
 
 exercise.edit("adds-norms-of-shards", {"grad.square().sum()": "grad.norm()", "squares.sqrt()": "squares"}, """
     You add up norms, over shards and over ranks. The norms 3 and 4 make 5, not 7: the norm of all is the root of the
-    sum of the squares. Next: add up `grad.square().sum()`, and take the root of the total.
-    """)
+    sum of the squares. Next: add up `grad.square().sum()`, and take the root of the total.""")
 
 exercise.edit("mean-of-squares", {"squares.sqrt()": "(squares / dist.get_world_size()).sqrt()"}, """
     You divide the sum of the squares by the world size. The gradients are averaged already, and the ranks sum squares
-    of different elements. Next: leave out the division.
-    """)
+    of different elements. Next: leave out the division.""")
 
 exercise.edit("without-the-root", {"squares.sqrt()": "squares"}, """
-    You use the squared norm as the norm. Next: take the root of the sum: `squares.sqrt()`.
-    """)
+    You use the squared norm as the norm. Next: take the root of the sum: `squares.sqrt()`.""")
 
 exercise.edit("shard-by-shard", {SCALE:
     "for grad in grads:\n    grad *= (max_norm / grad.norm()).clamp(max=1)"}, """
     You clip each shard by its own norm. Small shards stay as they are and large ones shrink, so the gradient's
-    direction changes. Next: use one factor for all shards: `max_norm / norm`, with the norm of all.
-    """)
+    direction changes. Next: use one factor for all shards: `max_norm / norm`, with the norm of all.""")
 
 exercise.edit("always-scales", {SCALE: "for grad in grads:\n    grad *= max_norm / norm"}, """
     You also scale where the norm is below `max_norm`, and the gradients grow.
-    Next: scale only if `norm > max_norm`.
-    """)
+    Next: scale only if `norm > max_norm`.""")
 
 exercise.edit("norm-afterwards", {"return norm": "return norm.clamp(max=max_norm)"}, """
     You return the norm after clipping. The task asks for the norm before: it shows when a training becomes unstable.
-    Next: return the norm that you computed first.
-    """)
+    Next: return the norm that you computed first.""")
 
 exercise.edit("not-in-place", {"grad *= max_norm / norm": "grad = grad * (max_norm / norm)"}, """
     The shards keep their old gradients: `grad = grad * factor` makes a new tensor, and only your variable refers to it.
-    Next: write `grad *= factor`, or `grad.mul_(factor)`.
-    """)
+    Next: write `grad *= factor`, or `grad.mul_(factor)`.""")
 
 exercise.edit("clips-values", {SCALE:
     "for grad in grads:\n    grad.clamp_(-max_norm, max_norm)"}, """
     You limit each element to `max_norm`. So only large elements shrink, and the norm may still be above `max_norm`.
-    Next: multiply all gradients by `max_norm / norm`.
-    """)
+    Next: multiply all gradients by `max_norm / norm`.""")
 
 exercise.edit("stumbles-over-none", {" if shard.grad is not None": ""}, """
     You use `shard.grad` where it is None: a shard may have no gradient.
-    Next: leave out the shards whose `grad` is None.
-    """)
+    Next: leave out the shards whose `grad` is None.""")
 
 exercise.edit("ranks-without-gradients-stay-away", {"squares = sum":
     "if not grads:\n    return torch.zeros(())\nsquares = sum"}, """
     A rank without gradients returns early, and the other ranks wait for it in the all-reduce.
-    Next: let it take part with the square 0.
-    """)
+    Next: let it take part with the square 0.""")
 
 exercise.edit("a-call-for-each-shard", {SQUARES: "squares = torch.zeros(())\nfor shard in shards:\n"
     "    square = torch.zeros(()) if shard.grad is None else shard.grad.square().sum()\n"
     "    dist.all_reduce(square)\n    squares += square"}, """
     The numbers are right, but you call all-reduce once for each shard. Each call takes the time of a message through
-    all ranks, and one number is enough. Next: add up the squares of this rank first, then all-reduce the sum.
-    """)
+    all ranks, and one number is enough. Next: add up the squares of this rank first, then all-reduce the sum.""")
 
 
 @exercise.variant

@@ -87,8 +87,7 @@ exercise = Exercise("zero2.hand_over", title="Hand each gradient over", draw=dra
     Register hooks on `params`, and return. In every later backward, your hooks call `take(number, grad)` for each
     parameter as soon as its gradient is complete. From then on the gradient belongs to `take`: when `take` drops it,
     its memory is free. Frozen parameters (`requires_grad=False`) have no gradient, and torch refuses hooks on them.
-    They still count: `number` is the place in `params`.
-    """, hints="""
+    They still count: `number` is the place in `params`.""", hints="""
     Backward computes one gradient after the other. When is a gradient complete, and what refers to it at that moment?
 
     torch can call you at that moment: register a hook on the parameter. Memory is freed when the last reference to it
@@ -112,8 +111,7 @@ exercise = Exercise("zero2.hand_over", title="Hand each gradient over", draw=dra
     `take` drops each gradient, only one is in memory at a time, however large the model is. The parameter may drop its
     reference before `take` or after it. Before is better: if `take` fails, no gradient stays behind. A parameter that
     is used twice, such as a tied weight, has one gradient. It is complete when both uses have added their part, and the
-    hook is called once.
-    """)
+    hook is called once.""")
 
 
 @exercise
@@ -135,75 +133,63 @@ def hand_over(params: list[nn.Parameter], take: Callable[[int, torch.Tensor], No
 
 exercise.edit("keeps-it", {"grad, param.grad = param.grad, None": "grad = param.grad"}, """
     You hand each gradient over, and the parameter keeps it, too. Nothing is freed, and the next backward adds the new
-    gradient to the old one. Next: set `param.grad = None` in the hook.
-    """)
+    gradient to the old one. Next: set `param.grad = None` in the hook.""")
 
 exercise.edit("zeroes-it", {"grad, param.grad = param.grad, None": "grad = param.grad", "take(number, grad)":
     "take(number, grad)\ngrad.zero_()"}, """
     You hand a gradient over and then set it to zero. It is the same tensor, so `take` has zeros. And zeros take as much
-    memory as any numbers. Next: do not write into the gradient; drop it with `param.grad = None`.
-    """)
+    memory as any numbers. Next: do not write into the gradient; drop it with `param.grad = None`.""")
 
 exercise.edit("hands-over-zeros", {"take(number, grad)": "take(number, grad.zero_())"}, """
     You set the gradient to zero before you hand it over, so `take` gets zeros.
-    Next: leave out `zero_()`; to drop the gradient is enough.
-    """)
+    Next: leave out `zero_()`; to drop the gradient is enough.""")
 
 exercise.edit("frees-first", {"grad, param.grad = param.grad, None": "param.grad = None", "take(number, grad)":
     "take(number, param.grad)"}, """
     You set `param.grad` to None before you hand it over, so `take` gets None.
-    Next: put the gradient into a variable of the hook first, or hand it over first.
-    """)
+    Next: put the gradient into a variable of the hook first, or hand it over first.""")
 
 HOOK = "param.register_post_accumulate_grad_hook(partial(on_gradient, number))"
 
 exercise.edit("before-it-is-there", {HOOK: "param.register_hook(partial(take, number))"}, """
     You hand over the right gradients, but from `register_hook`, which runs before backward fills `param.grad`. So the
     parameters still get their gradients afterwards, and all of them stay in memory.
-    Next: use `register_post_accumulate_grad_hook`, and set `param.grad = None` in it.
-    """)
+    Next: use `register_post_accumulate_grad_hook`, and set `param.grad = None` in it.""")
 
 exercise.edit("looks-before-it-is-there", {HOOK:
     "param.register_hook(lambda _, number=number, param=param: take(number, param.grad))"}, """
     `register_hook` calls you before the gradient is in `param.grad`. You hand over the value that the earlier backward
-    left there, and None in the first backward. Next: use `register_post_accumulate_grad_hook`.
-    """)
+    left there, and None in the first backward. Next: use `register_post_accumulate_grad_hook`.""")
 
 exercise.edit("all-at-the-end", {"def on_gradient": "waiting = {}\n\ndef on_gradient", "grad, param.grad =":
     "waiting[number], param.grad =", "take(number, grad)": "if len(waiting) == sum(param.requires_grad for param in "
     "params):\n    for number in sorted(waiting):\n        take(number, waiting.pop(number))"}, """
     You wait for the last gradient and hand all of them over at once. Then the whole gradient of the model is in memory,
-    which ZeRO-2 avoids. Next: call `take` in the hook, once for each gradient.
-    """)
+    which ZeRO-2 avoids. Next: call `take` in the hook, once for each gradient.""")
 
 exercise.edit("keeps-a-list", {"def on_gradient": "grads = []\n\ndef on_gradient", "take(number, grad)":
     "grads.append(grad)\ntake(number, grad)"}, """
     The parameters drop their gradients, and something else in your code keeps them, such as a list.
-    Next: keep the gradient only in a local variable of the hook, which ends with the hook.
-    """)
+    Next: keep the gradient only in a local variable of the hook, which ends with the hook.""")
 
 exercise.edit("all-count-as-the-last", {"partial(on_gradient, number)": "lambda param: on_gradient(number, param)"}, """
     Every gradient comes with the last number. A function that you define in a loop reads the loop's variable when it is
     called, and by then the loop has ended.
-    Next: bind the number when you define the hook: `functools.partial(on_gradient, number)`, or a default argument.
-    """)
+    Next: bind the number when you define the hook: `functools.partial(on_gradient, number)`, or a default argument.""")
 
 exercise.edit("counts-without-the-frozen", {"enumerate(params)":
     "enumerate(param for param in params if param.requires_grad)"}, """
     You number the parameters without the frozen ones, so every number behind a frozen parameter is too low.
-    Next: count all of `params` with `enumerate`, and skip the frozen ones inside the loop.
-    """)
+    Next: count all of `params` with `enumerate`, and skip the frozen ones inside the loop.""")
 
 exercise.edit("hooks-the-frozen", {f"if param.requires_grad:\n{HOOK}": HOOK}, """
     You register a hook on a frozen parameter. It never gets a gradient, and torch refuses the hook.
-    Next: register a hook only if `param.requires_grad`.
-    """)
+    Next: register a hook only if `param.requires_grad`.""")
 
 exercise.edit("without-a-hook", {f"if param.requires_grad:\n{HOOK}":
     "if param.grad is not None:\n    on_gradient(number, param)"}, """
     `take` is never called. The gradients do not exist yet when your function runs; they come later, in backward.
-    Next: register a hook on each parameter.
-    """)
+    Next: register a hook on each parameter.""")
 
 exercise.variant_edit("frees-afterwards", {"grad, param.grad = param.grad, None": "grad = param.grad",
     "take(number, grad)": "take(number, grad)\nparam.grad = None",

@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import hypot
 
 from ...planner import plan
-from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+from ...quizzes import Choice, Mistake, Numeric, Question, Quiz, register
 
 
 def rank_bytes(billions: int, world_size: int, stage: int, precision: str) -> int:
@@ -103,134 +103,70 @@ def norm_of_all(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(
-    Quiz(
-        name="zero2",
-        title="ZeRO-2: gradients",
-        questions=(
-            Question(id="bytes-in-mixed-precision", ask=bytes_in_mixed_precision),
-            Question(
-                id="zeroed-is-not-freed",
-                ask=Choice(
-                    prompt="```python\ndef hook(param):\n    send(param.grad)\n    param.grad.zero_()\n```\n\n"
-                    "`send` waits until the gradient has been sent. How much memory does this hook free?",
-                    options=(
-                        Option(
-                            text="None",
-                            right=True,
-                            feedback="A tensor of zeros is as large as any other. `param.grad = None` frees it.",
-                        ),
-                        Option(
-                            text="All of the gradient",
-                            feedback="The tensor stays: a zero takes 4 bytes in fp32, like any number.",
-                        ),
-                        Option(
-                            text="(N − 1)/N of it",
-                            feedback="It would be, if the rank kept only its shard. Here it keeps the whole tensor.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="saved-in-fp32", ask=saved_in_fp32),
-            Question(
-                id="why-in-backward",
-                ask=Choice(
-                    prompt="Why does ZeRO-2 reduce during backward, and not right after it?",
-                    options=(
-                        Option(
-                            text="After backward the whole gradient is in memory",
-                            right=True,
-                            feedback="ZeRO-2 avoids this moment: it frees each gradient during backward.",
-                        ),
-                        Option(
-                            text="After backward the gradients do not exist any more",
-                            feedback="They stay in `param.grad` until the program frees them.",
-                        ),
-                        Option(
-                            text="Fewer bytes have to be sent",
-                            feedback="The bytes are the same. Sending them while backward computes saves time.",
-                        ),
-                        Option(
-                            text="Adam needs the gradients during backward",
-                            feedback="The optimizer runs only in `step`.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="sent-with-micro-batches", ask=sent_with_micro_batches),
-            Question(
-                id="more-than-stage-1",
-                ask=Choice(
-                    prompt="A training with large activations has a higher peak with ZeRO-2 than with ZeRO-1. What "
-                    "helps?",
-                    options=(
-                        Option(
-                            text="Smaller buckets",
-                            right=True,
-                            feedback="The first bucket gets its full size while all activations are in memory.",
-                        ),
-                        Option(
-                            text="Larger buckets",
-                            feedback="Two buckets are in memory during backward, and larger buckets take more.",
-                        ),
-                        Option(
-                            text="More buckets being sent at a time",
-                            feedback="Each bucket keeps its whole gradient until it has been sent.",
-                        ),
-                        Option(
-                            text="More micro-batches of the same size",
-                            feedback="Each micro-batch has the same peak.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="norm-of-all", ask=norm_of_all),
-            Question(
-                id="no-gradient-on-one-rank",
-                ask=Choice(
-                    prompt="On rank 2, no parameter of a bucket was used, so the bucket has no gradient there. What "
-                    "does rank 2 do about this bucket?",
-                    options=(
-                        Option(
-                            text="It calls the reduce-scatter in its turn, with zeros",
-                            right=True,
-                            feedback="Every rank has to call a collective. And the optimizer on rank 2 needs the "
-                            "average of its shard, to which the other ranks contribute.",
-                        ),
-                        Option(text="Nothing", feedback="Then the other ranks wait for rank 2 forever."),
-                        Option(
-                            text="It calls the reduce-scatter of the next bucket",
-                            feedback="Then its next bucket is summed with this bucket of the other ranks.",
-                        ),
-                        Option(
-                            text="It sends its parameters instead",
-                            feedback="The parameters would be added to the gradients of the other ranks.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="what-is-whole",
-                ask=Choice(
-                    prompt="Which of these does a rank hold whole at some moment of a step with ZeRO-2?",
-                    several=True,
-                    options=(
-                        Option(text="Its parameters", right=True, feedback="ZeRO-2 does not shard the parameters."),
-                        Option(
-                            text="The gradients of a bucket",
-                            right=True,
-                            feedback="From the first gradient until the reduce-scatter is finished.",
-                        ),
-                        Option(
-                            text="The gradients of the model",
-                            feedback="A rank holds them whole only if one bucket contains all parameters.",
-                        ),
-                        Option(
-                            text="Adam's moments", feedback="A rank has only the moments of its shards."
-                        ),
-                    ),
-                ),
-            ),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="zero2", title="ZeRO-2: gradients", questions=(
+    Question(id="bytes-in-mixed-precision", ask=bytes_in_mixed_precision),
+    Question(id="zeroed-is-not-freed", ask=Choice.read("""
+        ```python
+        def hook(param):
+            send(param.grad)
+            param.grad.zero_()
+        ```
+
+        `send` waits until the gradient has been sent. How much memory does this hook free?
+
+        - [x] None
+          > A tensor of zeros is as large as any other. `param.grad = None` frees it.
+        - [ ] All of the gradient
+          > The tensor stays: a zero takes 4 bytes in fp32, like any number.
+        - [ ] (N − 1)/N of it
+          > It would be, if the rank kept only its shard. Here it keeps the whole tensor.""")),
+    Question(id="saved-in-fp32", ask=saved_in_fp32),
+    Question(id="why-in-backward", ask=Choice.read("""
+        Why does ZeRO-2 reduce during backward, and not right after it?
+
+        - [x] After backward the whole gradient is in memory
+          > ZeRO-2 avoids this moment: it frees each gradient during backward.
+        - [ ] After backward the gradients do not exist any more
+          > They stay in `param.grad` until the program frees them.
+        - [ ] Fewer bytes have to be sent
+          > The bytes are the same. Sending them while backward computes saves time.
+        - [ ] Adam needs the gradients during backward
+          > The optimizer runs only in `step`.""")),
+    Question(id="sent-with-micro-batches", ask=sent_with_micro_batches),
+    Question(id="more-than-stage-1", ask=Choice.read("""
+        A training with large activations has a higher peak with ZeRO-2 than with ZeRO-1. What helps?
+
+        - [x] Smaller buckets
+          > The first bucket gets its full size while all activations are in memory.
+        - [ ] Larger buckets
+          > Two buckets are in memory during backward, and larger buckets take more.
+        - [ ] More buckets being sent at a time
+          > Each bucket keeps its whole gradient until it has been sent.
+        - [ ] More micro-batches of the same size
+          > Each micro-batch has the same peak.""")),
+    Question(id="norm-of-all", ask=norm_of_all),
+    Question(id="no-gradient-on-one-rank", ask=Choice.read("""
+        On rank 2, no parameter of a bucket was used, so the bucket has no gradient there. What does rank 2 do about
+        this bucket?
+
+        - [x] It calls the reduce-scatter in its turn, with zeros
+          > Every rank has to call a collective. And the optimizer on rank 2 needs the average of its shard, to which
+            the other ranks contribute.
+        - [ ] Nothing
+          > Then the other ranks wait for rank 2 forever.
+        - [ ] It calls the reduce-scatter of the next bucket
+          > Then its next bucket is summed with this bucket of the other ranks.
+        - [ ] It sends its parameters instead
+          > The parameters would be added to the gradients of the other ranks.""")),
+    Question(id="what-is-whole", ask=Choice.read("""
+        Which of these does a rank hold whole at some moment of a step with ZeRO-2?
+
+        - [x] Its parameters
+          > ZeRO-2 does not shard the parameters.
+        - [x] The gradients of a bucket
+          > From the first gradient until the reduce-scatter is finished.
+        - [ ] The gradients of the model
+          > A rank holds them whole only if one bucket contains all parameters.
+        - [ ] Adam's moments
+          > A rank has only the moments of its shards.""", several=True)),
+)))

@@ -86,8 +86,7 @@ exercise = Exercise("zero2.reduce_during_backward", title="Reduce during backwar
     `start_reduction`, and let backward go on. At most one bucket is being sent at a time, so finish the previous one
     first. Return a function `finish`, which is called after each backward. It starts the buckets that are not started
     yet, because some parameters may have no gradient, perhaps on this rank only. Then it finishes the last bucket. In
-    each backward, every rank starts every bucket, in order.
-    """, hints="""
+    each backward, every rank starts every bucket, in order.""", hints="""
     When is a bucket's memory needed last? What would be in memory if all buckets waited for the end of backward?
 
     For each bucket, count how many gradients are still missing. After each gradient, the next bucket in line may be
@@ -121,8 +120,7 @@ exercise = Exercise("zero2.reduce_during_backward", title="Reduce during backwar
     one bucket is being filled and one is being sent. So a rank holds the whole gradients of two buckets, and only
     shards of all others. If more buckets were sent at a time, their memory would add up, at worst to the whole
     gradient. If you waited for each bucket at once, backward would stop each time. The loop is a `while`, not an `if`,
-    because one gradient can complete the first of several buckets in line, and the others may be complete already.
-    """)
+    because one gradient can complete the first of several buckets in line, and the others may be complete already.""")
 
 
 @exercise
@@ -166,25 +164,21 @@ START_REST = "while len(finishes) < len(buckets):\nstart_next()\n"
 
 exercise.edit("all-at-the-end", {f"\n{START_COMPLETE}": ""}, """
     The shards are right, but no bucket starts before the last gradient of the model is there. By then the whole
-    gradient is in memory, in your buckets. Next: start a bucket as soon as its last gradient is in it.
-    """)
+    gradient is in memory, in your buckets. Next: start a bucket as soon as its last gradient is in it.""")
 
 exercise.edit("starts-one-only", {"while len(finishes) < len(buckets) and": "if len(finishes) < len(buckets) and"}, """
     After a gradient you start at most one bucket. Buckets behind it may be complete, too, and they stay in memory.
-    Next: go on while the next bucket in line is complete: `while` instead of `if`.
-    """)
+    Next: go on while the next bucket in line is complete: `while` instead of `if`.""")
 
 exercise.edit("all-under-way", {FINISH_PREVIOUS: "", f"{START_REST}finishes[-1]()":
     "while len(finishes) < len(buckets):\n    start_next()\nfor finish_one in finishes:\n    finish_one()"}, """
     You start the buckets in time, but finish them only after backward. Until then each bucket keeps the gradients that
-    it sends, and together they are the whole gradient. Next: before you start a bucket, finish the previous one.
-    """)
+    it sends, and together they are the whole gradient. Next: before you start a bucket, finish the previous one.""")
 
 exercise.edit("finishes-at-once", {FINISH_PREVIOUS: "", "(buckets[len(finishes)]))": "(buckets[len(finishes)]))\n"
     "finishes[-1]()", "finishes[-1]()\nfinishes.clear()": "finishes.clear()"}, """
     You finish a bucket as soon as you start it, inside the hook. Each time, backward stops until every rank has reached
-    this bucket. Next: finish a bucket when you start the next one, and the last bucket after backward.
-    """)
+    this bucket. Next: finish a bucket when you start the next one, and the last bucket after backward.""")
 
 exercise.edit("as-they-complete", {"def start_next()": "waiting = list(range(len(buckets)))\n\ndef start(index)",
     "buckets[len(finishes)]))": "buckets[index]))\nwaiting.remove(index)",
@@ -192,49 +186,41 @@ exercise.edit("as-they-complete", {"def start_next()": "waiting = list(range(len
     "finishes.clear()": "finishes.clear()\nwaiting[:] = range(len(buckets))"}, """
     You start the buckets in the order in which they become complete. On a rank that lacks a gradient this order
     differs, and then one rank's bucket is summed with a different bucket of the other ranks.
-    Next: start a bucket only when all buckets before it are started.
-    """)
+    Next: start a bucket only when all buckets before it are started.""")
 
 exercise.edit("never-starts-the-incomplete", {f"{START_REST}finishes[-1]()": "if finishes:\n    finishes[-1]()"}, """
     A bucket that lacks a gradient on this rank never starts here, and the other ranks wait for it.
-    Next: in `finish`, start every bucket that is not started yet. `start_reduction` sends zeros for an empty one.
-    """)
+    Next: in `finish`, start every bucket that is not started yet. `start_reduction` sends zeros for an empty one.""")
 
 exercise.edit("never-finishes-the-last", {"finishes[-1]()\nfinishes.clear()": "finishes.clear()"}, """
     Your `finish` returns while the last bucket is still being sent. Nothing waits for it, so its average never gets
-    into the shard. Next: in `finish`, finish the last bucket after you have started it.
-    """)
+    into the shard. Next: in `finish`, finish the last bucket after you have started it.""")
 
 exercise.edit("never-begins-anew", {
     "\nfinishes.clear()\nmissing[:] = [len(bucket.params) for bucket in buckets]": ""}, """
     In the second backward all buckets count as started already, so none of them is sent.
-    Next: at the end of `finish`, reset for the next backward: no bucket is started, and every gradient is missing.
-    """)
+    Next: at the end of `finish`, reset for the next backward: no bucket is started, and every gradient is missing.""")
 
 exercise.edit("counts-on", {"\nmissing[:] = [len(bucket.params) for bucket in buckets]": ""}, """
     In the second backward, the gradients of the first still count, so no bucket is complete at the right moment.
-    Next: reset the counts at the end of `finish`.
-    """)
+    Next: reset the counts at the end of `finish`.""")
 
 exercise.edit("before-the-gradient-is-in", {"buckets[index].add(number, grad)\n": "", START_COMPLETE:
     START_COMPLETE.replace("\n", "\n    ") + "\nbuckets[index].add(number, grad)"}, """
     You count the gradient that completes a bucket, and start the bucket, before you put this gradient in.
-    Next: call `bucket.add(number, grad)` first.
-    """)
+    Next: call `bucket.add(number, grad)` first.""")
 
 exercise.edit("all-into-the-last", {"partial(on_gradient, index)":
     "lambda number, grad: on_gradient(index, number, grad)"}, """
     Every gradient goes into the last bucket. A function that you define in a loop reads the loop's variable when it is
     called, and by then the loop has ended.
-    Next: bind the value when you define the function: `functools.partial(on_gradient, index)`.
-    """)
+    Next: bind the value when you define the function: `functools.partial(on_gradient, index)`.""")
 
 exercise.edit("keeps-gradients", {"hand_over(bucket.params, partial(on_gradient, index))":
     "for number, param in enumerate(bucket.params):\n    param.register_post_accumulate_grad_hook("
     "lambda param, i=index, n=number: on_gradient(i, n, param.grad))"}, """
     The parameters keep their gradients: the whole gradient stays in memory, and the next backward adds to it.
-    Next: use your `hand_over`.
-    """)
+    Next: use your `hand_over`.""")
 
 exercise.variant_edit("looks-at-each-bucket", {START_COMPLETE:
     "for count in missing[len(finishes) :]:\n    if count:\n        break\n    start_next()",

@@ -64,8 +64,7 @@ exercise = Exercise("zero2.repair", title="Repair a stage 2", draw=draw, trial=t
     inputs_matter=False, rules=[lets_go(AFTER)], case_count=3, task="""
     This program has four faults. It is to average the gradients during backward. Only the owner of a parameter keeps
     its gradient and its moments. The owner makes a step of Adam with them, and all ranks get the result. The numbers
-    are those of `torch.optim.Adam` in one process that uses the mean of all ranks' gradients.
-    """, hints="""
+    are those of `torch.optim.Adam` in one process that uses the mean of all ranks' gradients.""", hints="""
     Follow one rank, and then a second rank. For each gradient: which calls does each of the two ranks make?
 
     Every rank has to call a collective, also a rank that does not need the result. Memory is freed when nothing refers
@@ -95,8 +94,7 @@ exercise = Exercise("zero2.repair", title="Repair a stage 2", draw=draw, trial=t
     the model with NaN without an error. *Updates that autograd records*: torch refuses to change a leaf that requires a
     gradient in place, and `param = param - ...` makes a new tensor that nothing uses. The repaired program still sends
     more than it has to. An all-reduce gives every rank the sum that only one rank needs, for twice the bytes of
-    `dist.reduce`. And one parameter at a time makes many small messages; buckets avoid that.
-    """)
+    `dist.reduce`. And one parameter at a time makes many small messages; buckets avoid that.""")
 
 
 @exercise
@@ -149,66 +147,54 @@ exercise.edit("only-owners-reduce", {f"{ALL_REDUCE}if owners[number] == rank:":
     "if owners[number] == rank:\n    dist.all_reduce(param.grad)"}, """
     Only the owner of a parameter calls the all-reduce. The other ranks own different parameters, so the call of one
     owner meets another owner's call for a different gradient, or no call.
-    Next: let every rank call the all-reduce for every gradient; only the owner keeps the result.
-    """)
+    Next: let every rank call the all-reduce for every gradient; only the owner keeps the result.""")
 
 exercise.edit("reduces-to-itself", {"dist.all_reduce(param.grad)": "dist.reduce(param.grad, dst=rank)"}, """
     `dist.reduce` leaves the sum on one rank, and all ranks have to name the same rank. Each of your ranks names itself.
-    Next: pass the owner: `dst=owners[number]`.
-    """)
+    Next: pass the owner: `dst=owners[number]`.""")
 
 exercise.edit("zeroes-all", {FREE: "param.grad.zero_()"}, """
     The hook still sets the gradient to zero on every rank, so the owner makes its step with zeros. And zeros take as
     much memory as any numbers.
-    Next: let the owner keep its gradient, and set `param.grad = None` on the other ranks.
-    """)
+    Next: let the owner keep its gradient, and set `param.grad = None` on the other ranks.""")
 
 exercise.edit("zeroes-all-and-never-counts", {FREE: "param.grad.zero_()", "steps += 1\n": ""}, """
     The hook still sets the gradient to zero on every rank, also on the owner. And the program never counts the steps:
     with 0 steps the bias correction divides 0 by 0, which is NaN.
-    Next: let the owner keep its gradient, and set `param.grad = None` on the other ranks; then count the steps.
-    """)
+    Next: let the owner keep its gradient, and set `param.grad = None` on the other ranks; then count the steps.""")
 
 exercise.edit("zeroes-the-others", {FREE: "else:\n    param.grad.zero_()"}, """
     The numbers are right. A rank that does not own a parameter sets its gradient to zero, and zeros take as much memory
-    as any numbers. Next: set `param.grad = None` there.
-    """)
+    as any numbers. Next: set `param.grad = None` there.""")
 
 exercise.edit("keeps-the-others", {f"\n{FREE}": ""}, """
     Every rank keeps all gradients, also of parameters that it does not own. This takes the memory of ZeRO-1, and the
-    next backward adds to the gradients. Next: set `param.grad = None` where a different rank owns the parameter.
-    """)
+    next backward adds to the gradients. Next: set `param.grad = None` where a different rank owns the parameter.""")
 
 exercise.edit("keeps-all-moments", {" if owners[n] == rank}": "}", "param = params[number]":
     "if owners[number] != rank:\n    continue\nparam = params[number]"}, """
     The numbers are right, but every rank has Adam's moments of all parameters. A rank needs only the moments of the
-    parameters that it updates; ZeRO shards them first. Next: make the moments only where `owners[number] == rank`.
-    """)
+    parameters that it updates; ZeRO shards them first. Next: make the moments only where `owners[number] == rank`.""")
 
 exercise.edit("never-counts", {"steps += 1\n": ""}, """
     The program never counts the steps. With `steps` 0 the bias correction divides by 1 - 0.9**0, which is 0, and the
-    model is NaN after the first step, without an error. Next: add 1 to `steps` at the beginning of each step.
-    """)
+    model is NaN after the first step, without an error. Next: add 1 to `steps` at the beginning of each step.""")
 
 exercise.edit("counts-to-one", {"nonlocal steps\nsteps += 1": "steps = 1"}, """
     For the bias correction every step is step 1: the counter starts again each time.
-    Next: keep the counter outside of `step`, and add 1 to it, with `nonlocal steps`.
-    """)
+    Next: keep the counter outside of `step`, and add 1 to it, with `nonlocal steps`.""")
 
 exercise.edit("counts-in-a-local", {"nonlocal steps\n": ""}, """
     `steps += 1` in a function makes `steps` a local variable of that function, which has no value yet.
-    Next: declare that it is the outer variable: `nonlocal steps`.
-    """)
+    Next: declare that it is the outer variable: `nonlocal steps`.""")
 
 exercise.edit("in-place-with-grad", {"@torch.no_grad()\n": ""}, """
     Autograd records your update. torch refuses to change a parameter in place, because autograd could not compute
-    gradients through the change. Next: make the update under `torch.no_grad()`.
-    """)
+    gradients through the change. Next: make the update under `torch.no_grad()`.""")
 
 exercise.edit("makes-a-new-tensor", {"@torch.no_grad()\n": "", "param -=": "param = param -"}, """
     `param = param - ...` makes a new tensor and calls it `param`; the model still has the old one, unchanged.
-    Next: change it in place, with `-=`, under `torch.no_grad()`.
-    """)
+    Next: change it in place, with `-=`, under `torch.no_grad()`.""")
 
 exercise.variant_edit("with-reduce", {"dist.all_reduce(param.grad)": "dist.reduce(param.grad, dst=owners[number])"})
 

@@ -70,8 +70,7 @@ exercise = Exercise("zero2.start_reduction", title="Reduce a bucket", draw=draw,
     for it. Set `bucket.flat_grad` to None, so that the next backward begins with an empty bucket. Where it is None
     already, this rank sends zeros. Return a function that waits, and then **adds** the average over ranks to
     `bucket.param_shard.grad`, which is None before the first backward of a step. After that call, no whole gradient is
-    in memory, even if a variable still refers to the function.
-    """, hints="""
+    in memory, even if a variable still refers to the function.""", hints="""
     Which tensor has N times as many elements as this rank needs in the end? When is it last used?
 
     There are two moments: the start, in backward, and the finish, later. Variables of the outer function hold what both
@@ -98,8 +97,7 @@ exercise = Exercise("zero2.start_reduction", title="Reduce a bucket", draw=draw,
     `nonlocal flat_grad; flat_grad = None` shows the line at which the whole gradient is freed. It comes after the wait,
     because the gradient is being sent until then. Each micro-batch adds its average, 1/N of the gradient. That is why
     ZeRO-2 cannot put off communication to the last micro-batch, as data parallel does: it would have to keep the whole
-    gradients until then.
-    """)
+    gradients until then.""")
 
 
 @exercise
@@ -130,44 +128,37 @@ AVERAGE = "average = grad_shard / dist.get_world_size()"
 
 exercise.edit("overwrites", {"average if earlier is None else earlier + average": "average"}, """
     Your average replaces the average of earlier backwards. With several micro-batches, only the last one counts.
-    Next: add it to `bucket.param_shard.grad` where that is not None.
-    """)
+    Next: add it to `bucket.param_shard.grad` where that is not None.""")
 
 exercise.edit("adds-to-none", {"= average if earlier is None else earlier + average": "+= average"}, """
     You add to `bucket.param_shard.grad` where it is None, as it is before the first backward of a step.
-    Next: store the average if `bucket.param_shard.grad` is None, and add it otherwise.
-    """)
+    Next: store the average if `bucket.param_shard.grad` is None, and add it otherwise.""")
 
 exercise.edit("adds-twice", {"bucket.param_shard.grad = average if earlier is None else earlier + average":
     "if earlier is None:\n    bucket.param_shard.grad = average\nbucket.param_shard.grad += average"}, """
     You store the first average and then add it again, so the first backward counts double.
-    Next: where `bucket.param_shard.grad` is None, only store the average.
-    """)
+    Next: where `bucket.param_shard.grad` is None, only store the average.""")
 
 exercise.edit("divides-what-was-there", {AVERAGE: "average = grad_shard",
     "average if earlier is None else earlier + average":
     "(average if earlier is None else earlier + average) / dist.get_world_size()"}, """
     You add the sum and divide the result. So you divide the averages of earlier backwards again, and the older a
-    micro-batch is, the less it counts. Next: divide only the new sum, before you add it.
-    """)
+    micro-batch is, the less it counts. Next: divide only the new sum, before you add it.""")
 
 exercise.edit("waits-at-once", {"def finish": "handle.wait()\n\ndef finish", "nonlocal flat_grad\nhandle.wait()":
     "nonlocal flat_grad"}, """
     You wait before you return. Backward would stop there until every rank has reached this bucket and all its bytes
-    have arrived. Next: call `handle.wait()` in the function that you return.
-    """)
+    have arrived. Next: call `handle.wait()` in the function that you return.""")
 
 exercise.edit("never-waits", {"torch.empty_like(bucket.param_shard)": "torch.zeros_like(bucket.param_shard)",
     "flat_grad, async_op=True)": "flat_grad, async_op=True)\nbefore = grad_shard.clone()  # the same on every run",
     "average = grad_shard /": "average = before /"}, """
     You read the shard before the sum is in it: with `async_op=True` the call returns at once, and the numbers arrive
-    later. Next: call `handle.wait()` before you use the shard.
-    """)
+    later. Next: call `handle.wait()` before you use the shard.""")
 
 exercise.edit("keeps-what-was-sent", {"bucket.flat_grad = None\n": ""}, """
     The bucket still has its `flat_grad` afterwards. The whole gradient stays in memory, and the next backward adds to
-    it, so it is sent a second time. Next: set `bucket.flat_grad = None` when you start the reduction.
-    """)
+    it, so it is sent a second time. Next: set `bucket.flat_grad = None` when you start the reduction.""")
 
 exercise.edit("lets-go-at-the-end", {"bucket.flat_grad = None\n": "", FREE: "flat_grad = bucket.flat_grad = None\n"},
     """
@@ -179,15 +170,13 @@ exercise.edit("lets-go-at-the-end", {"bucket.flat_grad = None\n": "", FREE: "fla
 exercise.edit("kept-by-the-closure", {"nonlocal flat_grad\n": "", FREE: "assert flat_grad is not None\n"}, """
     The function that you return still refers to the whole gradient after it has been sent. As long as a variable holds
     the function, the gradient stays in memory.
-    Next: drop it after the wait: `nonlocal flat_grad` at the top of that function, then `flat_grad = None`.
-    """)
+    Next: drop it after the wait: `nonlocal flat_grad` at the top of that function, then `flat_grad = None`.""")
 
 exercise.edit("shard-of-the-whole", {FREE: "", AVERAGE:
     "average = flat_grad.chunk(dist.get_world_size())[dist.get_rank()]\n"
     "average.copy_(grad_shard / dist.get_world_size())"}, """
     The shard's gradient is a view of the whole gradient, and a view keeps all of the tensor's memory.
-    Next: reduce into a separate tensor, `torch.empty_like(bucket.param_shard)`, and store that.
-    """)
+    Next: reduce into a separate tensor, `torch.empty_like(bucket.param_shard)`, and store that.""")
 
 exercise.edit("all-reduce-and-cut", {"grad_shard = torch.empty_like(bucket.param_shard)\n": "",
     "dist.reduce_scatter_single(grad_shard, flat_grad, async_op=True)": "dist.all_reduce(flat_grad, async_op=True)",
@@ -195,14 +184,12 @@ exercise.edit("all-reduce-and-cut", {"grad_shard = torch.empty_like(bucket.param
     "average = (flat_grad / dist.get_world_size()).chunk(dist.get_world_size())[dist.get_rank()]"}, """
     The numbers are right, but they come from an all-reduce: every rank gets the whole sum, for twice the bytes, and
     keeps one part of it. The part is a view, so the rest stays in memory, too.
-    Next: use `dist.reduce_scatter_single`: each rank gets only its shard.
-    """)
+    Next: use `dist.reduce_scatter_single`: each rank gets only its shard.""")
 
 exercise.edit("silent-ranks-stay-away", {"flat_grad = bucket.flat_grad if":
     "if bucket.flat_grad is None:\n    return lambda: None\nflat_grad = bucket.flat_grad if"}, """
     A rank without a gradient does not call the reduce-scatter, and the other ranks wait for it.
-    Next: let that rank send zeros: `torch.zeros_like(bucket.flat_param)`.
-    """)
+    Next: let that rank send zeros: `torch.zeros_like(bucket.flat_param)`.""")
 
 exercise.variant_edit("frees-by-itself", {"nonlocal flat_grad\n": "", FREE: ""})
 

@@ -95,8 +95,7 @@ exercise = Exercise("zero3.gather_ahead", title="Gather ahead", draw=draw, trial
     The units are used in the order of the list, and it is the turn of `units[number]`. Start the all-gathers of this
     unit and of the next `depth` units, in their order. Start only those that have not been started (their `unit.flat`
     is None), and stop at the end of the list. Then finish this unit, and no other unit, so that its parameters are
-    present. Call your `start_gather`, and store the function that it returns as `unit.finish`.
-    """, hints="""
+    present. Call your `start_gather`, and store the function that it returns as `unit.finish`.""", hints="""
     With depth 1, how many units do you start in the first turn, and how many in the second?
 
     Start all units from this one to the one `depth` beyond it that have not been started. Only then wait, and only for
@@ -115,8 +114,7 @@ exercise = Exercise("zero3.gather_ahead", title="Gather ahead", draw=draw, trial
     ended. In the first turn, `depth + 1` units are started, then one in each turn until none are left. At any moment at
     most `depth + 1` units are in memory: depth costs bytes and saves time. For backward, pass the list in reverse
     order. As with all collectives, every rank must start the units in the same order. So a rank must not skip a unit
-    that it does not need.
-    """)
+    that it does not need.""")
 
 
 @exercise
@@ -133,64 +131,52 @@ def gather_ahead(units: list[Unit], number: int, depth: int) -> None:
 
 exercise.edit("nothing-ahead", {"+ depth + 1": "+ 1"}, """
     You gather only the unit itself and wait for it. No other gather runs while it is used.
-    Next: start the next `depth` units too, before you wait.
-    """)
+    Next: start the next `depth` units too, before you wait.""")
 
 exercise.edit("all-at-once", {"number : number + depth + 1": "number:"}, """
     You start all remaining units at once. Then this rank holds the whole model, which sharding is to avoid.
-    Next: start `depth` units beyond this one, and no more.
-    """)
+    Next: start `depth` units beyond this one, and no more.""")
 
 exercise.edit("one-too-few", {"depth + 1": "depth"}, """
     You start one unit too few. This unit is the first of the slice, and `depth` units follow it.
-    Next: count: with depth 1, two units have a `flat`.
-    """)
+    Next: count: with depth 1, two units have a `flat`.""")
 
 exercise.edit("one-too-many", {"depth + 1": "depth + 2"}, """
-    You start one unit too many, and it takes memory. Next: count: with depth 1, two units have a `flat`.
-    """)
+    You start one unit too many, and it takes memory. Next: count: with depth 1, two units have a `flat`.""")
 
 exercise.edit("waits-for-all", {"units[number].finish()": "    unit.finish()"}, """
     You wait for the units ahead too. In this check the wait never ends: a different rank has not started them yet, and
-    does not have to. Next: finish `units[number]`, and do not wait for the others.
-    """)
+    does not have to. Next: finish `units[number]`, and do not wait for the others.""")
 
 exercise.edit("starts-after-waiting", {"for unit": "gather(units[number])\nfor unit",
     "\nunits[number].finish()": ""}, """
     You wait for this unit before you start the next units. So when the bytes of this unit have arrived, the network has
     nothing to do until you start the next gather.
-    Next: start all units first, then wait.
-    """)
+    Next: start all units first, then wait.""")
 
 exercise.edit("beyond-the-end", {"for unit in units[number : number + depth + 1]:":
     "for ahead in range(depth + 1):\n    unit = units[number + ahead]"}, """
     Near the end of the list, fewer than `depth` units are left, and your index goes beyond the last.
-    Next: use a slice, `units[a:b]`; it stops at the end of the list.
-    """)
+    Next: use a slice, `units[a:b]`; it stops at the end of the list.""")
 
 exercise.edit("farthest-first", {"depth + 1]": "depth + 1][::-1]"}, """
-    You start the farthest unit first, so the unit that is needed now comes last. Next: begin with this unit.
-    """)
+    You start the farthest unit first, so the unit that is needed now comes last. Next: begin with this unit.""")
 
 exercise.edit("starts-again", {"if unit.flat is None:\nunit.finish": "unit.finish"}, """
     You start units that are on their way already a second time, so their bytes are sent twice.
-    Next: start a unit only if its `unit.flat` is None.
-    """)
+    Next: start a unit only if its `unit.flat` is None.""")
 
 exercise.edit("never-finishes", {"\nunits[number].finish()": ""}, """
-    You never wait for `units[number]`, so its parameters are still empty. Next: call its `finish()`.
-    """)
+    You never wait for `units[number]`, so its parameters are still empty. Next: call its `finish()`.""")
 
 exercise.edit("forgets-to-finish-later", {"\nunits[number].finish()": "", "for unit":
     "if units[number].flat is None:\n    gather(units[number])\nfor unit"}, """
     You never finish a unit that was started in an earlier turn: it has a `flat`, but its parameters are empty.
-    Next: call `finish()` in every turn, even if the unit had a `flat` already.
-    """)
+    Next: call `finish()` in every turn, even if the unit had a `flat` already.""")
 
 exercise.edit("finish-is-lost", {"unit.finish = ": ""}, """
     You do not store the function that `start_gather` returns. Without it, you cannot wait for the unit later.
-    Next: write `unit.finish = start_gather(unit)`.
-    """)
+    Next: write `unit.finish = start_gather(unit)`.""")
 
 
 @exercise.variant

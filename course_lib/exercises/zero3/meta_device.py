@@ -72,8 +72,7 @@ exercise = Exercise("zero3.meta_device", title="A model that is never whole", dr
     `make()` builds the model, and `read(name)` reads one whole tensor of a checkpoint. Return the model, sharded with
     FSDP2 and filled from the checkpoint. Each child of the model is a unit, and the model itself has a parameter, too.
     A rank may hold its shards, and at any moment one or two whole tensors, but never the model; the check measures the
-    bytes.
-    """, hints="""
+    bytes.""", hints="""
     A model has 70 billion parameters, and 8 ranks on one machine build it in fp32. How many bytes is that, before
     anything is sharded?
 
@@ -98,8 +97,7 @@ exercise = Exercise("zero3.meta_device", title="A model that is never whole", dr
     in which the parameter is cut; with `src_data_rank=None`, each rank takes its part of its own tensor, and sends
     nothing. To train from the start, call each module's `reset_parameters()` instead. `to_empty` leaves buffers
     undefined as well, and `state_dict()` lacks those that are not persistent: fill them too. `zero.Stage3` takes a
-    model on the meta device, and fills it unit by unit.
-    """)
+    model on the meta device, and fills it unit by unit.""")
 
 
 @exercise
@@ -127,46 +125,38 @@ FILL = f"for name, shard in model.state_dict().items():\n    shard.copy_({CUT})\
 
 exercise.edit("builds-the-whole", {META: "model = make()", EMPTY: ""}, """
     Every rank builds the whole model before it is sharded. With a model that is larger than one GPU, this line fails.
-    Next: build it on the meta device, where tensors have no memory.
-    """)
+    Next: build it on the meta device, where tensors have no memory.""")
 
 exercise.edit("memory-before-shards", {SHARD: "", EMPTY: EMPTY + SHARD}, """
     Your model gets memory before it is sharded, so for a moment every rank holds room for the whole model.
-    Next: shard the model on the meta device, and call `to_empty` afterwards.
-    """)
+    Next: shard the model on the meta device, and call `to_empty` afterwards.""")
 
 exercise.edit("fills-then-shards", {SHARD: "", FILL:
     f"for name, whole in model.state_dict().items():\n    whole.copy_(read(name))\n{SHARD}"}, """
     You fill the whole model on every rank, and then shard it. Until then, the meta device has saved nothing.
-    Next: shard the model while it is on the meta device, and fill the shards.
-    """)
+    Next: shard the model while it is on the meta device, and fill the shards.""")
 
 exercise.edit("reads-all-first", {"read(name)": "tensors[name]",
     EMPTY: f"{EMPTY}tensors = {{name: read(name) for name in model.state_dict()}}\n"}, """
     The model is sharded, but you read the whole checkpoint before you fill the first shard. So every rank holds all of
-    its tensors. Next: read one tensor, fill its shard, and only then read the next.
-    """)
+    its tensors. Next: read one tensor, fill its shard, and only then read the next.""")
 
 exercise.edit("copies-a-plain-tensor", {CUT: "read(name)"}, """
     You copy a whole tensor into a DTensor. torch refuses this, because it cannot know how the tensor is to be cut.
-    Next: cut it with `distribute_tensor`, for the parameter's mesh and placements.
-    """)
+    Next: cut it with `distribute_tensor`, for the parameter's mesh and placements.""")
 
 exercise.edit("everywhere-the-first-rows", {f"shard.copy_({CUT})":
     "shard.to_local().copy_(read(name)[: len(shard.to_local())])"}, """
     Every rank fills its shard with the first rows of the tensor. The shard of rank 1 begins where that of rank 0 ends.
-    Next: take this rank's part, or let `distribute_tensor` cut it.
-    """)
+    Next: take this rank's part, or let `distribute_tensor` cut it.""")
 
 exercise.edit("one-unit", {"[*model.children(), model]": "[model]"}, """
     The model is one unit. Forward would gather all of its layers at once, and every rank would hold the whole model.
-    Next: call `fully_shard` for each child first, and for the model last.
-    """)
+    Next: call `fully_shard` for each child first, and for the model last.""")
 
 exercise.edit("children-only", {"[*model.children(), model]": "model.children()"}, """
     You shard the children only. A parameter of the model itself is in none of them, so it remains a plain parameter.
-    Next: call `fully_shard` for the model as well, after its children.
-    """)
+    Next: call `fully_shard` for the model as well, after its children.""")
 
 exercise.variant_edit("the-mesh-scatters", {", src_data_rank=None": ""})
 

@@ -47,8 +47,7 @@ exercise = Exercise("zero3.optional_module", title="Repair: a module for some ra
     trial=output_and_gradients, inputs_matter=False, case_count=4, task="""
     `model` has three units of FSDP2: `first`, `expert` and `last`. Some ranks need `expert` for their part of the
     batch, others do not. The program stops as soon as ranks differ. Repair it: each rank's output and gradients are
-    those of the program as it is written.
-    """, hints="""
+    those of the program as it is written.""", hints="""
     Which collectives does a rank call that skips the expert, in forward and in backward?
 
     A unit is gathered before its forward, and its gradients are reduced after its backward. Both need every rank. So
@@ -65,8 +64,7 @@ exercise = Exercise("zero3.optional_module", title="Repair: a module for some ra
     output times 0 changes nothing and still belongs to the graph, so backward reaches the unit and reduces zeros. That
     costs a useless computation. The ranks may also agree first, by one small all-reduce, and skip the expert where
     nobody needs it. The same happens to a layer that is dropped at random, to a branch that depends on the data, and to
-    ranks with different numbers of batches.
-    """)
+    ranks with different numbers of batches.""")
 
 
 @exercise
@@ -93,37 +91,31 @@ CALL, ADD = 'extra = model["expert"](x)\n', "x = x + (extra if use else 0 * extr
 
 exercise.edit("some-ranks-alone", {CALL: "", ADD: 'x = x + model["expert"](x) if use else x'}, """
     Only some ranks call the expert. They wait in its all-gather, and the other ranks are already at the next unit.
-    Next: call the expert on every rank, and count its output only where `use` is true.
-    """)
+    Next: call the expert on every rank, and count its output only where `use` is true.""")
 
 exercise.edit("everyone-uses-it", {"(extra if use else 0 * extra)": "extra"}, """
     Every rank adds the expert's output, also where `use` is false.
-    Next: multiply the output by 0 on those ranks.
-    """)
+    Next: multiply the output by 0 on those ranks.""")
 
 exercise.edit("in-forward-alone", {"extra if use else 0 * extra": "extra if use else 0"}, """
     Every rank gathers the expert, but where `use` is false its output is not in the graph. So backward does not come to
     the unit there, and the other ranks wait in its reduce-scatter.
-    Next: keep the output in the graph: add it times 0.
-    """)
+    Next: keep the output in the graph: add it times 0.""")
 
 exercise.edit("zero-for-the-expert", {'model["expert"](x)': 'model["expert"](x * use)',
     "extra if use else 0 * extra": "extra"}, """
     Where `use` is false, the expert gets zeros. Its bias is still added, and still gets a gradient.
-    Next: multiply the expert's output, not its input.
-    """)
+    Next: multiply the expert's output, not its input.""")
 
 exercise.edit("if-one-uses-it", {CALL: "flag = torch.tensor(float(use))\ndist.all_reduce(flag)\n" + CALL,
     "if use": "if flag > 0"}, """
     As soon as one rank uses the expert, every rank adds its output.
-    Next: let the flag of all ranks decide who calls, and this rank's `use` what is added.
-    """)
+    Next: let the flag of all ranks decide who calls, and this rank's `use` what is added.""")
 
 exercise.edit("only-if-all-use-it", {CALL: "flag = torch.tensor(float(use))\ndist.all_reduce(flag)\n" + CALL,
     "if use": "if flag == dist.get_world_size()"}, """
     A rank adds the expert's output only if all ranks use it.
-    Next: let this rank's `use` decide what is added.
-    """)
+    Next: let this rank's `use` decide what is added.""")
 
 
 @exercise.variant

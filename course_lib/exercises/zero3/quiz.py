@@ -6,7 +6,7 @@ import random
 from fractions import Fraction
 
 from ...planner import plan
-from ...quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+from ...quizzes import Choice, Mistake, Numeric, Question, Quiz, register
 
 
 def states_bytes(params: int, world_size: int, stage: int) -> int:
@@ -143,127 +143,60 @@ def fsdp_bytes(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(
-    Quiz(
-        name="zero3",
-        title="ZeRO-3: parameters",
-        questions=(
-            Question(id="model-states", ask=model_states),
-            Question(id="volume", ask=volume),
-            Question(id="shard", ask=shard_of_a_unit),
-            Question(
-                id="who-keeps",
-                ask=Choice(
-                    prompt="A unit is gathered: `flat` is its tensor, and the module's weights are views of it. Then "
-                    "`free(unit)` drops both. Which of these objects, made before, still keep the whole memory?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="`row = weight.data[0]`",
-                            right=True,
-                            feedback="A view keeps the whole memory, however small it is.",
-                        ),
-                        Option(
-                            text="`row = weight.data[0].clone()`",
-                            feedback="A copy has memory of its own, and does not keep the original's.",
-                        ),
-                        Option(
-                            text="`lambda: weight_view.sum()`, where `weight_view = weight.data`",
-                            right=True,
-                            feedback="A function keeps the variables that it closes over, and this variable is a view.",
-                        ),
-                        Option(
-                            text="`largest = weight.max().item()`",
-                            feedback="This is a number. It refers to no tensor.",
-                        ),
-                        Option(
-                            text="The output of the linear layer, with autograd recording as usual",
-                            right=True,
-                            feedback="Autograd saved `weight.t()` for backward, and this is a view.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="when-to-gather-again",
-                ask=Choice(
-                    prompt="Why does a unit gather its parameters again when the gradient of its output arrives, and "
-                    "not when autograd first asks for a saved weight?",
-                    options=(
-                        Option(
-                            text="Some gradients need no weight, and would arrive at parameters that are still empty",
-                            right=True,
-                            feedback="For example, the gradient of an added bias. It would not fit an empty parameter.",
-                        ),
-                        Option(
-                            text="Autograd never asks for weights in backward",
-                            feedback="It does: it computes the gradient of a linear layer's input with the weight.",
-                        ),
-                        Option(
-                            text="Then all units would be gathered at the same time",
-                            feedback="No: each would be gathered when backward reaches it, a little later than now.",
-                        ),
-                        Option(
-                            text="Collectives are not allowed while backward runs",
-                            feedback="They are allowed, in the same order on every rank. Your reduce-scatter runs "
-                            "there too.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="not-resharded",
-                ask=Choice(
-                    prompt="You call `fully_shard(layer, reshard_after_forward=False)` for every layer. What changes "
-                    "compared with True?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="Less is sent: 2Ψ instead of 3Ψ",
-                            right=True,
-                            feedback="Backward needs no all-gather.",
-                        ),
-                        Option(
-                            text="The whole model is in memory between forward and backward",
-                            right=True,
-                            feedback="This is the cost of the all-gather that you save.",
-                        ),
-                        Option(
-                            text="Parameters are whole between steps",
-                            feedback="They are resharded after backward in both cases.",
-                        ),
-                        Option(text="The gradients are whole", feedback="They are reduced to shards in both cases."),
-                        Option(text="The losses", feedback="The same numbers are computed with the same parameters."),
-                    ),
-                ),
-            ),
-            Question(
-                id="granularity",
-                ask=Choice(
-                    prompt="Every layer was a unit, and you make the whole model one unit. What happens?",
-                    options=(
-                        Option(
-                            text="As many bytes are sent, in fewer calls, and the peak is much higher",
-                            right=True,
-                            feedback="In forward and in backward the whole model is gathered at once.",
-                        ),
-                        Option(
-                            text="Fewer bytes are sent, and the peak stays",
-                            feedback="Every parameter still travels twice, and every gradient once.",
-                        ),
-                        Option(
-                            text="More bytes are held between steps",
-                            feedback="Between steps there are only shards, whatever the units are.",
-                        ),
-                        Option(
-                            text="Nothing that could be measured",
-                            feedback="The number of calls and the peak change; you measured both.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="most-parameters", ask=most_parameters),
-            Question(id="divided-again", ask=fsdp_bytes),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="zero3", title="ZeRO-3: parameters", questions=(
+    Question(id="model-states", ask=model_states),
+    Question(id="volume", ask=volume),
+    Question(id="shard", ask=shard_of_a_unit),
+    Question(id="who-keeps", ask=Choice.read("""
+        A unit is gathered: `flat` is its tensor, and the module's weights are views of it. Then `free(unit)` drops
+        both. Which of these objects, made before, still keep the whole memory?
+
+        - [x] `row = weight.data[0]`
+          > A view keeps the whole memory, however small it is.
+        - [ ] `row = weight.data[0].clone()`
+          > A copy has memory of its own, and does not keep the original's.
+        - [x] `lambda: weight_view.sum()`, where `weight_view = weight.data`
+          > A function keeps the variables that it closes over, and this variable is a view.
+        - [ ] `largest = weight.max().item()`
+          > This is a number. It refers to no tensor.
+        - [x] The output of the linear layer, with autograd recording as usual
+          > Autograd saved `weight.t()` for backward, and this is a view.""", several=True)),
+    Question(id="when-to-gather-again", ask=Choice.read("""
+        Why does a unit gather its parameters again when the gradient of its output arrives, and not when autograd first
+        asks for a saved weight?
+
+        - [x] Some gradients need no weight, and would arrive at parameters that are still empty
+          > For example, the gradient of an added bias. It would not fit an empty parameter.
+        - [ ] Autograd never asks for weights in backward
+          > It does: it computes the gradient of a linear layer's input with the weight.
+        - [ ] Then all units would be gathered at the same time
+          > No: each would be gathered when backward reaches it, a little later than now.
+        - [ ] Collectives are not allowed while backward runs
+          > They are allowed, in the same order on every rank. Your reduce-scatter runs there too.""")),
+    Question(id="not-resharded", ask=Choice.read("""
+        You call `fully_shard(layer, reshard_after_forward=False)` for every layer. What changes compared with True?
+
+        - [x] Less is sent: 2Ψ instead of 3Ψ
+          > Backward needs no all-gather.
+        - [x] The whole model is in memory between forward and backward
+          > This is the cost of the all-gather that you save.
+        - [ ] Parameters are whole between steps
+          > They are resharded after backward in both cases.
+        - [ ] The gradients are whole
+          > They are reduced to shards in both cases.
+        - [ ] The losses
+          > The same numbers are computed with the same parameters.""", several=True)),
+    Question(id="granularity", ask=Choice.read("""
+        Every layer was a unit, and you make the whole model one unit. What happens?
+
+        - [x] As many bytes are sent, in fewer calls, and the peak is much higher
+          > In forward and in backward the whole model is gathered at once.
+        - [ ] Fewer bytes are sent, and the peak stays
+          > Every parameter still travels twice, and every gradient once.
+        - [ ] More bytes are held between steps
+          > Between steps there are only shards, whatever the units are.
+        - [ ] Nothing that could be measured
+          > The number of calls and the peak change; you measured both.""")),
+    Question(id="most-parameters", ask=most_parameters),
+    Question(id="divided-again", ask=fsdp_bytes),
+)))

@@ -68,8 +68,7 @@ exercise = Exercise("zero3.reduce_gradients", title="Reduce a unit's gradients t
     Backward has computed the gradient of each of `unit.params`. Join the gradients into one flat tensor, in the layout
     of `unit.flat`. Average it over ranks with one reduce-scatter, and add this rank's part to `unit.shard.grad`, which
     is None or contains the gradient of earlier micro-batches. Then free the gradients and the unit. A parameter without
-    a gradient counts as zeros, and the padding is zero.
-    """, hints="""
+    a gradient counts as zeros, and the padding is zero.""", hints="""
     Each rank's optimizer updates one shard of the parameters. Which slice of the gradients does it need?
 
     Do the same as in shard_params, with gradients instead of values. A reduce-scatter sums and cuts in one call. The
@@ -90,8 +89,7 @@ exercise = Exercise("zero3.reduce_gradients", title="Reduce a unit's gradients t
     The all-gather fetched the parameters, and the reduce-scatter sends the gradients back. Each shard of the average is
     in the same place as the shard of the parameters, so the optimizer needs only `unit.shard` and `unit.shard.grad`.
     Each rank divides before the sum: this keeps the numbers small if they are summed in 16 bits. When the function
-    returns, the rank holds 1/N of this unit's parameters and of its gradients.
-    """)
+    returns, the rank holds 1/N of this unit's parameters and of its gradients.""")
 
 
 @exercise
@@ -114,76 +112,64 @@ def reduce_gradients(unit: Unit) -> None:
 
 exercise.edit("overwrites", {" if unit.shard.grad is None else unit.shard.grad + grad_shard": ""}, """
     You overwrite `unit.shard.grad`, so the gradient of earlier micro-batches is lost.
-    Next: add to it if it is not None.
-    """)
+    Next: add to it if it is not None.""")
 
 exercise.edit("divides-what-was-there", {" / dist.get_world_size()": "", "for param in unit.params:":
     "unit.shard.grad /= dist.get_world_size()\nfor param in unit.params:"}, """
     You divide after you have added. The gradient of earlier micro-batches is an average already, and you divide it
-    a second time. Next: divide the gradients that you reduce, before you add them.
-    """)
+    a second time. Next: divide the gradients that you reduce, before you add them.""")
 
 exercise.edit("all-reduces", {
     "grad_shard = torch.empty_like(unit.shard)\ndist.reduce_scatter_single(grad_shard, flat_grad)":
     "dist.all_reduce(flat_grad)\ngrad_shard = flat_grad.chunk(dist.get_world_size())[dist.get_rank()].clone()"}, """
     The shard is right, but you use an all-reduce. It sends twice as much, because it also gives every rank the shards
-    of all others. Next: use `dist.reduce_scatter_single`.
-    """)
+    of all others. Next: use `dist.reduce_scatter_single`.""")
 
 exercise.edit("without-padding", {"flat_grad = F.pad(flat_grad, (0, unit.flat.numel() - flat_grad.numel()))\n": ""}, """
     Your flat tensor has only the elements of the parameters. A reduce-scatter needs world size shards of equal size.
-    Next: pad the flat tensor to the length of `unit.flat`.
-    """)
+    Next: pad the flat tensor to the length of `unit.flat`.""")
 
 exercise.edit("padding-of-the-parameters", {"F.pad(flat_grad, (0, unit.flat.numel() - flat_grad.numel()))":
     "torch.cat([flat_grad, unit.flat[flat_grad.numel() :]])"}, """
     Behind the last gradient, your tensor has values that are not zero. An optimizer would not notice. But the norm of
     the gradients, which clipping needs, includes them, and the parameters' padding is NaN here.
-    Next: pad with zeros.
-    """)
+    Next: pad with zeros.""")
 
 exercise.edit("shard-of-the-whole", {"unit.shard.grad + grad_shard": "grad_shard.add_(unit.shard.grad)",
     "unit.shard.grad = grad_shard": "mine = flat_grad.chunk(dist.get_world_size())[dist.get_rank()]\n"
     "grad_shard = mine.copy_(grad_shard)\nunit.shard.grad = grad_shard"}, """
     Memory of the size of the whole gradients is still held when your function returns. If `unit.shard.grad` is a view
     of the flat tensor, it keeps all of it. Next: reduce into a tensor of its own, `torch.empty_like(unit.shard)`, and
-    store the flat tensor nowhere.
-    """)
+    store the flat tensor nowhere.""")
 
 exercise.edit("parameters-kept", {"\nfree(unit)": ""}, """
     You do not free the unit. After backward, all parameters of all units would be whole on every rank.
-    Next: call `free(unit)`; all gradients have arrived, so the parameters are not needed any more.
-    """)
+    Next: call `free(unit)`; all gradients have arrived, so the parameters are not needed any more.""")
 
 exercise.edit("frees-in-name", {"free(unit)": "unit.flat = unit.finish = None"}, """
-    `unit.flat` is None, but the parameters are still views of that memory. Next: call `free(unit)`.
-    """)
+    `unit.flat` is None, but the parameters are still views of that memory. Next: call `free(unit)`.""")
 
 exercise.edit("gradients-kept", {"for param in unit.params:\nparam.grad = None\n": ""}, """
     The parameters keep their whole gradients next to the shard.
-    Next: set each `param.grad` to None once the flat tensor contains it.
-    """)
+    Next: set each `param.grad` to None once the flat tensor contains it.""")
 
 exercise.edit("skips-missing", {
     "[torch.zeros_like(param) if param.grad is None else param.grad for param in unit.params]":
     "[param.grad for param in unit.params if param.grad is not None]"}, """
     You leave out parameters without a gradient. On this rank, all later gradients move to the front, and are added to
-    the gradients of different parameters. Next: use zeros for them, as many as the parameter has elements.
-    """)
+    the gradients of different parameters. Next: use zeros for them, as many as the parameter has elements.""")
 
 exercise.edit("skips-missing-and-padding", {
     "[torch.zeros_like(param) if param.grad is None else param.grad for param in unit.params]":
     "[param.grad for param in unit.params if param.grad is not None]",
     "unit.flat.numel() - flat_grad.numel()": "-flat_grad.numel() % dist.get_world_size()"}, """
     You leave out parameters without a gradient, so the flat tensor is shorter on this rank than on others.
-    Next: use zeros for them, as many as the parameter has elements.
-    """)
+    Next: use zeros for them, as many as the parameter has elements.""")
 
 exercise.edit("own-gradients", {"dist.reduce_scatter_single(grad_shard, flat_grad)":
     "grad_shard.copy_(flat_grad.chunk(dist.get_world_size())[dist.get_rank()])"}, """
     You add this rank's part of its own gradients; the gradients of other ranks are not in it.
-    Next: call `dist.reduce_scatter_single`.
-    """)
+    Next: call `dist.reduce_scatter_single`.""")
 
 
 @exercise.variant

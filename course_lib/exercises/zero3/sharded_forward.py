@@ -119,8 +119,7 @@ exercise = Exercise("zero3.sharded_forward", title="Gather, use, free", draw=dra
     `unit`, never to one `flat`: in backward, `unit.flat` is a new tensor, with the same values in the same places. The
     hook on the output runs before any other part of the unit's backward. FSDP2 solves this differently: it keeps the
     tensor and frees its memory (`untyped_storage().resize_(0)`), so that all views are valid again after the next
-    gather. Code that reads such a view too early reads memory that does not exist.
-    """)
+    gather. Code that reads such a view too early reads memory that does not exist.""")
 
 
 @exercise
@@ -151,20 +150,17 @@ exercise.edit("autograd-keeps-views", {"return tensor.size(), tensor.stride(), i
     "return tensor"}, """
     You free the parameters, but autograd still keeps them: it saved a view of `unit.flat` for backward (such as
     `weight.t()`), and a view keeps the whole memory. Next: call the module inside `with saved_tensors_hooks(pack,
-    unpack):`, where `pack` returns a description of each tensor that is in the memory of `unit.flat`.
-    """)
+    unpack):`, where `pack` returns a description of each tensor that is in the memory of `unit.flat`.""")
 
 exercise.edit("unpack-closes-over-the-whole", {"gather(unit)\nwith": "gather(unit)\nflat = unit.flat\nwith",
     "unit.flat.as_strided": "flat.as_strided"}, """
     A function that autograd keeps still refers to the tensor. A function keeps every variable that it closes over, and
     autograd keeps `pack` and `unpack` until backward.
-    Next: read `unit.flat` inside `unpack`, when backward has gathered the unit again.
-    """)
+    Next: read `unit.flat` inside `unpack`, when backward has gathered the unit again.""")
 
 exercise.edit("never-freed", {"free(unit)\n": ""}, """
     The unit stays gathered, so after forward all parameters of all units are whole on every rank.
-    Next: call `free(unit)` once you have the output.
-    """)
+    Next: call `free(unit)` once you have the output.""")
 
 exercise.edit("gathered-at-once", {"output.register_hook(lambda grad: gather(unit))": "gather(unit)"}, """
     You free the unit and gather it again before your function returns. So after forward all parameters of all units are
@@ -174,36 +170,30 @@ exercise.edit("gathered-at-once", {"output.register_hook(lambda grad: gather(uni
 exercise.edit("saves-copies", {"return tensor.size(), tensor.stride(), int(tensor.storage_offset())":
     "return tensor.clone()"}, """
     `pack` gives autograd copies of the tensors. A copy does not keep `unit.flat`, but it takes as much memory itself.
-    Next: for a view of `unit.flat`, return its size, its strides and its offset, and no tensor.
-    """)
+    Next: for a view of `unit.flat`, return its size, its strides and its offset, and no tensor.""")
 
 exercise.edit("not-there-when-backward-begins", {"output.register_hook(lambda grad: gather(unit))\n": ""}, """
     When backward begins, the parameters are empty. Gathering when autograd asks for a saved parameter is too late: the
     gradient of a parameter that was only added needs no saved tensor. It arrives first, and does not fit an empty
-    parameter. Next: gather as soon as the gradient of the output has arrived: `output.register_hook(...)`.
-    """)
+    parameter. Next: gather as soon as the gradient of the output has arrived: `output.register_hook(...)`.""")
 
 exercise.edit("without-the-offset", {"*saved)": "*saved[:2], 0)"}, """
     Your description does not say where in `unit.flat` a view begins, so every saved parameter is read from the front.
-    Next: save `tensor.storage_offset()` too.
-    """)
+    Next: save `tensor.storage_offset()` too.""")
 
 exercise.edit("without-the-strides", {"as_strided(*saved)": "narrow(0, saved[2], saved[0].numel()).view(saved[0])"}, """
     Your description has size and offset, but no strides. Autograd saved `weight.t()`: the same elements in a different
-    order. Next: save `tensor.stride()` too, and make the view with `as_strided`.
-    """)
+    order. Next: save `tensor.stride()` too, and make the view with `as_strided`.""")
 
 exercise.edit("notes-for-all", {
     "if tensor.untyped_storage().data_ptr() == unit.flat.untyped_storage().data_ptr():\nreturn": "return"}, """
     You treat every saved tensor as a view of `unit.flat`, activations too.
     Next: compare the memory of the tensor with the memory of `unit.flat` in `pack`, and return all other tensors
-    unchanged.
-    """)
+    unchanged.""")
 
 exercise.edit("without-autograd", {"with saved_tensors_hooks(pack, unpack):": "with torch.no_grad():"}, """
     Under `torch.no_grad()`, autograd records nothing, so backward cannot compute any gradient.
-    Next: let autograd record, and change what it saves with `saved_tensors_hooks`.
-    """)
+    Next: let autograd record, and change what it saves with `saved_tensors_hooks`.""")
 
 
 @exercise.variant

@@ -118,8 +118,7 @@ exercise = Exercise("zero3.start_gather", title="Gather a unit", draw=draw, tria
     There is one tensor, and the parameters are views of it, so nothing is copied after the gather. `param.data = ...`
     changes the memory of a parameter. The parameter stays the same object, which the module and the hooks know. Until
     `finish` has waited, the contents of `unit.flat` are undefined. Afterwards three things refer to its memory:
-    `unit.flat`, the parameters, and the handle, which `finish` closes over. `free` drops all three.
-    """)
+    `unit.flat`, the parameters, and the handle, which `finish` closes over. `free` drops all three.""")
 
 
 @exercise
@@ -154,8 +153,7 @@ STARTS = "dist.all_gather_single(unit.flat, unit.shard.detach(), async_op=True)"
 exercise.edit("waits-at-once", {f"handle = {STARTS}": STARTS.replace(", async_op=True", ""), "handle.wait()\n": ""}, """
     Your function waits for the all-gather before it returns, so the rank cannot compute in the meantime. In this check
     it waits forever, because the last rank starts only after all others have returned.
-    Next: pass `async_op=True`, and call the handle's `wait()` in the function that you return.
-    """)
+    Next: pass `async_op=True`, and call the handle's `wait()` in the function that you return.""")
 
 exercise.edit("waits-for-a-list", {"handle.wait()\n": "", f"handle = {STARTS}":
     "dist.all_gather(list(unit.flat.chunk(dist.get_world_size())), unit.shard.detach())"}, """
@@ -167,32 +165,27 @@ exercise.edit("waits-for-a-list", {"handle.wait()\n": "", f"handle = {STARTS}":
 exercise.edit("starts-in-finish", {f"handle = {STARTS}\n": "", "handle.wait()": STARTS.replace(", async_op=True", "")},
     """
     Your all-gather starts only when `finish` is called. So no bytes move while the rank computes.
-    Next: start the all-gather before you return, with `async_op=True`; only `wait()` belongs in `finish`.
-    """)
+    Next: start the all-gather before you return, with `async_op=True`; only `wait()` belongs in `finish`.""")
 
 exercise.edit("all-reduces", {"torch.empty": "torch.zeros", STARTS: "dist.all_reduce(unit.flat, async_op=True)",
     "handle =": "unit.flat.chunk(dist.get_world_size())[dist.get_rank()].copy_(unit.shard.detach())\nhandle ="}, """
     The values are right, but an all-reduce of a shard and zeros sends twice the bytes of an all-gather.
-    Next: use `dist.all_gather_single(unit.flat, shard, async_op=True)`.
-    """)
+    Next: use `dist.all_gather_single(unit.flat, shard, async_op=True)`.""")
 
 exercise.edit("broadcasts", {f"handle = {STARTS}": """parts = unit.flat.chunk(dist.get_world_size())
 parts[dist.get_rank()].copy_(unit.shard.detach())
 handles = [dist.broadcast(part, src, async_op=True) for src, part in enumerate(parts)]""",
     "handle.wait()": "for handle in handles:\n    handle.wait()"}, """
     The values are right, but you broadcast one shard after the other: one call for each rank. Every call costs its
-    latency, and an all-gather is one call. Next: use `dist.all_gather_single(unit.flat, shard, async_op=True)`.
-    """)
+    latency, and an all-gather is one call. Next: use `dist.all_gather_single(unit.flat, shard, async_op=True)`.""")
 
 exercise.edit("never-waits", {"handle.wait()\n": ""}, """
     The function that you return does not wait for the all-gather. It returned before the other ranks' shards could
-    have arrived. Next: keep the all-gather's handle, and call its `wait()` first in that function.
-    """)
+    have arrived. Next: keep the all-gather's handle, and call its `wait()` first in that function.""")
 
 exercise.edit("returns-nothing", {"\nreturn finish": ""}, """
     Your function returns None. The caller needs a function that finishes the all-gather.
-    Next: write `return finish` at the end, without parentheses.
-    """)
+    Next: write `return finish` at the end, without parentheses.""")
 
 exercise.edit("keeps-the-views", {"pieces = unit": "unit.views = pieces = unit"}, """
     Something besides the parameters still refers to the gathered memory after `free(unit)`, such as a list of their
@@ -201,30 +194,25 @@ exercise.edit("keeps-the-views", {"pieces = unit": "unit.views = pieces = unit"}
 
 exercise.edit("copies", {"piece.view(shape)": "piece.view(shape).clone()"}, """
     Each parameter is a copy of its part of `unit.flat`, so the rank holds every element twice.
-    Next: assign the view itself to `param.data`.
-    """)
+    Next: assign the view itself to `param.data`.""")
 
 exercise.edit("copies-into-the-empty", {"param.data = piece.view(shape)": "param.data.copy_(piece.view(shape))"}, """
     `param.data.copy_(...)` writes into the memory that the parameter has, and the parameter is empty.
-    Next: assign to `param.data` instead; this gives the parameter different memory.
-    """)
+    Next: assign to `param.data` instead; this gives the parameter different memory.""")
 
 exercise.edit("new-parameters", {
     "for param, shape, piece in zip(unit.params, unit.shapes, pieces, strict=True):\nparam.data = piece.view(shape)":
     "unit.params = [torch.nn.Parameter(piece.view(shape)) for shape, piece in zip(unit.shapes, pieces)]"}, """
     You make new parameters. The module's own parameters, with which its layers compute, are still empty.
-    Next: keep the parameters that exist, and assign to their `param.data`.
-    """)
+    Next: keep the parameters that exist, and assign to their `param.data`.""")
 
 exercise.edit("not-in-the-unit", {"unit.flat =": "flat =", "unit.flat,": "flat,", "unit.flat[": "flat["}, """
     The gathered tensor is not in `unit.flat`. Other functions look there to find out whether a unit is gathered.
-    Next: store it in `unit.flat` before you start the all-gather.
-    """)
+    Next: store it in `unit.flat` before you start the all-gather.""")
 
 exercise.edit("padding-not-cut-off", {"unit.flat[: sum(numels)]": "unit.flat"}, """
     `unit.flat` is longer than its parameters together, because padding follows the last one. `split` raises an error
-    unless the sizes add up to the whole length. Next: split `unit.flat[:numel]`.
-    """)
+    unless the sizes add up to the whole length. Next: split `unit.flat[:numel]`.""")
 
 exercise.variant_edit("into-a-list", {STARTS:
     "dist.all_gather(list(unit.flat.chunk(dist.get_world_size())), unit.shard.detach(), async_op=True)"})
