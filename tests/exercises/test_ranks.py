@@ -111,7 +111,8 @@ def test_an_all_reduce_may_not_send_whole_tensors_around() -> None:
     verdict = exercises.get("ranks.all_reduce").check(around_whole)
 
     assert verdict.status == "failed"
-    assert "a reduce-scatter and an all-gather on a ring send" in verdict.findings[0].observed
+    assert " bytes; " in verdict.findings[0].observed
+    assert "a reduce-scatter, then an all-gather of the sums" in verdict.findings[0].action
 
 
 def does_not_wait(tensor: torch.Tensor) -> torch.Tensor:

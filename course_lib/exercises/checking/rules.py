@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from ...meter import Snapshot
-from ...world import grouped
+from ...world import communication, grouped
 from .findings import Finding, Row
 from .observe import Observation, Trial
 
@@ -70,6 +70,27 @@ def same_calls() -> Rule:
     return rule
 
 
+def sends_no_more(instead: str, *, slack: float = 0) -> Rule:
+    """Return a rule that no rank sends more bytes than with the reference, counted as on a ring.
+
+    Args:
+        instead: the calls that suffice, for the learner.
+        slack: how much more a different right solution may send, as a share of what the reference sends.
+    """
+
+    def rule(trial: Trial) -> Iterator[Finding]:
+        yours, expected = _sent(trial.yours), _sent(trial.expected)
+        over = [rank for rank, nbytes in yours.items() if nbytes > expected[rank] * (1 + slack)]
+        if over:
+            yield Finding(
+                observed=f"{trial.who(over[:1])} sent {yours[over[0]]:,} bytes; {expected[over[0]]:,} suffice.",
+                action=f"Compare your calls with the calls that suffice: {instead}.",
+                table=byte_rows(yours, expected, over),
+            )
+
+    return rule
+
+
 def holds_no_more(category: str, at: str | None = None, *, slack: int = 0) -> Rule:
     """Return a rule that no rank holds more of `category` than with the reference, for exercises that are `measured`.
 
@@ -81,7 +102,7 @@ def holds_no_more(category: str, at: str | None = None, *, slack: int = 0) -> Ru
 
     def rule(trial: Trial) -> Iterator[Finding]:
         yours, expected = _held(trial.yours, category, at), _held(trial.expected, category, at)
-        over = [rank for rank, nbytes in enumerate(yours) if nbytes > expected[rank] + slack]
+        over = [rank for rank, nbytes in yours.items() if nbytes > expected[rank] + slack]
         if not over:
             return
         rank = over[0]
@@ -92,14 +113,7 @@ def holds_no_more(category: str, at: str | None = None, *, slack: int = 0) -> Ru
             likely=f"{still[0]}." if still else "",
             action=f"Find what this rank does not need {when}, and let go of it: memory is freed when no variable, "
             "attribute or view refers to it any more.",
-            table=tuple(
-                Row(
-                    rank=rank,
-                    expected=f"at most {expected[rank] + slack:,} bytes" if rank in over else f"{yours[rank]:,} bytes",
-                    yours=f"{yours[rank]:,} bytes",
-                )
-                for rank in range(trial.world_size)
-            ),
+            table=byte_rows(yours, {rank: nbytes + slack for rank, nbytes in expected.items()}, over),
         )
 
     return rule
@@ -124,14 +138,7 @@ def lets_go(at: str, *, slack: int = 64) -> Rule:
             observed=f"{trial.who([rank])} holds more {at} than it needs.{holders}",
             action="Look for what still refers to the whole tensor: a variable, an attribute, a view, a function that "
             "closes over it. Memory is freed with the last of them.",
-            table=tuple(
-                Row(
-                    rank=r,
-                    expected=f"at most {expected[r]:,} bytes" if r in over else f"{yours[r]:,} bytes",
-                    yours=f"{yours[r]:,} bytes",
-                )
-                for r in yours
-            ),
+            table=byte_rows(yours, expected, over),
         )
 
     return rule
@@ -140,8 +147,21 @@ def lets_go(at: str, *, slack: int = 64) -> Rule:
 _WORDS = {"optimizer": "optimizer state", "communication": "communication buffers", "other": "other memory"}
 
 
-def _held(observation: Observation, category: str, at: str | None) -> list[int]:
-    return [_snapshot(observation, rank, at).by_category[category] for rank in range(len(observation.memory))]
+def byte_rows(yours: dict[int, int], most: dict[int, int], over: list[int]) -> tuple[Row, ...]:
+    """Return a row for each rank: the most that it may have if it is one of `over`; the others do not differ."""
+    texts = {rank: f"{nbytes:,} bytes" for rank, nbytes in yours.items()}
+    return tuple(
+        Row(rank=rank, expected=f"at most {most[rank]:,} bytes" if rank in over else text, yours=text)
+        for rank, text in texts.items()
+    )
+
+
+def _sent(observation: Observation) -> dict[int, int]:
+    return {rank: communication(rank, calls, 0).sent_bytes for rank, calls in enumerate(observation.calls)}
+
+
+def _held(observation: Observation, category: str, at: str | None) -> dict[int, int]:
+    return {rank: _snapshot(observation, rank, at).by_category[category] for rank in range(len(observation.memory))}
 
 
 def _held_at(observation: Observation, at: str) -> dict[int, int]:

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..checking.rules import sends_no_more
 from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size, ranks
-from ..zero1.data import sends_no_more
 from .data import OPTIMIZERS, normal
 
 STEPS = 3
@@ -100,22 +100,6 @@ master.grad = summed.float() / dist.get_world_size()"""}, """
     You sum the gradients in bf16, so each sum is rounded to 8 significant bits. With many ranks, small gradients are
     lost next to a large sum. Next: convert the gradients to fp32 before the reduce-scatter.""")
 
-exercise.edit("averages-in-16-bits", {AVERAGE: """mean = flat_grad.new_empty(master.shape)
-dist.reduce_scatter_single(mean, flat_grad / dist.get_world_size())
-master.grad = mean.float()"""}, """
-    You divide and sum in bf16, and convert the rounded result to fp32. The digits are lost by then.
-    Next: convert the gradients to fp32 first.""")
-
-exercise.edit("divides-in-16-bits", {"flat_grad.float() / dist.get_world_size()":
-    "(flat_grad / dist.get_world_size()).float()"}, """
-    You divide in bf16, and convert the rounded quotient to fp32. A third, for example, then has 8 significant bits.
-    Next: call `.float()` first, then divide.""")
-
-exercise.edit("own-gradient", {AVERAGE:
-    "master.grad = flat_grad.chunk(dist.get_world_size())[dist.get_rank()].float()"}, """
-    Each rank updates its shard with its own gradient. The gradients of the other ranks for this shard are missing.
-    Next: reduce-scatter the gradients of all ranks.""")
-
 exercise.edit("all-reduces", {AVERAGE: """mean = flat_grad.float() / dist.get_world_size()
 dist.all_reduce(mean)
 master.grad = mean.chunk(dist.get_world_size())[dist.get_rank()]"""}, """
@@ -151,10 +135,6 @@ exercise.edit("keeps-the-gradient", {"master.grad = None\n": ""}, """
     The master still has its gradient at the end: 4 bytes for each element of the shard.
     Next: set `master.grad = None` after the step.""")
 
-exercise.edit("without-a-gradient", {AVERAGE: AVERAGE.replace("master.grad", "mean")}, """
-    The optimizer reads `master.grad`, which is None in your step, so it updates nothing.
-    Next: store the average in `master.grad` before the step.""")
-
 
 @exercise.variant
 def with_lists(
@@ -169,16 +149,5 @@ def with_lists(
     dist.all_gather(list(flat_param.chunk(world_size)), master.detach().bfloat16())
 
 
-@exercise.variant
-def through_its_shard(
-    flat_param: torch.Tensor, flat_grad: torch.Tensor, master: nn.Parameter, optimizer: torch.optim.Optimizer
-) -> None:
-    grad = flat_grad.to(torch.float32)
-    shard = torch.empty(master.numel())
-    dist.reduce_scatter_single(shard, grad)
-    master.grad = shard.div_(dist.get_world_size())
-    optimizer.step()
-    del master.grad
-    mine = flat_param.view(dist.get_world_size(), -1)[dist.get_rank()]
-    mine.copy_(master.detach())
-    dist.all_gather_single(flat_param, mine.clone())
+exercise.variant_edit("through-its-shard", {GATHER: "mine = flat_param.chunk(dist.get_world_size())[dist.get_rank()]\n"
+    "mine.copy_(master.detach())\ndist.all_gather_single(flat_param, mine.clone())"})

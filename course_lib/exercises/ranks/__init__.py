@@ -19,12 +19,6 @@ from .quiz import QUIZ
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = (
-    hello.exercise,
-    broadcast.exercise,
-    exchange.exercise,
-    ring_reduce_scatter.exercise,
-    ring_all_gather.exercise,
-    all_reduce.exercise,
-    repair_average.exercise,
-    repair_gather.exercise,
+    hello.exercise, broadcast.exercise, exchange.exercise, ring_reduce_scatter.exercise, ring_all_gather.exercise,
+    all_reduce.exercise, repair_average.exercise, repair_gather.exercise,
 )

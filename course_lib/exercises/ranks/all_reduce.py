@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from torch.nn.functional import pad
 
-from ...world import Call
-from ..checking.findings import Finding, Row
-from ..checking.observe import Trial
-from ..checking.rules import only_calls
+from ..checking.rules import only_calls, sends_no_more
 from ..form.exercise import Case, Exercise
 from .data import DTYPES, draw_world_size, dtype_name, ranks, whole_numbers
 from .ring_all_gather import ring_all_gather
@@ -33,30 +28,9 @@ def draw(rng: random.Random, number: int) -> Case:
     )
 
 
-def sends_no_more(trial: Trial) -> Iterator[Finding]:
-    """Allow as many elements as the reference sends, and one of padding in each message of a ring."""
-    expected, yours = ([_sent_numel(calls) for calls in seen.calls] for seen in (trial.expected, trial.yours))
-    spare = 2 * (trial.world_size - 1)
-    wrong = [rank for rank, numel in enumerate(yours) if numel > expected[rank] + spare]
-    if wrong:
-        rank = wrong[0]
-        yield Finding(
-            observed=f"rank {rank} sent {yours[rank]} elements; a reduce-scatter and an all-gather on a ring send "
-            f"{expected[rank]}.",
-            action="Reduce-scatter first, so that only sums are gathered, one chunk from each rank.",
-            table=tuple(
-                Row(rank=r, expected=f"{expected[r]} elements", yours=f"{yours[r]} elements")
-                for r in range(trial.world_size)
-            ),
-        )
-
-
-def _sent_numel(calls: Sequence[Call]) -> int:
-    return sum(sum(call.numels) for call in calls if call.op == "send")
-
-
 exercise = Exercise("ranks.all_reduce", title="All-reduce, from the two", draw=draw,
-    rules=[only_calls("send", "recv"), sends_no_more], task="""
+    rules=[only_calls("send", "recv"), sends_no_more("a reduce-scatter, then an all-gather of the sums", slack=0.3)],
+    task="""
     Return the sum of `tensor` over all ranks, in its shape, on every rank. Build it from your `ring_reduce_scatter` and
     your `ring_all_gather`. The tensor may have any shape and any number of elements, also one that the world size does
     not divide: pad it, and cut the padding off again. The caller's `tensor` keeps its values.""", hints="""
@@ -103,12 +77,6 @@ exercise.edit("unpacks-the-shape", {".view_as(tensor)": ".view(*tensor.shape)"},
     `view(*shape)` gets no argument if the tensor is a single number, because its shape is empty.
     Next: pass the shape as one argument, `view(shape)`, or use `view_as(tensor)`.""")
 
-exercise.edit("drops-the-remainder", {"-flat.numel() % dist.get_world_size()": "flat.numel() % dist.get_world_size()",
-    "torch.cat([flat, flat.new_zeros(padding)])": "flat[: flat.numel() - padding]",
-    "[: flat.numel()].view_as(tensor)": ""}, """
-    The result is shorter than the tensor. If the world size does not divide the number of elements, your code drops the
-    last ones. Next: do not cut the tensor to an even size; pad it to one.""")
-
 exercise.edit("no-padding", {"ring_reduce_scatter(padded)": "ring_reduce_scatter(flat)"}, """
     You pass the tensor to `ring_reduce_scatter` without padding. It cannot be cut into equal chunks if the world size
     does not divide its number of elements. Next: append `-tensor.numel() % world_size` zeros first.""")
@@ -123,10 +91,6 @@ exercise.edit("only-all-gather", {"ring_all_gather(shard)": "ring_all_gather(fla
     You summed nothing: every rank returns rank 0's tensor, the first of the gathered ones.
     Next: sum first, with `ring_reduce_scatter`, and gather the sums.""")
 
-exercise.edit("into-the-input", {"return ": "return tensor.copy_(", ".view_as(tensor)": ".view_as(tensor))"}, """
-    The sum is right, and you also write it into the caller's tensor, as torch's own all-reduce does. Here the tensor
-    keeps its values. Next: return a new tensor; do not copy into the given one.""")
-
 exercise.edit("cuts-minus-zero", {"[: flat.numel()]": "[:-padding]"}, """
     If no padding is needed, you cut everything off: `total[:-padding]` is empty when `padding` is 0, because -0 is 0.
     Next: say what to keep instead: `total[: tensor.numel()]`.""")
@@ -135,37 +99,7 @@ exercise.edit("pads-the-remainder", {"-flat.numel() %": "flat.numel() %"}, """
     You pad with as many elements as are left over, `numel % world_size`. The padding is what is missing to the next
     multiple. (In a world of two, both numbers are the same.) Next: pad with `-numel % world_size` elements.""")
 
-exercise.edit("stays-a-matrix", {"tensor.flatten()": "tensor"}, """
-    The padding is flat, and the tensor may be a matrix: `torch.cat` joins only tensors with the same number of
-    dimensions.
-    Next: flatten the tensor first, and give the result its shape with `.view_as(tensor)`.""")
-
-
-@exercise.mistake
-def sums_what_was_gathered(tensor: torch.Tensor) -> torch.Tensor:
-    """The sums are right, but every rank receives the whole tensors of all ranks and adds them up itself. With N ranks,
-    this is N/2 times the data of a reduce-scatter and an all-gather.
-    Next: reduce-scatter first, so that only sums are gathered, one chunk from each rank."""
-    return ring_all_gather(tensor.flatten()).view(dist.get_world_size(), -1).sum(dim=0).view_as(tensor)
-
-
-@exercise.mistake
-def library_all_reduce(tensor: torch.Tensor) -> torch.Tensor:
-    """You call `dist.all_reduce`, the function that this exercise asks you to build.
-    Next: build it from your `ring_reduce_scatter` and your `ring_all_gather`."""
-    total = tensor.clone()
-    dist.all_reduce(total)
-    return total
-
-
-@exercise.variant
-def larger_buffer(tensor: torch.Tensor) -> torch.Tensor:
-    world_size = dist.get_world_size()
-    chunk = math.ceil(tensor.numel() / world_size)
-    buffer = torch.empty(world_size * chunk, dtype=tensor.dtype)  # what is behind the data is cut off again
-    buffer[: tensor.numel()] = tensor.flatten()
-    buffer[:] = ring_all_gather(ring_reduce_scatter(buffer))
-    return buffer[: tensor.numel()].reshape(tensor.shape)
+exercise.variant_edit("any-numbers-behind", {"flat.new_zeros(padding)": "flat.new_empty(padding)"})
 
 
 @exercise.variant

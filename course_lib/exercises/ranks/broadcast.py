@@ -75,8 +75,7 @@ exercise.edit("always-from-zero", {"rank == src": "rank == 0", "peer != src": "p
 
 exercise.edit("sends-to-itself", {"if peer != src:\ndist.send": "dist.send"}, """
     Rank `src` calls `dist.send` with its own rank. It has the data already, and a rank cannot be both ends of a
-    message.
-    Next: leave out the peer that is `src`.""")
+    message. Next: leave out the peer that is `src`.""")
 
 exercise.edit("offers-to-itself", {"for peer in range(world_size):\nif peer != src:\ndist.send(tensor, dst=peer)":
     "for work in [dist.isend(tensor, dst=peer) for peer in range(world_size)]:\n    work.wait()"}, """
@@ -93,14 +92,6 @@ exercise.edit("misses-the-last", {"range(world_size)": "range(world_size - 1)"},
     Rank `src` never sends to the last rank: `range(world_size - 1)` ends at `world_size - 2`.
     Next: go through `range(world_size)`.""")
 
-exercise.edit("nobody-receives", {"\nelse:\ndist.recv(tensor, src=src)": ""}, """
-    Rank `src` sends, and no other rank receives. A message needs a call at both ends.
-    Next: let every rank except `src` call `dist.recv(tensor, src=src)`.""")
-
-exercise.edit("from-the-left", {"src=src": "src=(rank - 1) % world_size"}, """
-    Rank `src` sends to every other rank, and they wait for their left neighbour, which may send nothing.
-    Next: receive from `src`.""")
-
 exercise.edit("into-a-new-tensor", {"else:\ndist.recv(tensor, src=src)":
     "else:\n    tensor = torch.empty_like(tensor)\n    dist.recv(tensor, src=src)\nreturn tensor"}, """
     The data arrives in a new tensor, and the caller's tensor keeps its old values: `tensor = ...` makes the name refer
@@ -110,13 +101,6 @@ exercise.edit("one-receiver", {"for peer in range(world_size):\nif peer != src:\
     "dist.send(tensor, dst=(src + 1) % world_size)"}, """
     Rank `src` sends to one rank only. That is enough in a world of two, and not in a larger one.
     Next: send to every other rank, in a loop.""")
-
-
-@exercise.mistake
-def library_broadcast(tensor: torch.Tensor, src: int) -> None:
-    """You call `dist.broadcast`, the function that this exercise asks you to build.
-    Next: build it from `dist.send` and `dist.recv`."""
-    dist.broadcast(tensor, src=src)
 
 
 @exercise.variant

@@ -92,20 +92,6 @@ exercise.edit("no-ring", {"(rank + 1) % world_size, (rank - 1) % world_size": "r
 
 
 @exercise.mistake
-def only_zero_sends(tensor: torch.Tensor) -> torch.Tensor:
-    """Each rank does half of its work: rank 0 only sends, and the other ranks only receive. Every rank has to send
-    and to receive. Next: let every rank make both calls; only the order may differ."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
-    received = torch.zeros_like(tensor)
-    if rank == 0:
-        dist.send(tensor, dst=right)
-    else:
-        dist.recv(received, src=left)
-    return received
-
-
-@exercise.mistake
 def one_tensor_for_both(tensor: torch.Tensor) -> torch.Tensor:
     """A rank that receives first receives into the tensor that it has not sent yet. It then sends its neighbour's data,
     its own data is lost, and the caller's tensor is changed.
@@ -119,17 +105,6 @@ def one_tensor_for_both(tensor: torch.Tensor) -> torch.Tensor:
         dist.recv(tensor, src=left)
         dist.send(tensor, dst=right)
     return tensor
-
-
-@exercise.mistake
-def library_gather(tensor: torch.Tensor) -> torch.Tensor:
-    """Every rank receives the tensors of all ranks and keeps one of them. The result is right, but the ranks send world
-    size − 1 times the data: the exchange needs one message from each rank.
-    Next: repair the messages: `isend`, `recv`, and `wait`."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    gathered = [torch.empty_like(tensor) for _ in range(world_size)]
-    dist.all_gather(gathered, tensor)
-    return gathered[rank - 1]
 
 
 @exercise.variant

@@ -47,10 +47,6 @@ exercise.edit("counts-from-one", {"dist.get_rank()": "dist.get_rank() + 1"}, """
     Your ranks count from 1. Ranks count from 0, as lists do: with 4 ranks, the last one is rank 3.
     Next: use `dist.get_rank()` as it is.""")
 
-exercise.edit("highest-rank", {"dist.get_world_size()": "dist.get_world_size() - 1"}, """
-    After "of" you write the number of the last rank. The number of ranks is one more, because ranks count from 0.
-    Next: use `dist.get_world_size()` as it is.""")
-
 exercise.edit("swapped", {"dist.get_rank()": "dist.get_world_size()", "dist.get_world_size()": "dist.get_rank()"}, """
     You swapped the two numbers. The rank comes first, then the number of ranks. Next: swap them.""")
 
@@ -65,10 +61,6 @@ exercise.edit("always-rank-zero", {"{dist.get_rank()}": "0"}, """
 exercise.edit("only-rank-zero", {"return": "if dist.get_rank() == 0:\n    return"}, """
     Only rank 0 returns the sentence; the other ranks return None. The task asks every rank to say hello.
     Next: take the `return` out of the `if`.""")
-
-exercise.edit("the-example", {"{dist.get_rank()}": "2", "{dist.get_world_size()}": "4"}, """
-    Your function returns the example as it stands, on every rank and in every world.
-    Next: compute the two numbers, with `dist.get_rank()` and `dist.get_world_size()`.""")
 
 exercise.edit("no-f", {'f"': '"'}, """
     The braces appear in your sentence as they are. Python replaces them only in an f-string.

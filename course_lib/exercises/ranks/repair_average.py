@@ -82,10 +82,6 @@ exercise.edit("own-count", {"dist.all_reduce(count)\n": ""}, """
     You divide the sum of all losses by this rank's own count, so the result differs from rank to rank.
     Next: sum the counts over ranks, too, before you divide.""")
 
-exercise.edit("count-of-rank-zero", {"dist.all_reduce(count)": "dist.broadcast(count, src=0)"}, """
-    You divide the sum of all losses by rank 0's count, on every rank.
-    Next: sum the counts, with `dist.all_reduce(count)`, before you divide.""")
-
 exercise.edit("count-on-rank-zero", {"dist.all_reduce(count)": "dist.reduce(count, dst=0)"}, """
     Only rank 0 has the sum of the counts, because `dist.reduce` brings its result to one rank. The other ranks divide
     by a different number. Next: use `dist.all_reduce(count)`.""")
@@ -98,16 +94,6 @@ exercise.edit("by-world-size", {
     "dist.all_reduce(count)\nreturn total / count": "return total / dist.get_world_size()"}, """
     You divide by the number of ranks. The mean of the losses needs the number of losses.
     Next: sum the counts over ranks, too, and divide by the result.""")
-
-exercise.edit("sum-for-mean", {"dist.all_reduce(count)\nreturn total / count": "return total"}, """
-    You return the sum of all losses. The task asks for their mean.
-    Next: divide it by the number of losses of all ranks.""")
-
-exercise.edit("result-on-rank-zero", {"dist.all_reduce(total)": "dist.reduce(total, dst=0)",
-    "dist.all_reduce(count)": "dist.reduce(count, dst=0)",
-    "total / count": "total / count if dist.get_rank() == 0 else torch.tensor(0.0)"}, """
-    Only rank 0 gets the mean, because `dist.reduce` brings its result to one rank.
-    Next: use `dist.all_reduce`, which brings its result to all ranks.""")
 
 
 @exercise.mistake
@@ -132,11 +118,9 @@ def mean_of_means(losses: torch.Tensor) -> torch.Tensor:
 def mean_of_nonempty_means(losses: torch.Tensor) -> torch.Tensor:
     """You average the means of the ranks that have losses. A rank with two losses then counts as much as a rank with
     seven. Next: sum the losses and the counts over ranks, and divide at the end."""
-    mean = losses.mean() if losses.numel() else torch.tensor(0.0)
-    ranks_with_losses = torch.tensor(float(losses.numel() > 0))
-    dist.all_reduce(mean)
-    dist.all_reduce(ranks_with_losses)
-    return mean / ranks_with_losses
+    mean_and_one = torch.tensor([losses.mean(), 1.0] if losses.numel() else [0.0, 0.0])
+    dist.all_reduce(mean_and_one)
+    return mean_and_one[0] / mean_and_one[1]
 
 
 @exercise.variant

@@ -91,15 +91,6 @@ exercise.edit("keeps-the-padding", {JOINED: "pieces"}, """
     The result has all pieces, with their padding between them.
     Next: cut each piece to its own size before you join them: `piece[:size]`.""")
 
-exercise.edit("cuts-to-its-own-size", {JOINED: "[part[: piece.numel()] for part in pieces]"}, """
-    You cut every piece to the size of rank `dst`'s own piece. The sizes of the other pieces differ.
-    Next: gather the sizes, too, and cut each piece to the size that its rank sent.""")
-
-exercise.edit("cuts-to-the-shortest", {"torch.cat([piece, piece.new_zeros(longest - piece.numel())])":
-    "piece[: int(min(sizes))].clone()", JOINED: "pieces"}, """
-    You cut every piece to the size of the shortest. The sizes agree, and data is lost.
-    Next: pad to the longest instead, and cut the padding off afterwards.""")
-
 exercise.edit("drops-zeros", {JOINED: "[piece[piece != 0] for piece in pieces]"}, """
     You remove every 0 as padding, and some zeros are data. Next: gather the sizes, and cut by size and not by value.
     """)
@@ -116,11 +107,6 @@ exercise.edit("joined-everywhere", {"if rank == dst else None": "", "dist.gather
     "dist.all_gather(pieces, padded)"}, """
     Every rank returns the joined pieces. The task asks for them only on rank `dst`; the other ranks return None and do
     not have to receive them. Next: use `dist.gather`, or return None where the rank is not `dst`.""")
-
-exercise.edit("its-own-first", {"return torch.cat": "pieces.insert(0, pieces.pop(dst))\n"
-    "sizes.insert(0, sizes.pop(dst))\nreturn torch.cat"}, """
-    Rank `dst`'s piece comes first. The task asks for the order of ranks, on every `dst`.
-    Next: join the pieces in the order in which `dist.gather` lists them.""")
 
 
 @exercise.mistake

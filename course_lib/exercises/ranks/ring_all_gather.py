@@ -83,59 +83,13 @@ exercise.edit("index-grows", {"shards = ": "incoming = shard\nshards = ",
     The shards are at mirrored indices. In each step, you receive the shard of a rank one further to the left than
     before, so its number falls by one. Next: put the received shard at index `(rank - step - 1) % world_size`.""")
 
-exercise.edit("receives-into-the-shard", {"[shard] * world_size": "[shard.clone()] * world_size",
-    "shards[(rank - step) % world_size]": "shard.clone()", "= incoming": "= shard.copy_(incoming).clone()"}, """
-    The result is right, but you received into the caller's `shard`, which now holds a different rank's data.
-    Next: receive into a new tensor, as `pass_right` does.""")
-
 exercise.edit("sends-and-then-receives", {"pass_right(outgoing)": "torch.empty_like(outgoing)\n"
     "dist.send(outgoing, dst=(rank + 1) % world_size)\ndist.recv(incoming, src=(rank - 1) % world_size)"}, """
     Every rank sends before it receives, so all wait: the deadlock that you repaired in `pass_right`.
     Next: call `pass_right`, or use `dist.isend` and wait for it after the recv.""")
 
-exercise.edit("returns-a-list", {"torch.cat(shards)": "shards"}, """
-    You return a list of shards. The task asks for one flat tensor. Next: join them: `torch.cat(shards)`.""")
-
-exercise.edit("only-rank-zero", {"return torch.cat(shards)": "return torch.cat(shards) if rank == 0 else shard"}, """
-    Only rank 0 returns all shards. This is a gather; in an all-gather, every rank gets all of them.
-    Next: return the joined tensor on every rank.""")
-
-
-@exercise.mistake
-def one_buffer(shard: torch.Tensor) -> torch.Tensor:
-    """All places except your own hold the shard that arrived last: they hold the same tensor, which each recv
-    overwrites.
-    Next: receive into a new tensor at each step, as `pass_right` does."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    shards = [shard] * world_size
-    incoming, outgoing = torch.empty_like(shard), shard
-    for step in range(world_size - 1):
-        sending = dist.isend(outgoing, dst=(rank + 1) % world_size)
-        dist.recv(incoming, src=(rank - 1) % world_size)
-        sending.wait()
-        shards[(rank - step - 1) % world_size] = incoming
-        outgoing = incoming.clone()
-    return torch.cat(shards)
-
-
-@exercise.mistake
-def sums(shard: torch.Tensor) -> torch.Tensor:
-    """You add the shards. An all-gather keeps them separate, one after the other.
-    Next: collect them in a list and join them with `torch.cat`."""
-    total, passing = shard.clone(), shard
-    for _ in range(dist.get_world_size() - 1):
-        passing = pass_right(passing)
-        total += passing
-    return total
-
-
-@exercise.mistake
-def library_all_gather(shard: torch.Tensor) -> torch.Tensor:
-    """You call `dist.all_gather_single`, the function that this exercise asks you to build.
-    Next: build it from messages: call `pass_right` in a loop."""
-    gathered = shard.repeat(dist.get_world_size())
-    dist.all_gather_single(gathered, shard)
-    return gathered
+exercise.variant_edit("negative-indices", {"(rank - step) % world_size": "rank - step",
+    "(rank - step - 1) % world_size": "rank - step - 1"})
 
 
 @exercise.variant
@@ -144,15 +98,3 @@ def turns_the_order(shard: torch.Tensor) -> torch.Tensor:
     for _ in range(dist.get_world_size() - 1):
         arrived.append(pass_right(arrived[-1]))
     return torch.cat([arrived[(dist.get_rank() - rank) % len(arrived)] for rank in range(len(arrived))])
-
-
-@exercise.variant
-def rows_of_a_buffer(shard: torch.Tensor) -> torch.Tensor:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    gathered = torch.empty(world_size, shard.numel(), dtype=shard.dtype)
-    gathered[rank] = shard
-    for owner in range(rank, rank - world_size + 1, -1):
-        sending = dist.isend(gathered[owner % world_size], dst=(rank + 1) % world_size)
-        dist.recv(gathered[(owner - 1) % world_size], src=(rank - 1) % world_size)
-        sending.wait()
-    return gathered.flatten()

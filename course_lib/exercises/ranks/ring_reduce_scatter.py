@@ -69,11 +69,6 @@ exercise.edit("starts-with-its-own", {"rank - step - 1": "rank - step", "rank - 
     You never added to the chunk that you return. Each rank first passed on the chunk with its own number, so this chunk
     is finished on a different rank. Next: begin one chunk earlier: pass on chunk `(rank - 1) % world_size` first.""")
 
-exercise.edit("next-chunk", {"rank - step - 1": "rank - step", "rank - step - 2": "rank - step - 1",
-    "chunks[rank]": "chunks[(rank + 1) % world_size]"}, """
-    The sums are right and one rank off: rank r returns chunk r + 1.
-    Next: begin one chunk earlier: pass on chunk `(rank - 1) % world_size` first; it ends on its own rank.""")
-
 exercise.edit("index-grows", {"rank - step - 1": "rank + step + 1", "rank - step - 2": "rank + step + 2"}, """
     You add parts of different chunks. The left neighbour's rank is one lower than yours, and so is the number of the
     chunk that it passes on: the number falls by one at each step.
@@ -81,16 +76,7 @@ exercise.edit("index-grows", {"rank - step - 1": "rank + step + 1", "rank - step
 
 exercise.edit("overwrites", {"+=": "="}, """
     The received chunk replaces your own part instead of being added to it, so each chunk ends with one rank's data
-    only.
-    Next: add: `+=` instead of `=`.""")
-
-exercise.edit("adds-into-the-input", {".clone()": ""}, """
-    The sums are right, but you added them into the caller's tensor: `view` and `chunk` return views of it, not copies.
-    Next: begin with a copy: `tensor.clone()`.""")
-
-exercise.edit("every-chunk", {"chunks[rank]": "chunks.flatten()"}, """
-    You return all chunks. Only the chunk with the rank's own number is finished; the others hold partial sums.
-    Next: return `chunks[rank]`.""")
+    only. Next: add: `+=` instead of `=`.""")
 
 exercise.edit("sends-and-then-receives", {"pass_right(outgoing)": "torch.empty_like(outgoing)\n"
     "dist.send(outgoing, dst=(rank + 1) % world_size)\ndist.recv(incoming, src=(rank - 1) % world_size)"}, """
@@ -110,25 +96,8 @@ def own_chunks_only(tensor: torch.Tensor) -> torch.Tensor:
         total += passing
     return total
 
-
-@exercise.mistake
-def whole_tensors(tensor: torch.Tensor) -> torch.Tensor:
-    """The sums are right, but the ranks pass on whole tensors, world size times the data that is needed. A rank needs
-    the sum of one chunk only. Next: pass on one chunk at a time."""
-    total, passing = tensor.clone(), tensor
-    for _ in range(dist.get_world_size() - 1):
-        passing = pass_right(passing)
-        total += passing
-    return total.view(dist.get_world_size(), -1)[dist.get_rank()]
-
-
-@exercise.mistake
-def library_reduce_scatter(tensor: torch.Tensor) -> torch.Tensor:
-    """You call `dist.reduce_scatter_single`, the function that this exercise asks you to build.
-    Next: build it from messages: call `pass_right` in a loop."""
-    shard = torch.empty_like(tensor[: tensor.numel() // dist.get_world_size()])
-    dist.reduce_scatter_single(shard, tensor)
-    return shard
+exercise.variant_edit("negative-indices", {"(rank - step - 1) % world_size": "rank - step - 1",
+    "(rank - step - 2) % world_size": "rank - step - 2"})
 
 
 @exercise.variant
@@ -139,19 +108,3 @@ def carries_one_sum(tensor: torch.Tensor) -> torch.Tensor:
     for step in range(2, world_size + 1):
         partial = pass_right(partial) + mine[(rank - step) % world_size]
     return partial.clone()
-
-
-@exercise.variant
-def in_a_batch(tensor: torch.Tensor) -> torch.Tensor:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    chunks: list[torch.Tensor] = list(tensor.split(tensor.numel() // world_size))
-    for chunk in range(rank - 1, rank - world_size, -1):
-        incoming = torch.empty_like(chunks[0])
-        operations = [
-            dist.P2POp(dist.isend, chunks[chunk % world_size], (rank + 1) % world_size),
-            dist.P2POp(dist.irecv, incoming, (rank - 1) % world_size),
-        ]
-        for work in dist.batch_isend_irecv(operations):
-            work.wait()
-        chunks[(chunk - 1) % world_size] = chunks[(chunk - 1) % world_size] + incoming
-    return chunks[rank]

@@ -9,10 +9,4 @@ from .quiz import QUIZ
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = (
-    partition.exercise,
-    sharded_step.exercise,
-    flatten.exercise,
-    zero1_step.exercise,
-    consolidate.exercise,
-)
+EXERCISES = (partition.exercise, sharded_step.exercise, flatten.exercise, zero1_step.exercise, consolidate.exercise)

@@ -8,9 +8,10 @@ from typing import Any
 import torch.distributed as dist
 from torch.optim import Optimizer
 
+from ..checking.rules import sends_no_more
 from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size, ranks
-from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, sends_no_more, shuffled_parts
+from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, shuffled_parts
 
 Parts = list[list[int]]
 State = dict[str, Any] | None
@@ -125,11 +126,6 @@ exercise.edit("zipped", {RENUMBERED: "dict(zip(part, state.values(), strict=Fals
     state after it goes to the wrong parameter.
     Next: use the keys: the state of `parts[r][place]` is at `place`, if it exists.""")
 
-exercise.edit("one-after-the-other", {RENUMBERED: "dict(enumerate(state.values(), start=len(whole)))"}, """
-    You number the states in the order of the ranks, not by parameter. Each state would be loaded for a different
-    parameter, often of a different shape; if the shapes agree, you get no error.
-    Next: give the state at `place` on rank r the number `parts[r][place]`.""")
-
 exercise.edit("on-every-rank", EVERYWHERE, """
     Every rank returns the whole state, so for a moment each rank holds what you sharded. A job that has no memory for
     it ends at its first checkpoint. Next: use `dist.gather_object(..., dst=0)`, and return None on the other ranks.""")
@@ -142,20 +138,9 @@ exercise.edit("only-rank-0-calls", {"states: list": "if dist.get_rank() != 0:\n 
     The other ranks return before the gather, so rank 0 waits for states that never arrive.
     Next: let every rank call `dist.gather_object`; return None afterwards.""")
 
-exercise.edit("list-everywhere", {" if dist.get_rank() == 0 else None": "", "states is None": "dist.get_rank() != 0"},
-    """
-    Every rank passes a list for the states. Only the destination receives, and torch requires None on the other ranks.
-    Next: make the list on rank 0, and pass None on the others.""")
-
 exercise.edit("own-group", {' | {"params": list(range(sum(map(len, parts))))}': ""}, """
     The states are complete, and the group lists only rank 0's parameters. An optimizer for all parameters refuses such
     a state dict. Next: put all numbers into the group: `list(range(count))`.""")
-
-exercise.edit("numbers-by-owner", {
-    "list(range(sum(map(len, parts))))": "[number for part in parts for number in part]"}, """
-    The group lists the numbers owner by owner. `load_state_dict` matches a group's numbers with its parameters in
-    order, so a parameter would get a different one's state.
-    Next: list the numbers in the model's order: `list(range(count))`.""")
 
 exercise.edit("expects-state-for-all", {" if place in state": ""}, """
     You look up a state for every parameter. A parameter that never had a gradient has no state.
@@ -176,14 +161,5 @@ def whole_dicts(optimizer: Optimizer, parts: Parts) -> State:
     return whole
 
 
-@exercise.variant
-def renumbered_beforehand(optimizer: Optimizer, parts: Parts) -> State:
-    rank, mine = dist.get_rank(), optimizer.state_dict()
-    numbered = {parts[rank][place]: state for place, state in mine["state"].items()}
-    states: list[Any] | None = [{} for _ in parts] if rank == 0 else None
-    dist.gather_object(numbered, states, dst=0)
-    if states is None:
-        return None
-    merged = {number: state for of_rank in states for number, state in of_rank.items()}
-    group = dict(mine["param_groups"][0], params=[*range(sum(len(part) for part in parts))])
-    return {"state": merged, "param_groups": [group]}
+exercise.variant_edit("renumbered-beforehand", {GATHER: "part = parts[dist.get_rank()]\nnumbered = {part[place]: state "
+    'for place, state in mine["state"].items()}\ndist.gather_object(numbered, states, dst=0)', RENUMBERED: "state"})

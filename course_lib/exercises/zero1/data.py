@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from ...world import communication
-from ..checking.findings import Finding, Row
-from ..checking.observe import Observation, Trial
-from ..checking.rules import Rule
 from .partition import partition
 
 OPTIMIZERS: Sequence[tuple[str, Callable[..., Optimizer]]] = (
@@ -58,32 +54,3 @@ def shuffled_parts(rng: random.Random, shapes: Shapes, world_size: int) -> list[
 def _normal(shapes: Shapes, seed: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator) for shape in shapes]
-
-
-def sends_no_more(instead: str, *, slack: float = 0) -> Rule:
-    """Return a rule that no rank sends more bytes than with the reference, counted as on a ring.
-
-    Args:
-        instead: which calls suffice, for the learner.
-        slack: how much more a different right solution may send, as a share of what the reference sends.
-    """
-
-    def rule(trial: Trial) -> Iterator[Finding]:
-        expected, yours = _sent(trial.expected), _sent(trial.yours)
-        over = [rank for rank, nbytes in enumerate(yours) if nbytes > expected[rank] * (1 + slack)]
-        if over:
-            rank = over[0]
-            yield Finding(
-                observed=f"{trial.who([rank])} sent {yours[rank]:,} bytes; {expected[rank]:,} suffice.",
-                action=f"Compare your calls with the calls that suffice: {instead}.",
-                table=tuple(
-                    Row(rank=rank, expected=f"{expected[rank]:,} bytes", yours=f"{yours[rank]:,} bytes")
-                    for rank in range(trial.world_size)
-                ),
-            )
-
-    return rule
-
-
-def _sent(observation: Observation) -> list[int]:
-    return [communication(rank, calls, 0).sent_bytes for rank, calls in enumerate(observation.calls)]

@@ -139,15 +139,6 @@ exercise.edit("all-from-the-front", {"begin, end = end, end + param.numel()": "b
     Every parameter is a view of the front of the flat tensor, so all of them share the first elements.
     Next: begin each view where the view before it ends.""")
 
-exercise.edit("values-lost", {"torch.cat([values, values.new_zeros(-len(values) % world_size)])":
-    "values.new_zeros(len(values) + -len(values) % world_size)"}, """
-    The parameters are views of a tensor of zeros, so their values are lost.
-    Next: copy the values into the flat tensor before the parameters become views of it.""")
-
-exercise.edit("flat-views", {".view_as(param)": ""}, """
-    The parameters are flat themselves now, and the model needs their shapes.
-    Next: give each piece the shape of its parameter: `.view_as(param)`.""")
-
 exercise.edit("inside-autograd", {".detach()": ""}, """
     Autograd was recording while you made the flat tensor from the parameters. The tensor has a `grad_fn`, so autograd
     records every later write into it, too. Next: take the values without their history: `param.detach()`.""")

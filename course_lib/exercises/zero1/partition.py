@@ -111,10 +111,6 @@ exercise.edit("equal-counts", {IN_ORDER: "range(len(numels))",
     Your ranks get equal numbers of parameters, but not of elements. A bias then counts as much as an embedding.
     Next: compare the ranks by elements: keep a sum for each rank.""")
 
-exercise.edit("all-on-one-rank", {"\nloads[owner] += numels[number]": ""}, """
-    One rank gets every parameter. Either you never add up the elements of a rank, or you choose the fullest rank
-    instead of the emptiest. Next: after each parameter, add its elements to its owner's sum; then take the `min`.""")
-
 exercise.edit("round-robin", {IN_ORDER: "range(len(numels))", "loads.index(min(loads))": "number % world_size"}, """
     The ranks take turns, whatever the size of a parameter. Weights and biases alternate in a model, so one of two ranks
     would get all the weights. Next: choose the rank that has the fewest elements so far.""")
@@ -137,26 +133,9 @@ exercise.edit("everything-everywhere", {"[[] for _ in range(world_size)]": "[[]]
     list world size times.
     Next: make a list for each rank, `[[] for _ in range(world_size)]`, and append each number to one of them.""")
 
-exercise.edit("owners", {"return parts": """return [
-    owner for number in range(len(numels)) for owner, part in enumerate(parts) if number in part
-]"""}, """
-    You return the owner of each parameter. The task asks for one list per rank.
-    Next: append each number to the list of its owner.""")
-
 exercise.edit("leaves-ranks-out", {"return parts": "return [part for part in parts if part]"}, """
     If a rank owns nothing, its list is missing. Then `parts[rank]` fails, or belongs to a different rank.
     Next: return world size lists, some of them empty.""")
-
-exercise.edit("sorts-the-argument", {IN_ORDER: "range(len(numels))",
-    "loads = ": "numels.sort(reverse=True)\nloads = "}, """
-    You sort `numels` itself. This reorders the caller's list, and your numbers are places in the new order.
-    Next: keep `numels` as it is: `sorted` makes a new list.""")
-
-exercise.edit("cut-by-elements", {IN_ORDER: "range(len(numels))",
-    "loads.index(min(loads))": "sum(numels[:number]) * world_size // sum(numels)"}, """
-    You keep neighbours together, and begin the next rank's part when a fair share of the elements is used up.
-    Parameters are whole, so a large one near a cut overloads its rank.
-    Next: give up the order of the model: the largest first, each to the rank with the fewest elements.""")
 
 
 @exercise.variant
@@ -169,13 +148,4 @@ def with_a_heap(numels: list[int], world_size: int) -> list[list[int]]:
     return [part for _, _, part in sorted(heap, key=lambda entry: entry[1])]
 
 
-@exercise.variant
-def last_of_the_equal(numels: list[int], world_size: int) -> list[list[int]]:
-    parts: dict[int, list[int]] = {rank: [] for rank in range(world_size)}
-    left = dict(enumerate(numels))
-    while left:
-        number = max(left, key=lambda number: (left[number], number))
-        rank = min(parts, key=lambda rank: (sum(numels[other] for other in parts[rank]), -rank))
-        parts[rank].append(number)
-        del left[number]
-    return list(parts.values())
+exercise.variant_edit("lowest-load", {"loads.index(min(loads))": "min(range(world_size), key=loads.__getitem__)"})

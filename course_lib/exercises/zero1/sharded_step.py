@@ -12,10 +12,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...meter import mark
-from ..checking.rules import holds_no_more
+from ..checking.rules import holds_no_more, sends_no_more
 from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import ranks
-from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, sends_no_more, shuffled_parts
+from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, shuffled_parts
 
 Params = list[nn.Parameter]
 Parts = list[list[int]]
@@ -124,9 +124,9 @@ exercise.edit("unsharded", {'[{"params": mine}]': "params", f"\n{BROADCASTS}": "
     `parts[dist.get_rank()]`.""")
 
 exercise.edit("never-broadcasts", {f"\n{BROADCASTS}": ""}, """
-    Each rank updates its own parameters and does not send them. On the other ranks, they keep their old values, so from
+    Each rank updates its own parameters, and the other ranks' models keep the old values of these parameters. So from
     the second batch on, each rank trains a different model.
-    Next: after `optimizer.step()`, broadcast every parameter from its owner.""")
+    Next: after `optimizer.step()`, broadcast every `param.detach()`, not a copy of it, from its owner.""")
 
 exercise.edit("from-rank-0", {BROADCASTS: "for param in params:\n    dist.broadcast(param.detach(), src=0)"}, """
     All parameters come from rank 0, which updated only its own. Its old values overwrite the other owners' new ones.
@@ -143,10 +143,6 @@ exercise.edit("only-the-owner-calls", {BROADCASTS:
     receives has to call as well. Next: let every rank go through all owners and all their parameters, in the same
     order.""")
 
-exercise.edit("sums", {BROADCASTS: "for param in params:\n    dist.all_reduce(param.detach())"}, """
-    An all-reduce adds the ranks' values: the owner's new value and the others' old ones. The result should be the
-    owner's value, unchanged. Next: use `dist.broadcast` from the owner.""")
-
 exercise.edit("averages", {BROADCASTS: "for param in params:\n"
     "    dist.all_reduce(param.detach())\n    param.data /= dist.get_world_size()"}, """
     You average the parameters. Only the owner updated a parameter, so its step is divided by the number of ranks, and
@@ -160,20 +156,9 @@ exercise.edit("plain-list", {'[{"params": mine}]': "mine"}, """
     If a rank owns nothing, `make_optimizer` gets an empty list, and torch refuses to make an optimizer for it.
     Next: pass a group, `[{"params": mine}]`, because a group may be empty; or make no optimizer on such a rank.""")
 
-exercise.edit("absent-where-it-owns-nothing", {
-    "mine = ": "if not parts[dist.get_rank()]:\n    return lambda: None\nmine = "}, """
-    A rank that owns nothing does nothing, so it is missing from the broadcasts. It still needs the other ranks'
-    parameters.
-    Next: skip only its update; let it call every broadcast.""")
-
 exercise.edit("made-anew", {"optimizer.step()": 'make_optimizer([{"params": mine}]).step()'}, """
     You make the optimizer inside `step`, so each step begins with empty state: no momentum, no second moment, and
     always step 1. Next: make the optimizer once, outside `step`.""")
-
-exercise.edit("into-a-copy", {".detach()": ".detach().clone()"}, """
-    The broadcasts do not write into the model's parameters, but into copies of them, or into the gradients. So the
-    other ranks' updates do not arrive in the model. Next: broadcast `param.detach()`, which is the parameter's own
-    memory.""")
 
 exercise.edit("freezes-the-others", {
     "mine = ": "for number, param in enumerate(params):\n"
@@ -182,24 +167,8 @@ exercise.edit("freezes-the-others", {
     here, and their owner needs this rank's gradient for the average.
     Next: leave `requires_grad` as it is; the optimizer gets only this rank's part.""")
 
-
-@exercise.variant
-def one_message_for_each_owner(params: Params, parts: Parts, make_optimizer: MakeOptimizer) -> Callable[[], None]:
-    mine = [params[number] for number in parts[dist.get_rank()]]
-    optimizer = make_optimizer(mine) if mine else None
-
-    def step() -> None:
-        if optimizer is not None:
-            optimizer.step()
-        for owner, part in enumerate(parts):
-            if part:
-                message = torch.cat([params[number].detach().flatten() for number in part])
-                dist.broadcast(message, src=owner)
-                pieces = message.split([params[number].numel() for number in part])
-                for number, piece in zip(part, pieces, strict=True):
-                    params[number].data.copy_(piece.view_as(params[number]))
-
-    return step
+exercise.variant_edit("parameter-by-parameter", {BROADCASTS: "for number, param in enumerate(params):\n"
+    "    dist.broadcast(param.data, src=next(rank for rank, part in enumerate(parts) if number in part))"})
 
 
 @exercise.variant

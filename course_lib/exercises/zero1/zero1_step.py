@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...meter import mark
-from ..checking.rules import holds_no_more
+from ..checking.rules import holds_no_more, sends_no_more
 from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size, ranks
-from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, sends_no_more
+from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters
 from .flatten import flatten
 
 Params = list[nn.Parameter]
@@ -145,7 +145,7 @@ exercise.edit("whole-state", {"flat_param.view(world_size, -1)[rank])": "flat_pa
     "torch.empty_like(param_shard)": "torch.zeros_like(param_shard)",
     "(param_shard.grad, flat_grad)": "(param_shard.grad.view(world_size, -1)[rank], flat_grad)",
     "param_shard.detach()": "param_shard.detach().view(world_size, -1)[rank].clone()"}, """
-    You made the optimizer for all of `flat_param`, so every rank holds the state of all parameters.
+    You made the optimizer for all parameters, so every rank holds the state of all of them.
     Next: make the optimizer for a parameter that is only this rank's shard.""")
 
 exercise.edit("never-gathers", {f"\n{GATHER}": ""}, """
@@ -157,20 +157,10 @@ exercise.edit("updates-a-copy", {"[rank])": "[rank].clone())",
     `flat_param` keeps its old values, because the shards that the optimizer updates do not get into it.
     Next: make the optimizer's parameter a view of `flat_param`, without a clone, and all-gather into `flat_param`.""")
 
-exercise.edit("shard-of-the-next", {"[rank])": "[(rank + 1) % world_size])"}, """
-    The reduce-scatter gives rank r the gradient of shard r, and you update a different shard with it.
-    Next: take this rank's shard, which begins at `rank * shard_numel`.""")
-
 exercise.edit("keeps-adding", {"flat_grad = torch.zeros_like(flat_param)\n": "", "def step() -> None:":
     "flat_grad = torch.zeros_like(flat_param)\n\ndef step() -> None:", "[: len(values)] =": "[: len(values)] +="}, """
     You add to the gradient of the step before, so each step uses the gradients of all earlier steps, too.
     Next: begin each step with zeros.""")
-
-exercise.edit("own-gradients", {
-    "dist.reduce_scatter_single(param_shard.grad, flat_grad)\nparam_shard.grad /= world_size":
-    "param_shard.grad.copy_(flat_grad.view(world_size, -1)[rank])"}, """
-    Each rank updates its shard with its own gradient, so the other ranks' parts of the batch do not count.
-    Next: sum the flat gradients over ranks with `dist.reduce_scatter_single`.""")
 
 exercise.edit("closes-gaps", {"torch.zeros_like(param) if param.grad is None else param.grad for param in params":
     "param.grad for param in params if param.grad is not None"}, """
@@ -181,31 +171,10 @@ exercise.edit("made-anew", {"optimizer.step()": "make_optimizer([param_shard]).s
     You make the optimizer inside `step`, so each step begins with empty state.
     Next: make the optimizer once, outside `step`.""")
 
-exercise.edit("from-rank-0", {GATHER: "dist.broadcast(flat_param, src=0)"}, """
-    Every rank gets the parameters of rank 0, which updated only its own shard. The other shards get their old values
-    back. Next: all-gather, so that every rank contributes its shard.""")
-
 exercise.edit("no-padding", {"flat_grad = torch.zeros_like(flat_param)\n": "", "flat_grad[: len(values)] =":
     "flat_grad ="}, """
     The flat gradient ends with the last parameter, and a reduce-scatter needs world size equal shards.
     Next: make it as long as `flat_param`, with zeros at the end.""")
-
-
-@exercise.mistake
-def unsharded(params: Params, flat_param: Tensor, make_optimizer: MakeOptimizer) -> Callable[[], None]:
-    """This is data parallel: an all-reduce, and every rank updates every parameter and holds the state of all.
-    Next: make the optimizer for one shard of `flat_param`, and reduce-scatter the gradients."""
-    optimizer = make_optimizer(params)
-
-    def step() -> None:
-        for param in params:
-            param.grad = torch.zeros_like(param) if param.grad is None else param.grad
-            dist.all_reduce(param.grad)
-            param.grad /= dist.get_world_size()
-        optimizer.step()
-
-    return step
-
 
 exercise.variant_edit("into-a-new-tensor", {"[param_shard]": '[{"params": [param_shard]}]',
     "flat_param.view(world_size, -1)[rank])": "flat_param.chunk(world_size)[rank])",
@@ -214,20 +183,7 @@ exercise.variant_edit("into-a-new-tensor", {"[param_shard]": '[{"params": [param
     GATHER: "whole = torch.empty_like(flat_param)\ndist.all_gather_single(whole, param_shard.data)\n"
     "flat_param.copy_(whole)"})
 
-
-@exercise.variant
-def in_lists(params: Params, flat_param: Tensor, make_optimizer: MakeOptimizer) -> Callable[[], None]:
-    shards = list(flat_param.chunk(dist.get_world_size()))
-    mine = shards[dist.get_rank()]
-    optimizer = make_optimizer([mine])
-
-    def step() -> None:
-        grads = [torch.zeros_like(param) if param.grad is None else param.grad for param in params]
-        padding = flat_param.new_zeros(len(flat_param) - sum(map(torch.numel, params)))
-        flat_grad = torch.cat([*map(torch.flatten, grads), padding])
-        mine.grad = torch.empty_like(mine)
-        dist.reduce_scatter(mine.grad, list((flat_grad / dist.get_world_size()).chunk(dist.get_world_size())))
-        optimizer.step()
-        dist.all_gather(shards, mine.clone())
-
-    return step
+exercise.variant_edit("with-lists", {
+    "reduce_scatter_single(param_shard.grad, flat_grad)": "reduce_scatter(param_shard.grad, list((flat_grad / "
+    "world_size).chunk(world_size)))", "param_shard.grad /= world_size\n": "",
+    GATHER: "dist.all_gather(list(flat_param.chunk(world_size)), param_shard.data.clone())"})

@@ -18,8 +18,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checking.findings import Finding, Row
+from ..checking.findings import Finding
 from ..checking.observe import Observation, Trial
+from ..checking.rules import byte_rows
 from ..ranks.data import whole_numbers
 
 DTYPES = (torch.float32, torch.float64)
@@ -85,7 +86,7 @@ def keeps_no_more(trial: Trial) -> Iterator[Finding]:
     """Allow at each mark of the exercise's `trial` as many bytes of gradients on a rank as with the reference."""
     for label in trial.expected.memory[0].marks:
         expected, yours = _held(trial.expected, label), _held(trial.yours, label)
-        over = [rank for rank, nbytes in enumerate(yours) if nbytes > expected[rank]]
+        over = [rank for rank, nbytes in yours.items() if nbytes > expected[rank]]
         if over:
             rank = over[0]
             yield Finding(
@@ -93,23 +94,13 @@ def keeps_no_more(trial: Trial) -> Iterator[Finding]:
                 f"{expected[rank]:,} suffice.",
                 action="Find what is not needed at that moment, and drop it: memory is freed when no variable, "
                 "attribute, list or view refers to it any more.",
-                table=tuple(
-                    Row(
-                        rank=r,
-                        expected=f"at most {expected[r]:,} bytes" if r in over else f"{yours[r]:,} bytes",
-                        yours=f"{yours[r]:,} bytes",
-                    )
-                    for r in range(len(yours))
-                ),
+                table=byte_rows(yours, expected, over),
             )
             return
 
 
-def _held(observation: Observation, label: str) -> list[int]:
+def _held(observation: Observation, label: str) -> dict[int, int]:
     """Return the bytes of gradients on each rank: in `.grad` of parameters, on their way, or in other tensors."""
-    return [
-        sum(memory.marks[label].by_category[category] for category in ("gradients", "communication", "other"))
-        if label in memory.marks
-        else 0
-        for memory in observation.memory
-    ]
+    reached = {rank: memory.marks[label] for rank, memory in enumerate(observation.memory) if label in memory.marks}
+    kinds = ("gradients", "communication", "other")
+    return {rank: sum(snapshot.by_category[kind] for kind in kinds) for rank, snapshot in reached.items()}
