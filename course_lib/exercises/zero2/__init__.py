@@ -11,9 +11,6 @@ from .quiz import QUIZ
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = (
-    hand_over.exercise,
-    start_reduction.exercise,
-    reduce_during_backward.exercise,
-    clip_shards.exercise,
+    hand_over.exercise, start_reduction.exercise, reduce_during_backward.exercise, clip_shards.exercise,
     repair.exercise,
 )

@@ -11,9 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..checking.rules import at_most
-from ..data_parallel.data import ranks
 from ..form.exercise import Case, Exercise, Solution
-from ..ranks.data import draw_world_size
+from ..ranks.data import draw_world_size, ranks
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -110,10 +109,6 @@ exercise.edit("sum-of-norms", {"dist.all_reduce(squares)\nnorm = squares.sqrt()"
     You add up the norms of the ranks. The norms 3 and 4 make 5, not 7: the norm of all is the root of the sum of the
     squares. Next: all-reduce the sum of the squares, and take the root afterwards.""")
 
-exercise.edit("adds-norms-of-shards", {"grad.square().sum()": "grad.norm()", "squares.sqrt()": "squares"}, """
-    You add up norms, over shards and over ranks. The norms 3 and 4 make 5, not 7: the norm of all is the root of the
-    sum of the squares. Next: add up `grad.square().sum()`, and take the root of the total.""")
-
 exercise.edit("mean-of-squares", {"squares.sqrt()": "(squares / dist.get_world_size()).sqrt()"}, """
     You divide the sum of the squares by the world size. The gradients are averaged already, and the ranks sum squares
     of different elements. Next: leave out the division.""")
@@ -130,22 +125,9 @@ exercise.edit("always-scales", {SCALE: "for grad in grads:\n    grad *= max_norm
     You also scale where the norm is below `max_norm`, and the gradients grow.
     Next: scale only if `norm > max_norm`.""")
 
-exercise.edit("norm-afterwards", {"return norm": "return norm.clamp(max=max_norm)"}, """
-    You return the norm after clipping. The task asks for the norm before: it shows when a training becomes unstable.
-    Next: return the norm that you computed first.""")
-
 exercise.edit("not-in-place", {"grad *= max_norm / norm": "grad = grad * (max_norm / norm)"}, """
     The shards keep their old gradients: `grad = grad * factor` makes a new tensor, and only your variable refers to it.
     Next: write `grad *= factor`, or `grad.mul_(factor)`.""")
-
-exercise.edit("clips-values", {SCALE:
-    "for grad in grads:\n    grad.clamp_(-max_norm, max_norm)"}, """
-    You limit each element to `max_norm`. So only large elements shrink, and the norm may still be above `max_norm`.
-    Next: multiply all gradients by `max_norm / norm`.""")
-
-exercise.edit("stumbles-over-none", {" if shard.grad is not None": ""}, """
-    You use `shard.grad` where it is None: a shard may have no gradient.
-    Next: leave out the shards whose `grad` is None.""")
 
 exercise.edit("ranks-without-gradients-stay-away", {"squares = sum":
     "if not grads:\n    return torch.zeros(())\nsquares = sum"}, """

@@ -140,10 +140,6 @@ exercise.edit("zeroes-it", {"grad, param.grad = param.grad, None": "grad = param
     You hand a gradient over and then set it to zero. It is the same tensor, so `take` has zeros. And zeros take as much
     memory as any numbers. Next: do not write into the gradient; drop it with `param.grad = None`.""")
 
-exercise.edit("hands-over-zeros", {"take(number, grad)": "take(number, grad.zero_())"}, """
-    You set the gradient to zero before you hand it over, so `take` gets zeros.
-    Next: leave out `zero_()`; to drop the gradient is enough.""")
-
 exercise.edit("frees-first", {"grad, param.grad = param.grad, None": "param.grad = None", "take(number, grad)":
     "take(number, param.grad)"}, """
     You set `param.grad` to None before you hand it over, so `take` gets None.
@@ -156,21 +152,11 @@ exercise.edit("before-it-is-there", {HOOK: "param.register_hook(partial(take, nu
     parameters still get their gradients afterwards, and all of them stay in memory.
     Next: use `register_post_accumulate_grad_hook`, and set `param.grad = None` in it.""")
 
-exercise.edit("looks-before-it-is-there", {HOOK:
-    "param.register_hook(lambda _, number=number, param=param: take(number, param.grad))"}, """
-    `register_hook` calls you before the gradient is in `param.grad`. You hand over the value that the earlier backward
-    left there, and None in the first backward. Next: use `register_post_accumulate_grad_hook`.""")
-
 exercise.edit("all-at-the-end", {"def on_gradient": "waiting = {}\n\ndef on_gradient", "grad, param.grad =":
     "waiting[number], param.grad =", "take(number, grad)": "if len(waiting) == sum(param.requires_grad for param in "
     "params):\n    for number in sorted(waiting):\n        take(number, waiting.pop(number))"}, """
     You wait for the last gradient and hand all of them over at once. Then the whole gradient of the model is in memory,
     which ZeRO-2 avoids. Next: call `take` in the hook, once for each gradient.""")
-
-exercise.edit("keeps-a-list", {"def on_gradient": "grads = []\n\ndef on_gradient", "take(number, grad)":
-    "grads.append(grad)\ntake(number, grad)"}, """
-    The parameters drop their gradients, and something else in your code keeps them, such as a list.
-    Next: keep the gradient only in a local variable of the hook, which ends with the hook.""")
 
 exercise.edit("all-count-as-the-last", {"partial(on_gradient, number)": "lambda param: on_gradient(number, param)"}, """
     Every gradient comes with the last number. A function that you define in a loop reads the loop's variable when it is
@@ -181,10 +167,6 @@ exercise.edit("counts-without-the-frozen", {"enumerate(params)":
     "enumerate(param for param in params if param.requires_grad)"}, """
     You number the parameters without the frozen ones, so every number behind a frozen parameter is too low.
     Next: count all of `params` with `enumerate`, and skip the frozen ones inside the loop.""")
-
-exercise.edit("hooks-the-frozen", {f"if param.requires_grad:\n{HOOK}": HOOK}, """
-    You register a hook on a frozen parameter. It never gets a gradient, and torch refuses the hook.
-    Next: register a hook only if `param.requires_grad`.""")
 
 exercise.edit("without-a-hook", {f"if param.requires_grad:\n{HOOK}":
     "if param.grad is not None:\n    on_gradient(number, param)"}, """

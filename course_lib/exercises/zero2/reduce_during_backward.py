@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ...meter import mark
 from ..checking.rules import same_calls
-from ..data_parallel.data import Ladder, last_rank_lags_behind, meet, ranks
+from ..data_parallel.data import Ladder, last_rank_lags_behind, meet
 from ..form.exercise import Case, Exercise, Solution
-from ..ranks.data import draw_world_size, whole_numbers
+from ..ranks.data import draw_world_size, ranks, whole_numbers
 from .data import DTYPES, Bucket, grad_shard, keeps_no_more
 from .hand_over import hand_over
 from .start_reduction import start_reduction
@@ -192,23 +192,9 @@ exercise.edit("never-starts-the-incomplete", {f"{START_REST}finishes[-1]()": "if
     A bucket that lacks a gradient on this rank never starts here, and the other ranks wait for it.
     Next: in `finish`, start every bucket that is not started yet. `start_reduction` sends zeros for an empty one.""")
 
-exercise.edit("never-finishes-the-last", {"finishes[-1]()\nfinishes.clear()": "finishes.clear()"}, """
-    Your `finish` returns while the last bucket is still being sent. Nothing waits for it, so its average never gets
-    into the shard. Next: in `finish`, finish the last bucket after you have started it.""")
-
-exercise.edit("never-begins-anew", {
-    "\nfinishes.clear()\nmissing[:] = [len(bucket.params) for bucket in buckets]": ""}, """
-    In the second backward all buckets count as started already, so none of them is sent.
-    Next: at the end of `finish`, reset for the next backward: no bucket is started, and every gradient is missing.""")
-
 exercise.edit("counts-on", {"\nmissing[:] = [len(bucket.params) for bucket in buckets]": ""}, """
     In the second backward, the gradients of the first still count, so no bucket is complete at the right moment.
     Next: reset the counts at the end of `finish`.""")
-
-exercise.edit("before-the-gradient-is-in", {"buckets[index].add(number, grad)\n": "", START_COMPLETE:
-    START_COMPLETE.replace("\n", "\n    ") + "\nbuckets[index].add(number, grad)"}, """
-    You count the gradient that completes a bucket, and start the bucket, before you put this gradient in.
-    Next: call `bucket.add(number, grad)` first.""")
 
 exercise.edit("all-into-the-last", {"partial(on_gradient, index)":
     "lambda number, grad: on_gradient(index, number, grad)"}, """

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ...meter import mark
 from ..checking.rules import lets_go
-from ..data_parallel.data import ranks
 from ..form.exercise import Case, Exercise, Solution
+from ..ranks.data import ranks
 
 AFTER = "after the last step"
 
@@ -149,10 +149,6 @@ exercise.edit("only-owners-reduce", {f"{ALL_REDUCE}if owners[number] == rank:":
     owner meets another owner's call for a different gradient, or no call.
     Next: let every rank call the all-reduce for every gradient; only the owner keeps the result.""")
 
-exercise.edit("reduces-to-itself", {"dist.all_reduce(param.grad)": "dist.reduce(param.grad, dst=rank)"}, """
-    `dist.reduce` leaves the sum on one rank, and all ranks have to name the same rank. Each of your ranks names itself.
-    Next: pass the owner: `dst=owners[number]`.""")
-
 exercise.edit("zeroes-all", {FREE: "param.grad.zero_()"}, """
     The hook still sets the gradient to zero on every rank, so the owner makes its step with zeros. And zeros take as
     much memory as any numbers.
@@ -171,22 +167,9 @@ exercise.edit("keeps-the-others", {f"\n{FREE}": ""}, """
     Every rank keeps all gradients, also of parameters that it does not own. This takes the memory of ZeRO-1, and the
     next backward adds to the gradients. Next: set `param.grad = None` where a different rank owns the parameter.""")
 
-exercise.edit("keeps-all-moments", {" if owners[n] == rank}": "}", "param = params[number]":
-    "if owners[number] != rank:\n    continue\nparam = params[number]"}, """
-    The numbers are right, but every rank has Adam's moments of all parameters. A rank needs only the moments of the
-    parameters that it updates; ZeRO shards them first. Next: make the moments only where `owners[number] == rank`.""")
-
 exercise.edit("never-counts", {"steps += 1\n": ""}, """
     The program never counts the steps. With `steps` 0 the bias correction divides by 1 - 0.9**0, which is 0, and the
     model is NaN after the first step, without an error. Next: add 1 to `steps` at the beginning of each step.""")
-
-exercise.edit("counts-to-one", {"nonlocal steps\nsteps += 1": "steps = 1"}, """
-    For the bias correction every step is step 1: the counter starts again each time.
-    Next: keep the counter outside of `step`, and add 1 to it, with `nonlocal steps`.""")
-
-exercise.edit("counts-in-a-local", {"nonlocal steps\n": ""}, """
-    `steps += 1` in a function makes `steps` a local variable of that function, which has no value yet.
-    Next: declare that it is the outer variable: `nonlocal steps`.""")
 
 exercise.edit("in-place-with-grad", {"@torch.no_grad()\n": ""}, """
     Autograd records your update. torch refuses to change a parameter in place, because autograd could not compute

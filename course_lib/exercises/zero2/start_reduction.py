@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ...meter import mark
 from ..checking.rules import same_calls
-from ..data_parallel.data import hear_from_all_others, ranks
+from ..data_parallel.data import hear_from_all_others
 from ..form.exercise import Case, Exercise, Solution
-from ..ranks.data import draw_world_size, dtype_name, whole_numbers
+from ..ranks.data import draw_world_size, dtype_name, ranks, whole_numbers
 from .data import DTYPES, Bucket, draw_shapes, grad_shard, keeps_no_more, parameters, poisoned_bucket
 
 
@@ -130,15 +130,6 @@ exercise.edit("overwrites", {"average if earlier is None else earlier + average"
     Your average replaces the average of earlier backwards. With several micro-batches, only the last one counts.
     Next: add it to `bucket.param_shard.grad` where that is not None.""")
 
-exercise.edit("adds-to-none", {"= average if earlier is None else earlier + average": "+= average"}, """
-    You add to `bucket.param_shard.grad` where it is None, as it is before the first backward of a step.
-    Next: store the average if `bucket.param_shard.grad` is None, and add it otherwise.""")
-
-exercise.edit("adds-twice", {"bucket.param_shard.grad = average if earlier is None else earlier + average":
-    "if earlier is None:\n    bucket.param_shard.grad = average\nbucket.param_shard.grad += average"}, """
-    You store the first average and then add it again, so the first backward counts double.
-    Next: where `bucket.param_shard.grad` is None, only store the average.""")
-
 exercise.edit("divides-what-was-there", {AVERAGE: "average = grad_shard",
     "average if earlier is None else earlier + average":
     "(average if earlier is None else earlier + average) / dist.get_world_size()"}, """
@@ -160,23 +151,10 @@ exercise.edit("keeps-what-was-sent", {"bucket.flat_grad = None\n": ""}, """
     The bucket still has its `flat_grad` afterwards. The whole gradient stays in memory, and the next backward adds to
     it, so it is sent a second time. Next: set `bucket.flat_grad = None` when you start the reduction.""")
 
-exercise.edit("lets-go-at-the-end", {"bucket.flat_grad = None\n": "", FREE: "flat_grad = bucket.flat_grad = None\n"},
-    """
-    The bucket keeps its `flat_grad` until the reduction is finished. If gradients of the next backward come before
-    that, they are added to a tensor that is being sent.
-    Next: set `bucket.flat_grad = None` before you return; a variable of yours keeps the tensor until it has been sent.
-    """)
-
 exercise.edit("kept-by-the-closure", {"nonlocal flat_grad\n": "", FREE: "assert flat_grad is not None\n"}, """
     The function that you return still refers to the whole gradient after it has been sent. As long as a variable holds
     the function, the gradient stays in memory.
     Next: drop it after the wait: `nonlocal flat_grad` at the top of that function, then `flat_grad = None`.""")
-
-exercise.edit("shard-of-the-whole", {FREE: "", AVERAGE:
-    "average = flat_grad.chunk(dist.get_world_size())[dist.get_rank()]\n"
-    "average.copy_(grad_shard / dist.get_world_size())"}, """
-    The shard's gradient is a view of the whole gradient, and a view keeps all of the tensor's memory.
-    Next: reduce into a separate tensor, `torch.empty_like(bucket.param_shard)`, and store that.""")
 
 exercise.edit("all-reduce-and-cut", {"grad_shard = torch.empty_like(bucket.param_shard)\n": "",
     "dist.reduce_scatter_single(grad_shard, flat_grad, async_op=True)": "dist.all_reduce(flat_grad, async_op=True)",
@@ -210,27 +188,3 @@ def divides_before(bucket: Bucket) -> Callable[[], None]:
         bucket.param_shard.grad += received
 
     return finish
-
-
-class Reduction:
-    """A reduction that has been started, as an object."""
-
-    def __init__(self, bucket: Bucket) -> None:
-        self.bucket = bucket
-        self.flat_grad = torch.zeros_like(bucket.flat_param) if bucket.flat_grad is None else bucket.flat_grad
-        bucket.flat_grad = None
-        self.shard = torch.zeros_like(bucket.param_shard.detach())
-        self.work = dist.reduce_scatter_single(self.shard, self.flat_grad, async_op=True)
-
-    def finish(self) -> None:
-        self.work.wait()
-        del self.flat_grad
-        self.shard.div_(dist.get_world_size())
-        if self.bucket.param_shard.grad is not None:
-            self.shard.add_(self.bucket.param_shard.grad)
-        self.bucket.param_shard.grad = self.shard
-
-
-@exercise.variant
-def with_an_object(bucket: Bucket) -> Callable[[], None]:
-    return Reduction(bucket).finish
