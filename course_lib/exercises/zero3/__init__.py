@@ -11,11 +11,6 @@ from .quiz import QUIZ
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = (
-    shard_params.exercise,
-    start_gather.exercise,
-    sharded_forward.exercise,
-    reduce_gradients.exercise,
-    gather_ahead.exercise,
-    meta_device.exercise,
-    optional_module.exercise,
+    shard_params.exercise, start_gather.exercise, sharded_forward.exercise, reduce_gradients.exercise,
+    gather_ahead.exercise, meta_device.exercise, optional_module.exercise,
 )

@@ -141,9 +141,6 @@ exercise.edit("one-too-few", {"depth + 1": "depth"}, """
     You start one unit too few. This unit is the first of the slice, and `depth` units follow it.
     Next: count: with depth 1, two units have a `flat`.""")
 
-exercise.edit("one-too-many", {"depth + 1": "depth + 2"}, """
-    You start one unit too many, and it takes memory. Next: count: with depth 1, two units have a `flat`.""")
-
 exercise.edit("waits-for-all", {"units[number].finish()": "    unit.finish()"}, """
     You wait for the units ahead too. In this check the wait never ends: a different rank has not started them yet, and
     does not have to. Next: finish `units[number]`, and do not wait for the others.""")
@@ -151,16 +148,12 @@ exercise.edit("waits-for-all", {"units[number].finish()": "    unit.finish()"}, 
 exercise.edit("starts-after-waiting", {"for unit": "gather(units[number])\nfor unit",
     "\nunits[number].finish()": ""}, """
     You wait for this unit before you start the next units. So when the bytes of this unit have arrived, the network has
-    nothing to do until you start the next gather.
-    Next: start all units first, then wait.""")
+    nothing to do until you start the next gather. Next: start all units first, then wait.""")
 
 exercise.edit("beyond-the-end", {"for unit in units[number : number + depth + 1]:":
     "for ahead in range(depth + 1):\n    unit = units[number + ahead]"}, """
     Near the end of the list, fewer than `depth` units are left, and your index goes beyond the last.
     Next: use a slice, `units[a:b]`; it stops at the end of the list.""")
-
-exercise.edit("farthest-first", {"depth + 1]": "depth + 1][::-1]"}, """
-    You start the farthest unit first, so the unit that is needed now comes last. Next: begin with this unit.""")
 
 exercise.edit("starts-again", {"if unit.flat is None:\nunit.finish": "unit.finish"}, """
     You start units that are on their way already a second time, so their bytes are sent twice.
@@ -168,15 +161,6 @@ exercise.edit("starts-again", {"if unit.flat is None:\nunit.finish": "unit.finis
 
 exercise.edit("never-finishes", {"\nunits[number].finish()": ""}, """
     You never wait for `units[number]`, so its parameters are still empty. Next: call its `finish()`.""")
-
-exercise.edit("forgets-to-finish-later", {"\nunits[number].finish()": "", "for unit":
-    "if units[number].flat is None:\n    gather(units[number])\nfor unit"}, """
-    You never finish a unit that was started in an earlier turn: it has a `flat`, but its parameters are empty.
-    Next: call `finish()` in every turn, even if the unit had a `flat` already.""")
-
-exercise.edit("finish-is-lost", {"unit.finish = ": ""}, """
-    You do not store the function that `start_gather` returns. Without it, you cannot wait for the unit later.
-    Next: write `unit.finish = start_gather(unit)`.""")
 
 
 @exercise.variant
@@ -190,11 +174,4 @@ def own_first(units: list[Unit], number: int, depth: int) -> None:
     gather(current)
 
 
-@exercise.variant
-def while_there_are_any(units: list[Unit], number: int, depth: int) -> None:
-    place = number
-    while place < len(units) and place <= number + depth:
-        if not isinstance(units[place].flat, torch.Tensor):
-            units[place].finish = start_gather(units[place])
-        place += 1
-    units[number].finish()
+exercise.variant_edit("gathers-it", {"units[number].finish()": "gather(units[number])"})

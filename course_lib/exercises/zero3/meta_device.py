@@ -117,24 +117,17 @@ def shard_from_meta(make: Callable[[], nn.Module], read: Callable[[str], Tensor]
     return model
 
 
-META = 'with torch.device("meta"):\n    model = make()'
 EMPTY = "model.to_empty(device=torch.get_default_device())\n"
 SHARD = "for unit in [*model.children(), model]:\n    fully_shard(unit)\n"
 CUT = "distribute_tensor(read(name), shard.device_mesh, shard.placements, src_data_rank=None)"
-FILL = f"for name, shard in model.state_dict().items():\n    shard.copy_({CUT})\n"
 
-exercise.edit("builds-the-whole", {META: "model = make()", EMPTY: ""}, """
+exercise.edit("builds-the-whole", {'with torch.device("meta"):\nmodel': "model", EMPTY: ""}, """
     Every rank builds the whole model before it is sharded. With a model that is larger than one GPU, this line fails.
     Next: build it on the meta device, where tensors have no memory.""")
 
 exercise.edit("memory-before-shards", {SHARD: "", EMPTY: EMPTY + SHARD}, """
     Your model gets memory before it is sharded, so for a moment every rank holds room for the whole model.
     Next: shard the model on the meta device, and call `to_empty` afterwards.""")
-
-exercise.edit("fills-then-shards", {SHARD: "", FILL:
-    f"for name, whole in model.state_dict().items():\n    whole.copy_(read(name))\n{SHARD}"}, """
-    You fill the whole model on every rank, and then shard it. Until then, the meta device has saved nothing.
-    Next: shard the model while it is on the meta device, and fill the shards.""")
 
 exercise.edit("reads-all-first", {"read(name)": "tensors[name]",
     EMPTY: f"{EMPTY}tensors = {{name: read(name) for name in model.state_dict()}}\n"}, """

@@ -94,8 +94,7 @@ exercise.edit("some-ranks-alone", {CALL: "", ADD: 'x = x + model["expert"](x) if
     Next: call the expert on every rank, and count its output only where `use` is true.""")
 
 exercise.edit("everyone-uses-it", {"(extra if use else 0 * extra)": "extra"}, """
-    Every rank adds the expert's output, also where `use` is false.
-    Next: multiply the output by 0 on those ranks.""")
+    Every rank adds the expert's output, also where `use` is false. Next: multiply the output by 0 on those ranks.""")
 
 exercise.edit("in-forward-alone", {"extra if use else 0 * extra": "extra if use else 0"}, """
     Every rank gathers the expert, but where `use` is false its output is not in the graph. So backward does not come to
@@ -114,8 +113,7 @@ exercise.edit("if-one-uses-it", {CALL: "flag = torch.tensor(float(use))\ndist.al
 
 exercise.edit("only-if-all-use-it", {CALL: "flag = torch.tensor(float(use))\ndist.all_reduce(flag)\n" + CALL,
     "if use": "if flag == dist.get_world_size()"}, """
-    A rank adds the expert's output only if all ranks use it.
-    Next: let this rank's `use` decide what is added.""")
+    A rank adds the expert's output only if all ranks use it. Next: let this rank's `use` decide what is added.""")
 
 
 @exercise.variant

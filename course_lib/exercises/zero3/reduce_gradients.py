@@ -132,8 +132,8 @@ exercise.edit("without-padding", {"flat_grad = F.pad(flat_grad, (0, unit.flat.nu
 exercise.edit("padding-of-the-parameters", {"F.pad(flat_grad, (0, unit.flat.numel() - flat_grad.numel()))":
     "torch.cat([flat_grad, unit.flat[flat_grad.numel() :]])"}, """
     Behind the last gradient, your tensor has values that are not zero. An optimizer would not notice. But the norm of
-    the gradients, which clipping needs, includes them, and the parameters' padding is NaN here.
-    Next: pad with zeros.""")
+    the gradients, which clipping needs, includes them, and the parameters' padding is NaN here. Next: pad with zeros.
+    """)
 
 exercise.edit("shard-of-the-whole", {"unit.shard.grad + grad_shard": "grad_shard.add_(unit.shard.grad)",
     "unit.shard.grad = grad_shard": "mine = flat_grad.chunk(dist.get_world_size())[dist.get_rank()]\n"
@@ -146,9 +146,6 @@ exercise.edit("parameters-kept", {"\nfree(unit)": ""}, """
     You do not free the unit. After backward, all parameters of all units would be whole on every rank.
     Next: call `free(unit)`; all gradients have arrived, so the parameters are not needed any more.""")
 
-exercise.edit("frees-in-name", {"free(unit)": "unit.flat = unit.finish = None"}, """
-    `unit.flat` is None, but the parameters are still views of that memory. Next: call `free(unit)`.""")
-
 exercise.edit("gradients-kept", {"for param in unit.params:\nparam.grad = None\n": ""}, """
     The parameters keep their whole gradients next to the shard.
     Next: set each `param.grad` to None once the flat tensor contains it.""")
@@ -159,36 +156,8 @@ exercise.edit("skips-missing", {
     You leave out parameters without a gradient. On this rank, all later gradients move to the front, and are added to
     the gradients of different parameters. Next: use zeros for them, as many as the parameter has elements.""")
 
-exercise.edit("skips-missing-and-padding", {
-    "[torch.zeros_like(param) if param.grad is None else param.grad for param in unit.params]":
-    "[param.grad for param in unit.params if param.grad is not None]",
-    "unit.flat.numel() - flat_grad.numel()": "-flat_grad.numel() % dist.get_world_size()"}, """
-    You leave out parameters without a gradient, so the flat tensor is shorter on this rank than on others.
-    Next: use zeros for them, as many as the parameter has elements.""")
-
-exercise.edit("own-gradients", {"dist.reduce_scatter_single(grad_shard, flat_grad)":
-    "grad_shard.copy_(flat_grad.chunk(dist.get_world_size())[dist.get_rank()])"}, """
-    You add this rank's part of its own gradients; the gradients of other ranks are not in it.
-    Next: call `dist.reduce_scatter_single`.""")
-
-
-@exercise.variant
-def in_place(unit: Unit) -> None:
-    flat_grad = torch.zeros_like(unit.flat)
-    begin = 0
-    for param, shape in zip(unit.params, unit.shapes, strict=True):
-        if param.grad is not None:
-            flat_grad[begin : begin + shape.numel()] = param.grad.reshape(-1)
-            param.grad = None
-        begin += shape.numel()
-    free(unit)
-    grad_shard = torch.zeros_like(unit.shard.data)
-    dist.reduce_scatter_single(grad_shard, flat_grad)
-    grad_shard.div_(dist.get_world_size())
-    if unit.shard.grad is not None:
-        grad_shard.add_(unit.shard.grad)
-    unit.shard.grad = grad_shard
-
-
 exercise.variant_edit("with-a-list", {"dist.reduce_scatter_single(grad_shard, flat_grad)":
     "dist.reduce_scatter(grad_shard, list(flat_grad.split(unit.shard.numel())))"})
+
+exercise.variant_edit("divides-afterwards", {" / dist.get_world_size()": "",
+    "(grad_shard, flat_grad)": "(grad_shard, flat_grad)\ngrad_shard /= dist.get_world_size()"})

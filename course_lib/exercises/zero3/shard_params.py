@@ -60,9 +60,8 @@ exercise = Exercise("zero3.shard_params", title="Keep a shard of the parameters"
     """, explanation="""
     Four steps: join, pad, empty, cut. `chunk` gives views. `clone` gives the shard memory of its own; without it, the
     rank would keep all of the memory instead of 1/N. When the function returns, `flat` and `padded` are freed, and the
-    memory of the whole with them. A shard may begin in the middle of a parameter. So there are at most N − 1
-    elements of padding, however many parameters there are. `detach` keeps autograd from recording how the shard was
-    made.""")
+    memory of the whole with them. A shard may begin in the middle of a parameter. So there are at most N − 1 elements
+    of padding, however many parameters there are. `detach` keeps autograd from recording how the shard was made.""")
 
 
 @exercise
@@ -85,14 +84,13 @@ exercise.edit("view-of-the-whole", {".clone()": ""}, """
     Next: give the shard memory of its own: `.clone()`.""")
 
 exercise.edit("parameters-kept", {"for param in params:\nparam.data = param.data.new_empty(0)\n": ""}, """
-    The shard is right, but the parameters still hold all of their elements.
+    The shard is right, but the parameters still have all of their elements: their `numel()` is not 0.
     Next: assign an empty tensor to each: `param.data = ...`.""")
 
 exercise.edit("emptied-by-a-view", {"param.data.new_empty(0)": "param.data.flatten()[:0]"}, """
     The parameters have no elements any more, but something still refers to the memory of the whole and keeps it. It may
-    be an empty slice, an attribute, or a variable outside the function.
-    Next: assign a new tensor of 0 elements to `param.data`, not a slice of the old one, and store the flat tensor
-    nowhere.""")
+    be an empty slice, an attribute, or a variable outside the function. Next: assign a new tensor of 0 elements to
+    `param.data`, not a slice of the old one, and store the flat tensor nowhere.""")
 
 exercise.edit("new-parameters", {"for param in params:\nparam.data = param.data.new_empty(0)":
     "params[:] = [nn.Parameter(param.data.new_empty(0)) for param in params]"}, """
@@ -104,25 +102,10 @@ exercise.edit("not-detached", {".detach()": ""}, """
     update such a tensor, and its `.grad` stays None.
     Next: detach each parameter before you use it: `param.detach()`.""")
 
-exercise.edit("memory-taken-away", {"param.data = param.data.new_empty(0)": "param.data.untyped_storage().resize_(0)"},
-    """
-    You freed the parameters' memory under them, as FSDP2 does, and they keep their shapes. Code that reads such a
-    parameter reads memory that does not exist. In this lesson, an empty parameter has 0 elements.
-    Next: assign a new tensor of 0 elements to `param.data`.""")
-
-exercise.edit("padding-in-front", {"(0, -flat.numel() % world_size)": "(-flat.numel() % world_size, 0)"}, """
-    Your padding stands before the first parameter and moves all of them. The zeros belong behind the last.
-    Next: write `F.pad(flat, (0, missing))`; the second number is the padding behind.""")
-
 exercise.edit("remainder-dropped", {"F.pad(flat, (0, -flat.numel() % world_size))":
     "flat[: flat.numel() // world_size * world_size]"}, """
     Each of your shards has `numel // world_size` elements. The remainder is on no rank, so these parameters are lost.
     Next: pad the flat tensor to a multiple of the world size before you cut it.""")
-
-exercise.edit("last-rank-shorter", {"F.pad(flat, (0, -flat.numel() % world_size))": "flat"}, """
-    Your shards contain every element, but the last shard is shorter than the others. An all-gather needs the same
-    number of elements from each rank.
-    Next: pad the flat tensor before you cut it.""")
 
 exercise.edit("each-alone", {
     "flat = torch.cat([param.detach().flatten() for param in params])\n"
@@ -130,14 +113,7 @@ exercise.edit("each-alone", {
     "padded = [F.pad(param.detach().flatten(), (0, -param.numel() % world_size)) for param in params]",
     "padded.chunk(world_size)[rank].clone()": "torch.cat([each.chunk(world_size)[rank] for each in padded])"}, """
     You pad and cut each parameter separately. FSDP2 does this too, but the task asks for one flat tensor: its shard is
-    one slice, and it needs little padding.
-    Next: join the parameters first, then pad and cut.""")
-
-exercise.edit("whole-parameters", {"padded = F.pad(flat, (0, -flat.numel() % world_size))\n": "",
-    "for param in params]": "for param in params[rank::world_size]] or [params[0].new_empty(0)]",
-    "padded.chunk(world_size)[rank].clone()": "flat"}, """
-    You distribute whole parameters over the ranks. So the shards differ in size, and a single large parameter is not
-    sharded at all. Next: join all parameters, and cut the flat tensor, even in the middle of a parameter.""")
+    one slice, and it needs little padding. Next: join the parameters first, then pad and cut.""")
 
 exercise.edit("dealt-like-cards", {"padded.chunk(world_size)[rank]": "padded[rank::world_size]"}, """
     Each of your ranks takes every N-th element. An all-gather joins whole shards, one after the other, so it would not
@@ -156,22 +132,6 @@ def with_a_slice(params: list[nn.Parameter]) -> Tensor:
             offset += param.numel()
             param.data = torch.tensor([], dtype=param.dtype)
         return torch.clone(flat[rank * shard_numel : (rank + 1) * shard_numel])
-
-
-@exercise.variant
-def piece_by_piece(params: list[nn.Parameter]) -> Tensor:
-    numels = [param.numel() for param in params]
-    shard_numel = -(-sum(numels) // dist.get_world_size())
-    begin = dist.get_rank() * shard_numel
-    shard = torch.zeros(shard_numel, dtype=params[0].dtype)
-    offset = 0
-    for param, numel in zip(params, numels, strict=True):
-        first, last = max(begin, offset), min(begin + shard_numel, offset + numel)
-        if first < last:
-            shard[first - begin : last - begin] = param.data.flatten()[first - offset : last - offset]
-        offset += numel
-        param.data = param.data.new_empty(0)
-    return shard
 
 
 exercise.variant_edit("as-a-parameter", {"padded.chunk(world_size)[rank].clone()":

@@ -185,16 +185,6 @@ exercise.edit("without-the-strides", {"as_strided(*saved)": "narrow(0, saved[2],
     Your description has size and offset, but no strides. Autograd saved `weight.t()`: the same elements in a different
     order. Next: save `tensor.stride()` too, and make the view with `as_strided`.""")
 
-exercise.edit("notes-for-all", {
-    "if tensor.untyped_storage().data_ptr() == unit.flat.untyped_storage().data_ptr():\nreturn": "return"}, """
-    You treat every saved tensor as a view of `unit.flat`, activations too.
-    Next: compare the memory of the tensor with the memory of `unit.flat` in `pack`, and return all other tensors
-    unchanged.""")
-
-exercise.edit("without-autograd", {"with saved_tensors_hooks(pack, unpack):": "with torch.no_grad():"}, """
-    Under `torch.no_grad()`, autograd records nothing, so backward cannot compute any gradient.
-    Next: let autograd record, and change what it saves with `saved_tensors_hooks`.""")
-
 
 @exercise.variant
 def computes_again(unit: Unit, x: Tensor) -> Tensor:
@@ -209,24 +199,5 @@ def computes_again(unit: Unit, x: Tensor) -> Tensor:
     return output
 
 
-@exercise.variant
-def with_objects(unit: Unit, x: Tensor) -> Tensor:
-    class Saved:
-        def __init__(self, tensor: Tensor) -> None:
-            self.view = tensor.shape, tensor.stride(), tensor.storage_offset()
-
-    def again(*_: Any) -> None:
-        gather(unit)
-
-    gather(unit)
-    begin = unit.flat.data_ptr()
-    end = begin + unit.flat.nbytes
-    with saved_tensors_hooks(
-        lambda tensor: Saved(tensor) if begin <= tensor.data_ptr() < end else tensor.detach(),
-        lambda saved: torch.as_strided(unit.flat, *saved.view) if isinstance(saved, Saved) else saved,
-    ):
-        output: Tensor = unit.module(x)
-    if output.requires_grad:
-        torch.autograd.graph.register_multi_grad_hook([output], again, mode="any")
-    free(unit)
-    return output
+exercise.variant_edit("by-address", {"tensor.untyped_storage().data_ptr() == unit.flat.untyped_storage().data_ptr()":
+    "0 <= tensor.data_ptr() - unit.flat.data_ptr() < unit.flat.nbytes"})

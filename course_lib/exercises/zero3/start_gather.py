@@ -157,27 +157,14 @@ exercise.edit("waits-at-once", {f"handle = {STARTS}": STARTS.replace(", async_op
 
 exercise.edit("waits-for-a-list", {"handle.wait()\n": "", f"handle = {STARTS}":
     "dist.all_gather(list(unit.flat.chunk(dist.get_world_size())), unit.shard.detach())"}, """
-    Without `async_op=True`, `dist.all_gather` returns when all shards have arrived. So your function waits, and the
-    rank cannot compute in the meantime. In this check it waits forever, because the last rank starts only after all
-    others have returned. Next: pass `async_op=True`, and call the handle's `wait()` in the function that you return.
-    """)
+    Without `async_op=True`, `dist.all_gather` returns when all shards have arrived. In this check it waits forever,
+    because the last rank starts only after all others have returned.
+    Next: pass `async_op=True`, and call the handle's `wait()` in the function that you return.""")
 
 exercise.edit("starts-in-finish", {f"handle = {STARTS}\n": "", "handle.wait()": STARTS.replace(", async_op=True", "")},
     """
     Your all-gather starts only when `finish` is called. So no bytes move while the rank computes.
     Next: start the all-gather before you return, with `async_op=True`; only `wait()` belongs in `finish`.""")
-
-exercise.edit("all-reduces", {"torch.empty": "torch.zeros", STARTS: "dist.all_reduce(unit.flat, async_op=True)",
-    "handle =": "unit.flat.chunk(dist.get_world_size())[dist.get_rank()].copy_(unit.shard.detach())\nhandle ="}, """
-    The values are right, but an all-reduce of a shard and zeros sends twice the bytes of an all-gather.
-    Next: use `dist.all_gather_single(unit.flat, shard, async_op=True)`.""")
-
-exercise.edit("broadcasts", {f"handle = {STARTS}": """parts = unit.flat.chunk(dist.get_world_size())
-parts[dist.get_rank()].copy_(unit.shard.detach())
-handles = [dist.broadcast(part, src, async_op=True) for src, part in enumerate(parts)]""",
-    "handle.wait()": "for handle in handles:\n    handle.wait()"}, """
-    The values are right, but you broadcast one shard after the other: one call for each rank. Every call costs its
-    latency, and an all-gather is one call. Next: use `dist.all_gather_single(unit.flat, shard, async_op=True)`.""")
 
 exercise.edit("never-waits", {"handle.wait()\n": ""}, """
     The function that you return does not wait for the all-gather. It returned before the other ranks' shards could
@@ -196,10 +183,6 @@ exercise.edit("copies", {"piece.view(shape)": "piece.view(shape).clone()"}, """
     Each parameter is a copy of its part of `unit.flat`, so the rank holds every element twice.
     Next: assign the view itself to `param.data`.""")
 
-exercise.edit("copies-into-the-empty", {"param.data = piece.view(shape)": "param.data.copy_(piece.view(shape))"}, """
-    `param.data.copy_(...)` writes into the memory that the parameter has, and the parameter is empty.
-    Next: assign to `param.data` instead; this gives the parameter different memory.""")
-
 exercise.edit("new-parameters", {
     "for param, shape, piece in zip(unit.params, unit.shapes, pieces, strict=True):\nparam.data = piece.view(shape)":
     "unit.params = [torch.nn.Parameter(piece.view(shape)) for shape, piece in zip(unit.shapes, pieces)]"}, """
@@ -217,20 +200,7 @@ exercise.edit("padding-not-cut-off", {"unit.flat[: sum(numels)]": "unit.flat"}, 
 exercise.variant_edit("into-a-list", {STARTS:
     "dist.all_gather(list(unit.flat.chunk(dist.get_world_size())), unit.shard.detach(), async_op=True)"})
 
-
-@exercise.variant
-def with_a_method(unit: Unit) -> Callable[[], None]:
-    class Gather:
-        def __init__(self) -> None:
-            unit.flat = torch.zeros(unit.shard.numel() * dist.get_world_size(), dtype=unit.shard.dtype)
-            with torch.no_grad():
-                self.work: Any = dist.all_gather_single(unit.flat, unit.shard, async_op=True)
-
-        def finish(self) -> None:
-            self.work.wait()
-            offset = 0
-            for param, shape in zip(unit.params, unit.shapes, strict=True):
-                param.data = torch.as_strided(unit.flat, shape, torch.empty(shape).stride(), storage_offset=offset)
-                offset += shape.numel()
-
-    return Gather().finish
+exercise.variant_edit("with-an-offset", {"pieces = unit.flat[: sum(numels)].split(numels)": "offset = 0",
+    "for param, shape, piece in zip(unit.params, unit.shapes, pieces, strict=True):\nparam.data = piece.view(shape)":
+    "for param, shape, numel in zip(unit.params, unit.shapes, numels):\n"
+    "    param.data = unit.flat[offset : offset + numel].view(shape)\n    offset += numel"})
