@@ -8,10 +8,4 @@ from .quiz import QUIZ
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = (
-    smallest_world.exercise,
-    judge_stages.exercise,
-    train.exercise,
-    reshard.exercise,
-    resume.exercise,
-)
+EXERCISES = (smallest_world.exercise, judge_stages.exercise, train.exercise, reshard.exercise, resume.exercise)

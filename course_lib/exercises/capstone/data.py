@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ... import zero
-from ..data_parallel.data import ranks
+from ..ranks.data import ranks
 
 Batches = list[tuple[Tensor, Tensor]]
 

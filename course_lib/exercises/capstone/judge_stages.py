@@ -31,18 +31,18 @@ def plans_for(model: str, world_size: int, batch: int) -> list[planner.Plan]:
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    """Return each cluster once, and then one whose memory stage 2 fills exactly."""
-    model, name, world_size, batch = CLUSTERS[number] if number < len(CLUSTERS) else rng.choice(CLUSTERS)
+    """Return each cluster once, then one that stage 2 fills exactly, then one with room, but not for `plan.bytes`."""
+    model, name, world_size, batch = CLUSTERS[number if number < len(CLUSTERS) else 2]
     plans, machine = plans_for(model, world_size, batch), planner.HARDWARE[name]
     about = f"{model} on {world_size} ranks of {machine.name}, {batch} rows a rank"
-    if number == len(CLUSTERS):
-        machine = replace(machine, memory_bytes=plans[2].peak_bytes)
+    if number >= len(CLUSTERS):
+        machine = replace(machine, memory_bytes=plans[2].peak_bytes * (100 if number == len(CLUSTERS) else 115) // 100)
         about += f", each with {machine.memory_bytes:,} bytes"
     return Case(world_size=0, args=lambda rank: (list(plans), machine), about=about)
 
 
 exercise = Exercise("capstone.judge_stages", title="Choose a stage, with reasons", draw=draw,
-    case_count=len(CLUSTERS) + 1, task="""
+    case_count=len(CLUSTERS) + 2, task="""
     `plans` has one plan for each stage, the simplest stage first. Return one judgement for each plan:
 
     - "does not fit": at its peak, the plan holds more than a device of `machine` has.
@@ -102,17 +102,13 @@ exercise.edit("sum-of-largest", {"plan.peak_bytes": "sum(plan.bytes.values())"},
     You add up `plan.bytes`, in which each category has its largest size. The categories are not largest at the same
     moment. Next: use `plan.peak_bytes`.""")
 
+exercise.edit("with-a-margin", {"machine.memory_bytes": "0.9 * machine.memory_bytes"}, """
+    You leave a part of the memory free. A plan's peak contains everything that the rank holds.
+    Next: a plan fits if `plan.peak_bytes <= machine.memory_bytes`.""")
+
 exercise.edit("states-alone", {"plan.peak_bytes": 'sum(plan.moments["between steps"].values())'}, """
     You count only what a rank holds between steps. Activations, gradients and buffers need room as well.
     Next: use `plan.peak_bytes`.""")
-
-exercise.edit("all-devices", {"machine.memory_bytes": "machine.memory_bytes * machine.devices"}, """
-    You compare with the memory of all devices of a node. A plan contains the bytes of *one* rank.
-    Next: compare with `machine.memory_bytes`, the memory of one device.""")
-
-exercise.edit("all-fit", {"plan.peak_bytes <= machine.memory_bytes": "True"}, """
-    You judge no plan as "does not fit", even where its peak is larger than the memory of a device.
-    Next: check first whether `plan.peak_bytes <= machine.memory_bytes`.""")
 
 exercise.edit("fastest-alone", {"1.05 * fastest": "fastest"}, """
     You judge plans as "slower" that take less than 5 % longer than the fastest. Estimates of seconds are not so exact.
@@ -133,14 +129,6 @@ exercise.edit("highest-stage", {CHOSEN: '"as fast"', "return judgements": 'if "a
 
 exercise.edit("first-that-fits", {"plan.step_seconds(machine)": "1.0"}, """
     You choose the first plan that fits, whatever its step takes. Next: compare `step_seconds(machine)`.""")
-
-exercise.edit("fewest-bytes-sent", {"plan.step_seconds(machine)": "plan.sent_bytes"}, """
-    You compare bytes sent. Lesson 08 showed that bytes that are sent while the rank computes cost no time.
-    Next: compare `step_seconds(machine)`.""")
-
-exercise.edit("all-chosen", {CHOSEN: '"chosen"'}, """
-    You choose several plans at once.
-    Next: only the first of the fast plans is "chosen"; the others are "as fast".""")
 
 exercise.edit("fastest-is-chosen", {CHOSEN: '"chosen" if spent == fastest and "chosen" not in judgements else '
     '"as fast"'}, """

@@ -99,25 +99,9 @@ exercise.edit("rest-lost", {"F.pad(flat, (0, -numel % world_size))": "flat[: num
     You round the length of a shard down, so the last elements are lost where `numel` does not divide by `world_size`.
     Next: round the length up, and pad.""")
 
-exercise.edit("padded-by-remainder", {"-numel": "numel", "chunk": "tensor_split"}, """
-    You pad by the remainder of the division. The number of missing elements is `world_size` minus the remainder.
-    Next: pad by `-numel % world_size`.""")
-
 exercise.edit("one-more-each", {"-numel % world_size": "(numel // world_size + 1) * world_size - numel"}, """
     Where `numel` divides by `world_size`, each of your shards is one element too long: no padding is needed there.
     Next: pad by `-numel % world_size`, or round the length of a shard up: `-(-numel // world_size)`.""")
-
-exercise.edit("padded-in-front", {"(0, -numel % world_size)": "(-numel % world_size, 0)"}, """
-    The new zeros are in front of the values, so every element has moved.
-    Next: pad at the end: `F.pad(flat, (0, missing))`.""")
-
-exercise.edit("in-turn", {"padded.chunk(world_size)": "(padded[rank::world_size] for rank in range(world_size))"}, """
-    You deal the elements out one by one: rank 0 gets the first, rank 1 the second. A shard is a range of neighbouring
-    elements. Next: cut with `chunk` or `split`.""")
-
-exercise.edit("by-value", {"[:numel]": "\nflat = flat[(flat != 0) & ~flat.isnan()]", "-numel": "-flat.numel()"}, """
-    You remove elements by their value. A parameter can be zero too, and padding can have any value.
-    Next: remove padding by its place: keep the first `numel` elements.""")
 
 exercise.edit("views", {"[shard.clone() for shard in padded.chunk(world_size)]": "list(padded.chunk(world_size))"}, """
     Your shards are views of one tensor. `torch.save` of one of them writes the whole tensor.
@@ -125,19 +109,11 @@ exercise.edit("views", {"[shard.clone() for shard in padded.chunk(world_size)]":
 
 
 @exercise.variant
-def shard_by_shard(shards: list[Tensor], numel: int, world_size: int) -> list[Tensor]:
-    length = (numel + world_size - 1) // world_size
-    flat, resharded = torch.cat(shards), []
-    for rank in range(world_size):
-        shard = flat.new_zeros(length)
-        mine = flat[min(rank * length, numel) : min((rank + 1) * length, numel)]
-        shard[: len(mine)] = mine
-        resharded.append(shard)
-    return resharded
-
-
-@exercise.variant
 def row_by_row(shards: list[Tensor], numel: int, world_size: int) -> list[Tensor]:
     rows = torch.zeros(world_size, -(-numel // world_size), dtype=shards[0].dtype)
     rows.view(-1)[:numel] = torch.stack(shards).view(-1)[:numel]
     return [row.clone() for row in rows.unbind()]
+
+
+exercise.variant_edit("rows-of-a-view", {"[shard.clone() for shard in padded.chunk(world_size)]":
+    "list(map(torch.clone, padded.view(world_size, -1)))"})

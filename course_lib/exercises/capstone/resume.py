@@ -79,7 +79,6 @@ def resume(engine: Any, saved: dict[str, Any], batches: list[tuple[Tensor, Tenso
 
 MODEL = 'engine.load_state_dict(saved["model"])\n'
 OPTIMIZER = 'engine.load_optimizer_state_dict(saved["optimizer"])\n'
-LEFT = 'batches[saved["step"] :]'
 
 exercise.edit("optimizer-forgotten", {OPTIMIZER: ""}, """
     You load the weights and not the optimizer, so Adam starts again: without moments, and with the engine's own
@@ -93,31 +92,13 @@ exercise.edit("both-forgotten", {MODEL + OPTIMIZER: ""}, """
     A new model trains on the batches that are left: neither state dict is loaded before the training.
     Next: load both state dicts first.""")
 
-exercise.edit("data-from-the-start", {LEFT: "batches"}, """
+exercise.edit("data-from-the-start", {'[saved["step"] :]': ""}, """
     You train on all batches. The model has learned from the first ones already.
     Next: begin with `batches[saved["step"]]`.""")
-
-exercise.edit("first-batches-again", {LEFT: 'batches[: -saved["step"]]'}, """
-    You train on as many batches as are left, and take the first ones, which are done already.
-    Next: leave out the first `saved["step"]` batches, not the last.""")
 
 exercise.edit("one-batch-twice", {'"step"] :': '"step"] - 1 :'}, """
     You begin one batch too early, and train again on the last batch that was done.
     Next: begin with batch number `saved["step"]`: it counts the batches done, so it is the number of the next.""")
-
-exercise.edit("one-batch-skipped", {'"step"] :': '"step"] + 1 :'}, """
-    You begin one batch too late, and never train on the first of the batches that are left.
-    Next: begin with batch number `saved["step"]`: it counts the batches done, so it is the number of the next.""")
-
-exercise.edit("weights-alone", {OPTIMIZER: "", LEFT: "batches"}, """
-    You use only the weights of what was saved: Adam starts again, and so do the batches.
-    Next: load the optimizer's state, and begin with `batches[saved["step"]]`.""")
-
-exercise.edit("count-forgotten", {OPTIMIZER: 'state = saved["optimizer"]["state"].items()\nstate = {number: {**values, '
-    '"step": torch.tensor(0.0)} for number, values in state}\n'
-    'engine.load_optimizer_state_dict({**saved["optimizer"], "state": state})\n'}, """
-    You load the moments, and Adam counts its steps from 0. It therefore corrects the moments as if they were new, and
-    its first updates have the wrong size. Next: load the optimizer's state dict as it is.""")
 
 exercise.edit("own-options", {OPTIMIZER: 'groups = engine.optimizer_state_dict()["param_groups"]\n'
     'engine.load_optimizer_state_dict({**saved["optimizer"], "param_groups": groups})\n'}, """
@@ -130,19 +111,11 @@ exercise.edit("on-rank-0-alone", {MODEL + OPTIMIZER: f"if dist.get_rank() == 0:\
 
 
 @exercise.variant
-def optimizer_first(engine: Any, saved: dict[str, Any], batches: Batches) -> list[float]:
-    engine.load_optimizer_state_dict(saved["optimizer"])
-    engine.load_state_dict(saved["model"])
-    losses: list[float] = []
-    for number, batch in enumerate(batches):
-        if number >= saved["step"]:
-            losses += train(engine, [batch])
-    return losses
-
-
-@exercise.variant
 def unpacked(engine: Any, saved: dict[str, Any], batches: Batches) -> list[float]:
     model, optimizer, done = (saved[key] for key in ("model", "optimizer", "step"))
     engine.load_state_dict(model)
     engine.load_optimizer_state_dict(optimizer)
     return list(train(engine, list(batches)[done:]))
+
+
+exercise.variant_edit("optimizer-first", {MODEL: OPTIMIZER, OPTIMIZER: MODEL})

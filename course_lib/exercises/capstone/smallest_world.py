@@ -73,10 +73,6 @@ exercise.edit("whole-forgotten", {"(0, 12, 14, 16)[stage]": "16"}, """
     You shard all 16 bytes at every stage. Only stage 3 does this; the earlier stages keep a part whole on each rank.
     Next: subtract from `memory_bytes` first what the stage keeps whole.""")
 
-exercise.edit("shared-alone", {" - (16 * psi - sharded)": ""}, """
-    You count only what the stage shards. What it keeps whole needs room on every rank too.
-    Next: subtract from `memory_bytes` first what the stage keeps whole.""")
-
 exercise.edit("rounded-down", {"-(-sharded // free)": "max(1, sharded // free)"}, """
     You round the number of ranks down. With one rank too few, each rank's shard is a little too large.
     Next: round up: `-(-a // b)`, or `math.ceil` of a `Fraction`.""")
@@ -95,12 +91,6 @@ exercise.edit("never-0", {"if free < 0 or (free == 0 and sharded > 0):\nreturn 0
     You never return 0. If the part that stays whole does not fit, no number of ranks is enough.
     Next: return 0 if the part that stays whole leaves no memory for the shard.""")
 
-exercise.edit("negative-world", {"if free < 0 or (free == 0 and sharded > 0):\nreturn 0\n": "", "sharded else 1":
-    "free else 0"}, """
-    Your division returns a number below 1 where the part that stays whole is larger than the memory, and where the
-    stage shards nothing. Next: return 0 where the whole part does not fit, and 1 where nothing is sharded and it fits.
-    """)
-
 exercise.edit("masters-whole", {"(0, 12, 14, 16)": "(0, 8, 10, 12)"}, """
     You shard 8 of the optimizer's 12 bytes. The fp32 master weights, 4 bytes, belong to the optimizer too.
     Next: shard 12 bytes at stage 1, and 2 more at each later stage.""")
@@ -109,30 +99,10 @@ exercise.edit("gradients-whole-at-2", {"(0, 12, 14, 16)": "(0, 12, 12, 16)"}, ""
     You shard only the optimizer's 12 bytes at stage 2. Stage 2 also shards the 2 bytes of the gradients.
     Next: shard 14 bytes at stage 2.""")
 
-exercise.edit("shards-at-0", {"(0, 12, 14, 16)": "(16, 12, 14, 16)"}, """
-    You divide bytes by the number of ranks at stage 0, too. Stage 0 shards nothing, so more ranks do not help there.
-    Next: at stage 0, return 1 if all 16 bytes of each parameter fit, and 0 if they do not.""")
-
-exercise.edit("all-in-fp32", {"(0, 12, 14, 16)": "(0, 8, 12, 16)"}, """
-    You count 4 bytes for a parameter, 4 for its gradient and 8 for the optimizer. This is training in fp32: also 16
-    bytes, and split differently. Next: count 2, 2 and 12.""")
-
-exercise.edit("parameters-first", {"(0, 12, 14, 16)": "(0, 2, 4, 16)"}, """
-    You shard the parameters first and the optimizer's states last. ZeRO begins with the largest part.
-    Next: shard the optimizer's 12 bytes at stage 1, gradients from stage 2, parameters at stage 3.""")
-
-exercise.edit("gradients-forgotten", {"(0, 12, 14, 16)": "(0, 12, 12, 14)", "16 * psi": "14 * psi"}, """
-    You leave the gradients out. They take 2 bytes for each parameter, whole at stages 0 and 1.
-    Next: count 16 bytes for each parameter.""")
-
 exercise.edit("at-most-1024", {"return -(-sharded // free) if sharded else 1":
     "needed = -(-sharded // free) if sharded else 1\nreturn needed if needed <= 1024 else 0"}, """
     You return 0 where many thousand ranks are needed, as a search does that ends too early.
     Next: compute the number from an inequality instead of trying one number after the other.""")
-
-exercise.edit("powers-of-two", {"-(-sharded // free)": "(1 << (-(-sharded // free) - 1).bit_length())"}, """
-    You return only powers of two. The task asks for the smallest number of ranks, and this can be any number.
-    Next: round the quotient up to the next whole number.""")
 
 exercise.edit("strictly-less", {"memory_bytes -": "memory_bytes - 1 -"}, """
     You require less than `memory_bytes`. Exactly `memory_bytes` still fits. Next: compare with `<=`.""")

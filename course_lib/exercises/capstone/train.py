@@ -90,8 +90,7 @@ exercise.edit("summed-loss", {MEAN: "mean = loss.detach().clone()"}, """
 
 exercise.edit("loss-of-rank-0", {MEAN: "mean = loss.detach().clone()", "dist.all_reduce(mean)":
     "dist.broadcast(mean, src=0)"}, """
-    Every rank returns rank 0's loss, which is the mean over only rank 0's rows.
-    Next: average over all ranks.""")
+    Every rank returns rank 0's loss, which is the mean over only rank 0's rows. Next: average over all ranks.""")
 
 exercise.edit("gradients-not-cleared", {"engine.zero_grad()\n": ""}, """
     You never clear the gradients, so backward adds each batch's gradients to those of the earlier batches.
@@ -106,10 +105,6 @@ exercise.edit("cleared-before-step", {"engine.zero_grad()\n": "", "engine.step()
     You clear the gradients between backward and step, so the step has no gradients to use.
     Next: clear them before backward, or after the step.""")
 
-exercise.edit("never-backward", {"loss.backward()\n": ""}, """
-    You never call backward, and a step without gradients changes nothing.
-    Next: call `loss.backward()` before `engine.step()`.""")
-
 exercise.edit("loss-after-the-step", {MEAN: f"mean = engine({PARTS}).detach() / world_size"}, """
     You compute the loss a second time, after the step, when the model has already learned from the batch.
     Next: keep the loss on which you called backward.""")
@@ -117,9 +112,6 @@ exercise.edit("loss-after-the-step", {MEAN: f"mean = engine({PARTS}).detach() / 
 exercise.edit("whole-batch-on-each", {PARTS: "x, y"}, """
     Every rank trains on the whole batch. The losses are right, and every rank does the work of all.
     Next: take this rank's part of x and of y.""")
-
-exercise.edit("first-part-on-each", {PARTS: "x.chunk(world_size)[0], y.chunk(world_size)[0]"}, """
-    All ranks train on the first part of the batch. Next: choose the part by the rank's number.""")
 
 exercise.edit("averaged-twice", {"loss.backward()": "(loss / world_size).backward()"}, """
     You divide the loss before backward, and the engine averages the gradients as well: the gradients are too small, by
