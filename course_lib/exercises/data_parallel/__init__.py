@@ -20,11 +20,6 @@ from .quiz import QUIZ
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = (
-    broadcast_model.exercise,
-    seeds.exercise,
-    average_gradients.exercise,
-    token_mean.exercise,
-    make_buckets.exercise,
-    start_averaging.exercise,
-    average_during_backward.exercise,
+    broadcast_model.exercise, seeds.exercise, average_gradients.exercise, token_mean.exercise, make_buckets.exercise,
+    start_averaging.exercise, average_during_backward.exercise,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch.distributed as dist  # noqa: F401 (used by edits)
 from torch import Tensor, nn
 
 from ..checking.rules import same_calls
@@ -120,18 +119,13 @@ START = "finishes.append(start_averaging(buckets[len(finishes)]))"
 THE_REST = "for bucket in buckets[len(finishes) :]:\nfinishes.append(start_averaging(bucket))\n"
 
 exercise.edit("all-at-the-end", {f"{REGISTER}\n": ""}, """
-    The averages are right, and every bucket is started after backward. Nothing travels while backward computes.
-    Next: register a hook for each parameter, ask `should_sync()` inside the hook, and start a bucket when it is
-    complete.""")
+    The averages are right, and every bucket is started after backward. Nothing travels while backward computes. Next:
+    register a hook for each parameter, ask `should_sync()` inside the hook, and start a bucket when it is complete.""")
 
 exercise.edit("by-the-last-listed", {COMPLETE: "buckets[len(finishes)][-1] in arrived"}, """
     You start a bucket when its last listed parameter gets its gradient. Gradients arrive in the order of backward,
     which can differ from the order of the list: some gradients of the bucket are still missing.
     Next: start a bucket when all of its gradients have arrived, in any order.""")
-
-exercise.edit("by-the-first-gradient", {COMPLETE: "not arrived.isdisjoint(buckets[len(finishes)])"}, """
-    You start a bucket when the first of its gradients arrives; the other gradients are not in it yet.
-    Next: start a bucket when all of its gradients have arrived.""")
 
 exercise.edit("one-at-a-time", {"while len": "if len"}, """
     Each gradient starts at most one bucket. If a gradient completes a bucket that complete ones are waiting for, they
@@ -154,30 +148,9 @@ exercise.edit("finish-starts-nothing", {THE_REST: ""}, """
     wait for them.
     Next: start the remaining buckets in `finish`; `start_averaging` uses zeros for a missing gradient.""")
 
-exercise.edit("reduces-in-the-hook", {f"arrived.add(param)\n{IN_ORDER}\n{START}":
-    "dist.all_reduce(param.grad)\nparam.grad /= dist.get_world_size()", THE_REST: ""}, """
-    Each hook waits for the all-reduce of its gradient, so backward stops at every parameter, and each parameter has a
-    call of its own. Next: start whole buckets with `start_averaging`, and finish them in `finish`.""")
-
-exercise.edit("one-call-for-each", {f"arrived.add(param)\n{IN_ORDER}\n{START}":
-    "finishes.append(start_averaging([param]))", THE_REST: ""}, """
-    You start an all-reduce for each parameter when its gradient arrives, as if there were no buckets.
-    Next: wait until a bucket has all its gradients, and start the bucket with `start_averaging`.""")
-
 exercise.edit("always-syncs", {"if not should_sync():\nreturn\n": ""}, """
     You start buckets in a backward in which `should_sync()` is false, so the gradients of later micro-batches are not
     averaged. Next: call `should_sync()` in the hook, each time, and do nothing if it is false.""")
-
-exercise.edit("averages-nothing", {"for param in bucket:\n": "for param in bucket if should_sync() else ():\n    ",
-    THE_REST: ""}, """
-    No bucket is ever started. If you call `should_sync()` when you register the hooks, you get the answer of that
-    moment, which is False before the first backward.
-    Next: register the hooks in any case, and call `should_sync()` in them, each time.""")
-
-exercise.edit("counts-quiet-backwards", {"if not should_sync():\nreturn\narrived.add(param)":
-    "arrived.add(param)\nif not should_sync():\n    return"}, """
-    You count gradients of a backward in which `should_sync()` is false. In the next backward, a bucket seems complete
-    before its gradients have arrived. Next: if `should_sync()` is false, return from the hook before you count.""")
 
 exercise.edit("never-begins-anew", {"\narrived.clear()\nfinishes.clear()": ""}, """
     From the second step on, nothing is started, and `finish` puts the averages of the first step into the gradients
@@ -201,7 +174,6 @@ exercise.edit("all-count-for-the-last", {"arrived: set[nn.Parameter] = set()": "
     All gradients count for the last bucket. A function that is defined in a loop sees the loop's variable at the time
     of the call, and by then the loop has ended.
     Next: bind the value when you define the function: `lambda param, index=index: ...`, or use `functools.partial`.""")
-
 
 exercise.variant_edit("with-counters", {"arrived: set[nn.Parameter] = set()": "missing = [len(b) for b in buckets]",
     "arrived.add(param)": "for index, bucket in enumerate(buckets):\n"

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ..form.exercise import Case, Exercise, Solution
-from ..ranks.data import draw_world_size
-from .data import DTYPES, draw_shapes, draw_unused, give_gradients, parameters, ranks
+from ..ranks.data import draw_world_size, ranks
+from .data import DTYPES, draw_shapes, draw_unused, give_gradients, parameters
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -112,10 +112,6 @@ exercise.edit("not-written-back", {
     `param.grad` keeps its old value on every rank. An average in a new tensor, such as `grad / n` makes, does not
     change it. Next: reduce `param.grad` itself, or assign the average to it.""")
 
-exercise.edit("divides-only", {"dist.all_reduce(param.grad)\n": ""}, """
-    Every rank divides its own gradient by the number of ranks, and nothing is added up.
-    Next: sum over ranks with `dist.all_reduce`.""")
-
 exercise.edit("frozen-too", {"if not param.requires_grad:\ncontinue\n": ""}, """
     Frozen parameters get a gradient of zeros. An optimizer with weight decay or momentum would then change parameters
     that must not change. Next: skip parameters with `requires_grad=False`. They are the same on every rank, so all
@@ -129,20 +125,11 @@ exercise.edit("by-those-who-have-one", {"if param.grad is None:":
     batch does not depend on this parameter, its gradient there is 0, and the average includes this 0.
     Next: divide by `dist.get_world_size()`.""")
 
-exercise.edit("average-on-rank-zero", {"dist.all_reduce(param.grad)\n":
-    "dist.reduce(param.grad, dst=0)\nif dist.get_rank() == 0:\n    "}, """
-    Only rank 0 has the average: `dist.reduce` gives the sum to one rank.
-    Next: use `dist.all_reduce`, which gives it to all ranks.""")
-
 exercise.edit("averages-the-parameters", {
     "if param.grad is None:\nparam.grad = torch.zeros_like(param)\ndist.all_reduce(param.grad)\nparam.grad /=":
     "dist.all_reduce(param.data)\nparam.data /="}, """
     You average the parameters and do not change the gradients. Before a step the parameters are equal on all ranks;
     the gradients differ. Next: reduce `param.grad`, not `param.data`.""")
-
-exercise.edit("float32-zeros", {"torch.zeros_like(param)": "torch.zeros(param.shape)"}, """
-    Your zeros are float32, because `torch.zeros` makes float32 by default, and these parameters have a different
-    dtype. Next: use `torch.zeros_like(param)`.""")
 
 
 @exercise.mistake
@@ -168,12 +155,3 @@ def all_in_one(model: nn.Module) -> None:
     dist.all_reduce(flat)
     for param, piece in zip(params, flat.split([param.numel() for param in params]), strict=True):
         param.grad = piece.view(param.shape) / dist.get_world_size()
-
-
-@exercise.variant
-def gathers(model: nn.Module) -> None:
-    for param in model.parameters():
-        if param.requires_grad:
-            everyones = [torch.zeros_like(param) for _ in range(dist.get_world_size())]
-            dist.all_gather(everyones, torch.zeros_like(param) if param.grad is None else param.grad)
-            param.grad = torch.stack(everyones).mean(dim=0)

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..form.exercise import Case, Exercise, Solution
-from ..ranks.data import draw_world_size
-from .data import ranks
+from ..ranks.data import draw_world_size, ranks
 
 
 class Model(nn.Module):
@@ -88,11 +87,6 @@ exercise.edit("trainable-only", {"*model.parameters()": "*(p for p in model.para
     You leave out the frozen parameters. They are not trained, so nothing ever makes them equal: each rank keeps its
     own. Next: remove the condition on `requires_grad`.""")
 
-exercise.edit("trainable-parameters-only", {"[*model.parameters(), *model.buffers()]":
-    "(p for p in model.parameters() if p.requires_grad)"}, """
-    You leave out the frozen parameters and the buffers. Both are part of what the model computes, and nothing makes
-    them equal later. Next: remove the condition on `requires_grad`, and broadcast `model.buffers()`, too.""")
-
 exercise.edit("state-dict-only", {"[*model.parameters(), *model.buffers()]": "model.state_dict().values()"}, """
     A state dict holds what a checkpoint needs. A buffer that was registered with `persistent=False` is not in it, and
     each rank keeps its own values. Next: use `model.parameters()` and `model.buffers()`.""")
@@ -105,9 +99,6 @@ exercise.edit("only-rank-zero-calls", {"dist.broadcast": "if dist.get_rank() == 
     Only rank 0 calls the broadcast, and it waits for the other ranks. A rank that receives has to call it, too.
     Next: take the broadcast out of the `if`: `src=0` already says which rank sends.""")
 
-exercise.edit("last-rank-as-src", {"src=0": "src=dist.get_world_size() - 1"}, """
-    Every rank has the model of the last rank. The task asks for the model of rank 0. Next: use `src=0`.""")
-
 exercise.edit("into-a-copy", {"tensor.detach()": "tensor.detach().clone()"}, """
     Every model keeps its own values. A broadcast into a copy, such as `clone()` makes, does not change the model.
     Next: broadcast `tensor.detach()`, which shares the model's memory, or copy the received values into the model.""")
@@ -117,10 +108,6 @@ exercise.edit("averages", {"for tensor in [*model.parameters(), *model.buffers()
     "    param.detach().div_(dist.get_world_size())\nfor tensor in model.buffers():"}, """
     The parameters are the average of all ranks' models. They are equal everywhere, but an average of random values is
     smaller than each of them, because independent values partly cancel. Next: use `dist.broadcast` with `src=0`.""")
-
-exercise.edit("sums", {"dist.broadcast(tensor.detach(), src=0)": "dist.all_reduce(tensor.detach())"}, """
-    An all-reduce adds up the models of all ranks. The task asks for the values of rank 0.
-    Next: use `dist.broadcast` with `src=0`.""")
 
 
 @exercise.mistake

@@ -14,14 +14,9 @@ from ..checking.findings import Finding, Row
 from ..checking.observe import Trial
 from ..checking.rules import Rule
 from ..form.exercise import Case
-from ..ranks.data import draw_world_size, whole_numbers
+from ..ranks.data import draw_world_size, ranks, whole_numbers
 
 DTYPES = (torch.float32, torch.float64)
-
-
-def ranks(count: int) -> str:
-    """Return `1 rank`, `3 ranks`."""
-    return f"{count} rank{'s' * (count != 1)}"
 
 
 def parameters(shapes: Iterable[Sequence[int]], dtype: torch.dtype, seed: int) -> list[nn.Parameter]:

@@ -87,10 +87,6 @@ exercise.edit("from-the-first", {"reversed(params)": "params"}, """
     You begin with the first parameter. Backward computes its gradient last, so the first bucket would be complete only
     at the end. Next: go through the parameters from the last to the first.""")
 
-exercise.edit("turned-afterwards", {"reversed(params)": "params", "return buckets": "return buckets[::-1]"}, """
-    You begin to cut at the first parameter, and reverse the list of buckets afterwards. Then the boundaries differ, and
-    the first bucket may be the one that is not full. Next: reverse the parameters before you cut.""")
-
 exercise.edit("counts-elements", {"p.numel() * p.element_size()": "p.numel()"}, """
     You count elements instead of bytes, so your buckets are several times too large.
     Next: count `param.nbytes`; an element has `param.element_size()` bytes.""")
@@ -119,16 +115,6 @@ exercise.edit("closed-before", {"bucket.append(param)\nif sum(p.numel() * p.elem
 
 exercise.edit("only-when-more", {">= bucket_bytes": "> bucket_bytes"}, """
     A bucket with exactly `bucket_bytes` bytes stays open. Next: compare with `>=` instead of `>`.""")
-
-exercise.edit("never-reset", {"for param in": "filled = 0\nfor param in",
-    "if sum(p.numel() * p.element_size() for p in bucket) >=": "filled += param.nbytes\nif filled >="}, """
-    After the first full bucket, each parameter is in a bucket of its own: the count of bytes is never reset.
-    Next: set the count to 0 when you close a bucket.""")
-
-exercise.edit("reversed-inside", {"bucket.append(param)": "bucket.insert(0, param)"}, """
-    The buckets are right, and the order inside each is reversed. The task asks for the last parameter first, also
-    inside a bucket, so that all buckets together are `params` from the last to the first.
-    Next: append each parameter at the end of its bucket.""")
 
 
 @exercise.variant

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..form.exercise import Case, Exercise, Solution
-from ..ranks.data import draw_world_size
-from .data import ranks
+from ..ranks.data import draw_world_size, ranks
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -103,12 +102,6 @@ exercise.edit("seed-times-rank", {"seed + 1 + dist.get_rank()": "seed * dist.get
 exercise.edit("never-the-same-again", {SECOND: "torch.seed()\n"}, """
     `torch.seed()` takes a number from the operating system. The ranks differ, and no program can repeat the training.
     Next: use `torch.manual_seed`, with a number that depends on `seed` and the rank.""")
-
-exercise.edit("puts-the-state-back", {FIRST: "before = torch.get_rng_state()\ntorch.manual_seed(seed)\n",
-    SECOND: "torch.set_rng_state(before)\n"}, """
-    Afterwards the random numbers go on from the state before your function. That state is the same on all ranks if the
-    program has not seeded them differently, and it does not depend on `seed`.
-    Next: seed after the model is made, with a number that depends on `seed` and the rank.""")
 
 exercise.edit("only-rank-zero-differs", {SECOND: "if dist.get_rank() > 0:\n    torch.manual_seed(seed + 1)\n"}, """
     Ranks 1, 2, ... all get the same second seed. Next: put the rank's number into the seed.""")

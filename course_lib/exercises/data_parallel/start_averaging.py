@@ -13,8 +13,8 @@ from torch import nn
 
 from ..checking.rules import same_calls
 from ..form.exercise import Case, Exercise, Solution
-from ..ranks.data import draw_world_size
-from .data import DTYPES, draw_shapes, give_gradients, hear_from_all_others, parameters, ranks, starts_in_time
+from ..ranks.data import draw_world_size, ranks
+from .data import DTYPES, draw_shapes, give_gradients, hear_from_all_others, parameters, starts_in_time
 
 Bucket = list[nn.Parameter]
 
@@ -132,16 +132,7 @@ exercise.edit("never-waits", {"handle.wait()\n": ""}, """
 exercise.edit("starts-when-finishing", {"handle = dist.all_reduce(flat, async_op=True)\n": "",
     "handle.wait()": "dist.all_reduce(flat)"}, """
     You call the all-reduce only when the bucket is finished. Nothing travels between the two calls, while backward
-    computes.
-    Next: call `dist.all_reduce(flat, async_op=True)` before you return the function that finishes.""")
-
-exercise.edit("sum-for-mean", {" / dist.get_world_size()": ""}, """
-    Each gradient is the sum over ranks. The task asks for the average.
-    Next: divide the flat tensor by `dist.get_world_size()`.""")
-
-exercise.edit("stays-at-home", {"handle = dist.all_reduce(flat, async_op=True)\n": "", "handle.wait()\n": ""}, """
-    Every rank divides its own gradients, and nothing is added up: your function starts no all-reduce.
-    Next: call `dist.all_reduce(flat, async_op=True)` on the flat tensor.""")
+    computes. Next: call `dist.all_reduce(flat, async_op=True)` before you return the function that finishes.""")
 
 exercise.edit("returns-nothing", {"\nreturn finish": ""}, """
     Your function returns None. The caller needs a function that finishes the bucket.
@@ -158,14 +149,6 @@ exercise.edit("leaves-none", {"param.grad = piece.view_as(param)":
     A parameter that had no gradient on this rank keeps `grad = None`, although the ranks averaged one for it. The
     optimizer would skip the parameter on this rank only. Next: assign the average to `param.grad` of every parameter.
     """)
-
-exercise.edit("not-put-back", {"param.grad = piece.view_as(param)": "grad = piece.view_as(param)"}, """
-    The averages are in the flat tensor, and the parameters keep their own gradients: `torch.cat` copies.
-    Next: in the function that finishes, cut the flat tensor into pieces, and assign each to its `param.grad`.""")
-
-exercise.edit("flat-gradients", {"piece.view_as(param)": "piece"}, """
-    Each piece of the flat tensor is flat, and a gradient has the shape of its parameter.
-    Next: give the piece this shape: `piece.view_as(param)`.""")
 
 exercise.edit("all-from-the-front", {"piece.view_as(param)": "flat[: param.numel()].view_as(param)"}, """
     Every parameter gets a piece from the front of the flat tensor, where the first gradient is.
@@ -189,22 +172,5 @@ exercise.variant_edit("into-the-gradients", {" / dist.get_world_size()": "", "pa
     "param.grad = torch.zeros_like(param) if param.grad is None else param.grad\n"
     "param.grad.copy_(piece.view_as(param)).div_(dist.get_world_size())"})
 
-
-@exercise.variant
-def into_a_buffer(bucket: list[nn.Parameter]) -> Callable[[], None]:
-    flat = torch.zeros(sum(param.numel() for param in bucket), dtype=bucket[0].dtype)
-    places, end = [], 0
-    for param in bucket:
-        places.append(flat[end : end + param.numel()].view(param.shape))
-        end += param.numel()
-        if param.grad is not None:
-            places[-1].copy_(param.grad)
-    handle = dist.all_reduce(flat, async_op=True)
-
-    def finish() -> None:
-        handle.wait()
-        flat.div_(dist.get_world_size())
-        for param, place in zip(bucket, places, strict=True):
-            param.grad = place
-
-    return finish
+exercise.variant_edit("joined-at-once", {"[grad.flatten() for grad in grads]":
+    "[(p.grad if p.grad is not None else 0 * p.detach()).reshape(-1) for p in bucket]"})

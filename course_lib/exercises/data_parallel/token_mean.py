@@ -9,8 +9,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from ..form.exercise import Case, Exercise, Solution
-from ..ranks.data import draw_world_size, whole_numbers
-from .data import ranks
+from ..ranks.data import draw_world_size, ranks, whole_numbers
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -104,25 +103,12 @@ exercise.edit("mean-of-the-means", {SUM: "cross_entropy(scores, targets)", COUNT
     also too small: autograd does not see an all-reduce, and the engine divides by the number of ranks again.
     Next: sum over this rank's tokens, and all-reduce only their number.""")
 
-exercise.edit("without-a-gradient", {"dist.all_reduce(tokens)": "dist.all_reduce(tokens)\ntotal = total.detach()\n"
-    "dist.all_reduce(total)", " * dist.get_world_size()": ""}, """
-    Your loss has no gradient, because it is computed from a detached tensor. Backward has nothing to do.
-    Next: do not all-reduce the loss. All-reduce only the number of tokens.""")
-
 exercise.edit("divided-by-ranks-again", {" * dist.get_world_size()": ""}, """
     You divide by the number of all tokens, and then the engine divides by the number of ranks. The gradient is too
     small by this factor. Next: multiply your loss by the world size.""")
 
 exercise.edit("counts-padding", {"(targets != -100).sum()": "torch.tensor(targets.numel())"}, """
     You count padding as tokens, so you divide by too large a number. Next: count the targets that are not -100.""")
-
-exercise.edit("own-count", {"dist.all_reduce(tokens)\n": ""}, """
-    You divide by this rank's own number of tokens, and the ranks have different numbers.
-    Next: add up the counts of all ranks with `dist.all_reduce` before you divide.""")
-
-exercise.edit("sum-over-tokens", {COUNT: "", SCALED: "total"}, """
-    You return the sum over this rank's tokens. A batch with more tokens then makes a larger step.
-    Next: divide by the number of tokens on all ranks.""")
 
 exercise.edit("nan-of-no-tokens", {SUM: "cross_entropy(scores, targets) * (targets != -100).sum()"}, """
     You multiply the mean over this rank's tokens by their number. On a rank without tokens the mean is NaN, and NaN
