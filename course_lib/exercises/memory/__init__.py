@@ -8,10 +8,4 @@ from .quiz import QUIZ
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = (
-    model.exercise,
-    optimizer.exercise,
-    mixed_precision.exercise,
-    redundancy.exercise,
-    rank_bytes.exercise,
-)
+EXERCISES = (model.exercise, optimizer.exercise, mixed_precision.exercise, redundancy.exercise, rank_bytes.exercise)

@@ -98,19 +98,10 @@ exercise.edit("always-fp32", {"2 * param_bytes": "8"}, """
     are not among the parameters: they are part of what the optimizer keeps.
     Next: subtract `2 * param_bytes` for each element.""")
 
-exercise.edit("fp32-gradients", {"2 * param_bytes": "(param_bytes + 4)"}, """
-    You subtract 4 bytes for the gradient of each element, also in 16 bits. Here gradients take `param_bytes` each.
-    Next: subtract `2 * param_bytes` for each element.""")
-
 exercise.edit("everything-per-element", {"(flat - square) / (64 + 1024 - 512)": "0",
     "(large - square - 512 * line) / (512 * 512 - 256 * 256)": "square / (256 * 256)"}, """
     You divide all bytes of one matrix by its elements. This spreads a step count, and the numbers for rows and columns,
     over the elements. Next: measure two sizes, and divide the difference of bytes by the difference of elements.""")
-
-exercise.edit("no-lines", {"(flat - square) / (64 + 1024 - 512)": "0"}, """
-    Your width of a line is 0 for every optimizer. Adafactor keeps numbers for rows and columns, and you count their
-    bytes for elements and for the tensor.
-    Next: measure two matrices with the same number of elements and different shapes.""")
 
 exercise.edit("columns-only", {"64 + 1024 - 512": "1024 - 256"}, """
     You divide by the additional columns only. A flat matrix also has fewer rows, and a row counts like a column.
@@ -119,18 +110,6 @@ exercise.edit("columns-only", {"64 + 1024 - 512": "1024 - 256"}, """
 exercise.edit("lines-in-elements", {"(large - square - 512 * line)": "(large - square)"}, """
     Your width of an element contains lines: a larger matrix also has more rows and columns.
     Next: subtract the bytes of the additional lines before you divide by the additional elements.""")
-
-exercise.edit("lines-in-the-tensor", {"element - 512 * line}": "element}"}, """
-    Your bytes of the tensor contain the bytes of its rows and columns.
-    Next: subtract the lines as well as the elements.""")
-
-exercise.edit("one-line-a-row", {'"line": line': '"line": 2 * line'}, """
-    Your width of a line is twice too large. A matrix of n × n elements has 2n lines: n rows and n columns.
-    Next: divide by the number of rows and columns together.""")
-
-exercise.edit("rounded-at-the-end", {'"element": element': '"element": int(element)'}, """
-    You return a whole number for an element. A scale is shared by 256 elements, so each element has a fraction of its
-    bytes. Next: return the width without rounding it to whole bytes.""")
 
 exercise.edit("tiny-matrices", {"kept(256, 256), kept(64, 1024), kept(512, 512)":
     "kept(4, 4), kept(2, 8), kept(8, 8)", "64 + 1024 - 512": "2 + 8 - 8", "square - 512 * line": "square - 8 * line",

@@ -63,12 +63,6 @@ exercise.edit("state-dict", {"model.parameters()": "model.state_dict(keep_vars=T
     You count what a state dict lists. It has an entry for each name, so a shared tensor is in it twice. It also lists
     buffers, such as running averages, and buffers are not parameters. Next: loop over `model.parameters()`.""")
 
-exercise.edit("state-dict-as-gradients", {"model.parameters()": "model.state_dict().values()",
-    "param.requires_grad": "True"}, """
-    You count everything in the state dict, once as parameters and once as gradients. A state dict lists a shared
-    tensor twice, and buffers as well; and a frozen parameter has no gradient.
-    Next: loop over `model.parameters()`, and count a gradient only where `param.requires_grad` is True.""")
-
 exercise.edit("buffers-too", {"return held":
     'held["parameters"] += sum(buffer.nbytes for buffer in model.buffers())\nreturn held'}, """
     You count buffers, such as running averages, as parameters. They are part of the model, and no optimizer trains
@@ -87,15 +81,6 @@ exercise.edit("always-four-bytes", {"param.element_size()": "4"}, """
     You count 4 bytes for every element, as in float32. Elements of bfloat16 and float16 take 2 bytes, of float64 8.
     Next: use `param.element_size()`.""")
 
-exercise.edit("four-bytes-and-frozen", {"param.element_size()": "4", "param.requires_grad": "True"}, """
-    You count 4 bytes for every element, and a gradient for every parameter. A layer's dtype may differ from float32,
-    and a frozen layer gets no gradient.
-    Next: use `param.element_size()`, and count a gradient only where `param.requires_grad` is True.""")
-
-exercise.edit("gradients-in-fp32", {'held["gradients"] += nbytes': 'held["gradients"] += 4 * param.numel()'}, """
-    You count 4 bytes for every element of a gradient. Backward makes a gradient in the dtype of its parameter.
-    Next: use `param.element_size()` for the gradients, too.""")
-
 exercise.edit("elements", {" * param.element_size()": ""}, """
     You count elements, not bytes. The bytes of one element depend on its dtype.
     Next: multiply each parameter's `numel()` by its `element_size()`.""")
@@ -103,10 +88,6 @@ exercise.edit("elements", {" * param.element_size()": ""}, """
 exercise.edit("gradients-of-now", {"param.requires_grad": "param.grad is not None"}, """
     You count the gradients that exist now. No backward has run yet, so there are none. The task asks how much they
     will take. Next: count a gradient as large as its parameter where `param.requires_grad` is True.""")
-
-exercise.edit("first-only", {"return held": "    return held"}, """
-    You count only the first parameter: the function returns while it is in the loop.
-    Next: move the `return` to the left, so that it comes after the loop.""")
 
 
 @exercise.variant

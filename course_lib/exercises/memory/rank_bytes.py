@@ -75,10 +75,6 @@ exercise.edit("bytes-divided", {"shard[part]": "whole[part] // world_size"}, """
     You divide bytes, and drop the remainder. An element is never split, so the ranks share elements.
     Next: compute the largest share of elements, rounded up, then its bytes.""")
 
-exercise.edit("bytes-divided-up", {"shard[part]": "-(-whole[part] // world_size)"}, """
-    You divide bytes and round up, which can split an element. The ranks share elements.
-    Next: compute the largest share of elements, rounded up, then its bytes.""")
-
 exercise.edit("broken-elements", {"shard[part]": "whole[part] / world_size"}, """
     Your `/` leaves a rank with a fraction of an element where psi does not divide. An element is never split.
     Next: share the elements first, rounded up: `-(-psi // world_size)`.""")
@@ -91,26 +87,9 @@ exercise.edit("cuts-nothing", {"shard[part] if part in cut else ": ""}, """
     You cut nothing: your dict has the bytes of plain data parallel.
     Next: return the bytes of a share for the parts in `cut`.""")
 
-exercise.edit("cuts-the-others", {"in cut": "not in cut"}, """
-    You leave the parts in `cut` whole, and cut all other parts. Next: swap the two branches of your condition.""")
-
 exercise.edit("masters-stay-whole", {"in cut": 'in set(cut) - {"master weights"}'}, """
     You leave the master weights whole. Only the optimizer uses them, as it does the moments, so the ranks share them,
     too: 12 bytes of each parameter, not 8. Next: treat "master weights" like every other part.""")
-
-exercise.edit("only-what-is-cut", {"shard[part] if part in cut else whole[part] for part in whole":
-    "shard[part] for part in whole if part in cut"}, """
-    Your dict lacks the parts that are not cut. The rank holds these parts as well, whole.
-    Next: loop over all parts, not over those in `cut`.""")
-
-exercise.edit("what-is-saved", {"shard[part] if part in cut else whole[part]":
-    "whole[part] - (shard if part in cut else whole)[part]"}, """
-    Your function returns what a rank saves. The task asks for what it still holds.
-    Next: return the bytes of the share, without subtracting them from the whole.""")
-
-exercise.edit("remainder-on-one-rank", {SHARE: "psi // world_size + psi % world_size"}, """
-    You give the whole remainder to one rank. If the ranks share as evenly as they can, each rank takes at most one
-    element of the remainder. Next: round up: `-(-psi // world_size)`.""")
 
 exercise.edit("any-cut-cuts-all", {"part in cut": "cut"}, """
     As soon as `cut` names any part, you cut every part: `if cut` tests whether the list is not empty.
