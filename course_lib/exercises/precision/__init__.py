@@ -11,10 +11,6 @@ from .quiz import QUIZ
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = (
-    master_step.exercise,
-    sharded_step.exercise,
-    masters.exercise,
-    unscale.exercise,
-    activation_bytes.exercise,
+    master_step.exercise, sharded_step.exercise, masters.exercise, unscale.exercise, activation_bytes.exercise,
     recompute.exercise,
 )

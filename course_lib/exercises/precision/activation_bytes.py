@@ -110,12 +110,6 @@ exercise.edit("size-of-the-view", {"= storage\n": "= tensor.clone().untyped_stor
     You count the bytes of the saved tensor. It may be a view of a larger storage, and keeps all of it in memory.
     Next: count `tensor.untyped_storage().nbytes()`.""")
 
-exercise.edit("by-first-element", {KEY: "kept[tensor.data_ptr()]", "= storage\n":
-    "= tensor.clone().untyped_storage()\n"}, """
-    You identify tensors by the address of their first element, and count the bytes of the tensor. Views of one
-    storage can begin at different addresses, and a small view keeps the whole storage in memory.
-    Next: use the address and the size of `tensor.untyped_storage()`.""")
-
 exercise.edit("each-view-its-storage", {KEY: "kept[tensor.data_ptr()]"}, """
     You tell tensors apart by the address of their first element. Two views of one storage can begin at different
     addresses, and you then count the storage twice. Next: use `tensor.untyped_storage().data_ptr()`.""")
@@ -123,23 +117,6 @@ exercise.edit("each-view-its-storage", {KEY: "kept[tensor.data_ptr()]"}, """
 exercise.edit("without-the-input", {"*layer.buffers()]": "*layer.buffers(), x]"}, """
     You leave out the input. It is a result of the layer before, and stays in memory because this layer saves it.
     Next: leave out only parameters and buffers.""")
-
-exercise.edit("four-bytes-each", {"storage.nbytes() for": "storage.nbytes() // x.element_size() * 4 for"}, """
-    You count 4 bytes for each element. That is right only for float32.
-    Next: use `nbytes()`, which is right for every dtype.""")
-
-
-@exercise.mistake
-def outputs_of_modules(layer: nn.Module, x: torch.Tensor) -> int:
-    """You add up the outputs of the modules in the layer. Some outputs are not saved, and some saved tensors are no
-    output of a module: the input, and results of functions. Next: use `torch.autograd.graph.saved_tensors_hooks`."""
-    outputs: list[int] = []
-    for module in layer.modules():
-        if not list(module.children()):
-            module.register_forward_hook(lambda module, inputs, output: outputs.append(output.nbytes))
-    layer(x)
-    return sum(outputs)
-
 
 exercise.variant_edit("sizes-only", {": dict[int, torch.UntypedStorage]": "", "] = storage\n": "] = storage.nbytes()\n",
     "storage.nbytes() for storage in kept.values()": "kept.values()"})

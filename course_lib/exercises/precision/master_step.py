@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..form.exercise import Case, Exercise, Solution
 from .data import OPTIMIZERS, normal
@@ -101,10 +101,6 @@ exercise.edit("no-gradients", {f"for param, master in zip(params, masters, stric
     The masters never get a gradient. Backward stores gradients in the parameters, so the optimizer finds none.
     Next: before the step, set each `master.grad` to its parameter's gradient, in fp32.""")
 
-exercise.edit("gradients-of-16-bits", {WIDEN: "param.grad"}, """
-    You give the masters gradients in bf16. torch accepts only a gradient of the tensor's own dtype, fp32.
-    Next: convert it: `param.grad.float()`.""")
-
 exercise.edit("never-copies-back", {f"{COPY}\n": ""}, """
     The masters are updated and the parameters are not. The model computes with the parameters.
     Next: after the step, copy each master into its parameter.""")
@@ -130,35 +126,10 @@ exercise.edit("keeps-gradients", {f"{COPY}\nmaster.grad = None": COPY}, """
     The masters still have gradients at the end: 4 bytes for each parameter that nothing uses.
     Next: set `master.grad = None` after the step.""")
 
-exercise.edit("stumbles-over-none", {WIDEN: "param.grad.float()"}, """
-    A parameter may have no gradient: then `param.grad` is None, and None has no `.float()`.
-    Next: set `master.grad` to None there. The optimizer then skips this master.""")
-
 exercise.edit("zeros-for-none", {WIDEN: "torch.zeros_like(master) if param.grad is None else param.grad.float()"}, """
     You give a master zeros where its parameter has no gradient. An optimizer updates a tensor with a gradient of zeros:
     momentum moves it, and weight decay shrinks it.
     Next: set `master.grad` to None there. The optimizer then skips this master.""")
-
-
-@exercise.mistake
-def adds_the_difference(
-    params: list[nn.Parameter], masters: list[nn.Parameter], optimizer: torch.optim.Optimizer
-) -> None:
-    """You add the change of the master to the parameter, in bf16. Small changes are rounded away one by one, as they
-    would be without masters. Next: copy the whole master, not its change."""
-    before = [master.detach().clone() for master in masters]
-    for param, master in zip(params, masters, strict=True):
-        master.grad = None if param.grad is None else param.grad.float()
-    optimizer.step()
-    for param, master, old in zip(params, masters, before, strict=True):
-        param.data += (master.detach() - old).to(param.dtype)
-        master.grad = None
-
-
-exercise.edit("copies-before-the-step", {f"master.grad = {WIDEN}": f"master.grad = {WIDEN}\n{COPY}", f"{COPY}\n": ""},
-    """
-    You copy the masters before the step that changes them, so the parameters are one step behind.
-    Next: call `optimizer.step()` first.""")
 
 
 @exercise.variant
@@ -173,14 +144,4 @@ def with_zero_grad(params: list[nn.Parameter], masters: list[nn.Parameter], opti
             param[...] = masters[number].bfloat16()
 
 
-@exercise.variant
-def with_foreach(params: list[nn.Parameter], masters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
-    for param, master in zip(params, masters, strict=True):
-        if param.grad is not None:
-            master.grad = torch.empty_like(master).copy_(param.grad)
-            param.grad = None
-    optimizer.step()
-    with torch.no_grad():
-        torch._foreach_copy_(list[Tensor](params), list[Tensor](masters))
-    for master in masters:
-        master.grad = None
+exercise.variant_edit("the-optimizer-clears", {f"{COPY}\nmaster.grad = None": f"{COPY}\noptimizer.zero_grad()"})

@@ -120,7 +120,4 @@ def unit_by_unit(model: nn.Module, lr: float) -> torch.optim.Optimizer:
         fully_shard(unit, mp_policy=policy)
     return torch.optim.Adam(params=list(model.parameters()), lr=lr)
 
-
-exercise.variant_edit("each-parameter", {FLOAT: "for param in model.parameters():\n    param.data = param.float()\n"})
-
 exercise.variant_edit("float-after-sharding", {FLOAT: "", SHARD: SHARD + FLOAT})

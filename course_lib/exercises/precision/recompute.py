@@ -120,10 +120,6 @@ exercise.edit("turns-back-the-clock", {FORK: ""}, """
     next dropout, for example, drops the same elements again.
     Next: restore the state that you found; `torch.random.fork_rng(devices=[])` does that.""")
 
-exercise.edit("back-to-the-beginning", {FORK: "", "output.backward": f"{RESTORE}output.backward"}, """
-    At the end you set `random_state` once more. That is the state before the block's first run; you found a later one.
-    Next: keep `torch.get_rng_state()` before you change it, or use `torch.random.fork_rng(devices=[])`.""")
-
 exercise.edit("from-ones", {"(grad_output)": "(torch.ones_like(grad_output))"}, """
     You go back from ones, as if the loss were the sum of the output. `grad_output` is the gradient that the later
     layers computed. Next: go back from it: `output.backward(grad_output)`.""")
@@ -146,28 +142,6 @@ exercise.edit("overwrites-gradients", {"x = x.detach": "block.zero_grad()\nx = x
     You clear the parameters' gradients first, and lose those of earlier micro-batches.
     Next: leave them, so that the gradients add up.""")
 
-exercise.edit("without-dropout", {"output = block(x)": "output = block.eval()(x)\nblock.train()"}, """
-    You run the block without dropout the second time, so it computes a different output.
-    Next: leave the block in its mode, and give it the same random numbers.""")
-
-exercise.edit("never-back", {"output = block(x)": "block(x)", "output.backward(grad_output)\n": "",
-    "return x.grad": "return grad_output"}, """
-    You run the block and return `grad_output`, without going back through the block.
-    Next: call `output.backward(grad_output)`.""")
-
-
-@exercise.variant
-def by_hand(block: nn.Module, x: torch.Tensor, random_state: torch.Tensor, grad_output: torch.Tensor) -> Any:
-    now = torch.get_rng_state()
-    torch.set_rng_state(random_state)
-    leaf = x.clone().requires_grad_(True)
-    torch.set_grad_enabled(True)
-    output = block(leaf)
-    torch.set_grad_enabled(False)
-    torch.autograd.backward(output, grad_output)
-    torch.set_rng_state(now)
-    return leaf.grad
-
 
 @exercise.variant
 def with_autograd_grad(block: nn.Module, x: torch.Tensor, random_state: torch.Tensor, grad_output: torch.Tensor) -> Any:
@@ -179,3 +153,7 @@ def with_autograd_grad(block: nn.Module, x: torch.Tensor, random_state: torch.Te
     for param, grad in zip(params, theirs, strict=True):
         param.grad = grad if param.grad is None else param.grad + grad
     return mine
+
+
+exercise.variant_edit("puts-the-state-back", {FORK: "", RESTORE: f"now = torch.get_rng_state()\n{RESTORE}",
+    "output.backward": "torch.set_rng_state(now)\noutput.backward"})

@@ -98,7 +98,6 @@ def unscale(shards: list[nn.Parameter], scale: float) -> bool:
     return bool(finite)
 
 
-FINITE = "all(grad.isfinite().all() for grad in grads)"
 AGREE = "dist.all_reduce(finite, op=dist.ReduceOp.MIN)\n"
 
 exercise.edit("decides-alone", {AGREE: ""}, """
@@ -113,17 +112,9 @@ exercise.edit("first-rank-decides", {AGREE: "dist.broadcast(finite, src=0)\n"}, 
     Every rank returns what rank 0 found. Rank 0 does not see an overflow in the shard of a different rank.
     Next: use a collective to which every rank contributes its own flag.""")
 
-exercise.edit("only-infinity", {FINITE: "not any(grad.isinf().any() for grad in grads)"}, """
+exercise.edit("only-infinity", {"all(grad.isfinite().all()": "not any(grad.isinf().any()"}, """
     You look only for infinities. Infinity minus infinity is NaN, so an overflow can also appear as NaN.
     Next: use `isfinite()`, which is false for both.""")
-
-exercise.edit("only-nan", {FINITE: "not any(grad.isnan().any() for grad in grads)"}, """
-    You look only for NaN. A number that is too large for fp16 becomes an infinity.
-    Next: use `isfinite()`, which is false for both.""")
-
-exercise.edit("tells-overflow", {"bool(finite)": "not finite"}, """
-    You return whether there was an overflow. The task asks for the opposite: whether all gradients are finite.
-    Next: negate the answer.""")
 
 exercise.edit("not-in-place", {"grad /= scale": "grad = grad / scale"}, """
     The shards' gradients are still scaled at the end. If you wrote `grad = grad / scale`: that makes a new tensor, and
@@ -133,9 +124,6 @@ exercise.edit("cleans-up", {"grad /= scale": "grad.div_(scale).nan_to_num_(nan=0
     You replace infinities and NaN by numbers before you look for them. So the step is made with wrong gradients, and
     the scale stays too large. Next: leave the gradients as they are, and return False.""")
 
-exercise.edit("stumbles-over-none", {" if shard.grad is not None": ""}, """
-    A shard may have no gradient: then its `grad` is None. Next: leave such shards out.""")
-
 exercise.edit("leaves-at-overflow", {AGREE: f"if not finite:\n    return False\n{AGREE}"}, """
     A rank that finds an overflow returns at once, and the other ranks wait for it in the all-reduce.
     Next: call the all-reduce on every rank, and let this rank contribute 0.""")
@@ -144,14 +132,6 @@ exercise.edit("stays-away-without-gradients", {"for grad in grads:\ngrad /=":
     "if not grads:\n    return True\nfor grad in grads:\n    grad /="}, """
     A rank without gradients returns early, and the other ranks wait for it in the all-reduce.
     Next: call the all-reduce on every rank, and let this rank contribute 1.""")
-
-
-@exercise.mistake
-def a_call_for_each_shard(shards: list[nn.Parameter], scale: float) -> bool:
-    """The answer is right, and you call an all-reduce for each shard. Each call takes the time of a message through all
-    ranks, and one number is enough. Next: combine this rank's flags first."""
-    answers = [unscale([shard], scale) for shard in shards]
-    return all(answers)
 
 
 @exercise.variant
