@@ -65,10 +65,6 @@ exercise.edit("alpha-by-bandwidth", {"alpha * bandwidth": "alpha / bandwidth"}, 
     You divide alpha by the bandwidth. Seconds times bytes a second are bytes: as many as a link carries during alpha.
     Next: multiply alpha by the bandwidth.""")
 
-exercise.edit("in-megabytes", {"return size,": "return size / 1e6,"}, """
-    Your size is in megabytes. The task asks for bytes. Next: return the bytes, and divide only where you print them.
-    """)
-
 exercise.edit("gibibyte", {"10**9": "2**30"}, """
     Your second number is the time of 2³⁰ bytes, which is 1 GiB. 1 GB is 10⁹ bytes. Next: use `10**9`.""")
 
@@ -80,27 +76,9 @@ exercise.edit("one-round", {'"all_reduce"': '"all_gather"'}, """
     Your second number is the time of one round, such as an all-gather. An all-reduce is two rounds.
     Next: call `ring_seconds` with `"all_reduce"`.""")
 
-exercise.edit("one-alpha-in-each", {"bandwidth * ranks": "bandwidth * ranks / (2 * (ranks - 1))",
-    "ranks, alpha, bandwidth)": "ranks, 0, bandwidth) + alpha"}, """
-    Both of your numbers count one alpha for the whole all-reduce. It is 2(N−1) messages, and each of them costs an
-    alpha. Next: write down the time of one message first.""")
-
-exercise.edit("whole-tensor-in-each", {"bandwidth * ranks": "bandwidth",
-    'ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth)': "2 * (ranks - 1) * (alpha + 10**9 / bandwidth)"}, """
-    Both of your numbers count the bytes of the whole tensor for each message. A message carries 1/ranks of the tensor.
-    Next: divide the bytes by `ranks` in each message.""")
-
-exercise.edit("time-without-alpha", {"ranks, alpha, bandwidth)": "ranks, 0, bandwidth)"}, """
-    Your second number is the time of the bytes without the alphas. Each of the 2(N−1) messages also costs an alpha.
-    Next: add `2 * (ranks - 1) * alpha`, or call `ring_seconds`.""")
-
 exercise.edit("swapped", {'return size, ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth)':
     'return ring_seconds("all_reduce", 10**9, ranks, alpha, bandwidth), size'}, """
     You return the time first and the size second. The task asks for the size first. Next: swap the two numbers.""")
-
-exercise.edit("four-ranks", {"bandwidth * ranks": "bandwidth * 4", "10**9, ranks": "10**9, 4"}, """
-    Your numbers are right for 4 ranks, and this case has a different number of ranks.
-    Next: use `ranks` instead of 4.""")
 
 
 @exercise.variant

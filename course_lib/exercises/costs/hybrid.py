@@ -72,15 +72,6 @@ exercise.edit("one-gather", {"3 * (": "2 * ("}, """
     You count two rounds for a group that shares the model. Stage 3 makes three: it gathers in forward, gathers again in
     backward, and reduce-scatters the gradients. Next: count three rounds.""")
 
-exercise.edit("sharded-over-all", {"return leaving": "return 3 * (world_size - 1) / world_size * whole"}, """
-    You count as if all ranks shared one copy of the model. Here, groups of `shard_size` ranks share a copy.
-    Next: use `shard_size` for the gathers, and then add the all-reduce between the copies.""")
-
-exercise.edit("copies-alone", {"return leaving": "return 2 * (replicas - 1) / replicas * whole"}, """
-    You count one all-reduce of the whole gradient between the copies. That is right where a copy fits in a node. It is
-    too little where the gathers leave the node, and too much where nothing does.
-    Next: treat two cases separately: `shard_size > devices`, and all ranks in one node.""")
-
 exercise.edit("no-all-reduce", {"rings * 2": "rings * 0"}, """
     Your count has no all-reduce between the copies. After the reduce-scatter, each group has the sum of its own
     gradients only. Next: add the all-reduce between the ranks that hold the same shard.""")
@@ -101,19 +92,9 @@ exercise.edit("whole-gradients", {"whole / shard_size": "whole"}, """
     Each ring of your all-reduce carries the whole gradient. A rank holds the gradient of its shard, 1/shard_size of the
     whole. Next: divide the bytes of the all-reduce by `shard_size`.""")
 
-exercise.edit("all-reduce-once-round", {"rings * 2": "rings"}, """
-    Your all-reduce is one round. An all-reduce is two rounds: a rank sends 2(R−1)/R of its bytes, for R copies.
-    Next: count the all-reduce's bytes twice.""")
-
 exercise.edit("also-in-one-node", {"if world_size > devices": "if replicas > 1"}, """
     In your count, the all-reduce leaves the node even if all ranks are in one node.
     Next: count it only if `world_size > devices`.""")
-
-exercise.edit("shares-forgotten", {"(shard_size - 1) / shard_size * whole": "whole",
-    "(replicas - 1) / replicas * whole": "(replicas > 1) * whole"}, """
-    You leave out the factor (N−1)/N of a ring of N ranks. Each rank already has one of the N pieces, and does not send
-    it in that round. Next: multiply by (N−1)/N; N is `shard_size` in one kind of ring, and the number of copies in the
-    other.""")
 
 
 @exercise.variant
@@ -124,15 +105,5 @@ def fractions(psi: int, world_size: int, devices: int, shard_size: int) -> float
     return sums + (0 if shard_size <= devices else 6 * psi * (1 - 1 / shard_size))
 
 
-@exercise.variant
-def ring_by_ring(psi: int, world_size: int, devices: int, shard_size: int) -> float:
-    def sent_by_last_rank_of_node(group: list[int], nbytes: float) -> float:
-        """Return the bytes that the ring of `group` carries out of the first node."""
-        inside = [rank for rank in group if rank < devices]
-        return nbytes * (len(group) - 1) / len(group) if inside and len(inside) < len(group) else 0.0
-
-    gradient = 2 * psi
-    leaving = 3 * sent_by_last_rank_of_node(list(range(shard_size)), gradient)
-    for shard in range(min(shard_size, devices)):
-        leaving += 2 * sent_by_last_rank_of_node(list(range(shard, world_size, shard_size)), gradient / shard_size)
-    return leaving
+exercise.variant_edit("without-the-own-piece", {"3 * (shard_size - 1) / shard_size * whole":
+    "3 * (whole - whole / shard_size)"})

@@ -103,10 +103,6 @@ exercise.edit("lines-from-zero", {"return fault, line": "return fault, line - 1"
     Your line numbers are one too small in every log: you count from 0. The first line has the number 1.
     Next: add 1 to each line number.""")
 
-exercise.edit("text-of-the-line", {"return fault, line": "return fault, str(line)"}, """
-    You return a string for the line. The task asks for the number of the line. Next: return an integer, 1 for the first
-    line.""")
-
 exercise.edit("with-the-value", {"line, variable\n": 'line, f"{variable}=1"\n'}, """
     You return the variable together with a value. The task asks for the variable's name only.
     Next: leave out the equals sign and the value.""")
@@ -127,14 +123,6 @@ exercise.edit("closed-port", {"wrong-interface": "port-closed"}, """
 exercise.edit("master-address", {"NCCL_SOCKET_IFNAME": "MASTER_ADDR"}, """
     For log B, you set `MASTER_ADDR`. torch uses this address so that the ranks find each other, and they did. NCCL then
     chooses its own network. Next: look for the variable that chooses NCCL's network interface.""")
-
-exercise.edit("shared-memory-off", {"NCCL_P2P_DISABLE": "NCCL_SHM_DISABLE"}, """
-    For log C, you set `NCCL_SHM_DISABLE`. It forbids the detour through the host's memory and does not bring back the
-    direct path; the two GPUs then talk over the network. Next: find what removed the direct path.""")
-
-exercise.edit("all-cards-off", {"NCCL_IB_HCA": "NCCL_IB_DISABLE"}, """
-    For log E, you set `NCCL_IB_DISABLE`. It switches off the right card together with the wrong one, and the bytes go
-    over TCP. Next: look for the variable that chooses between the cards.""")
 
 
 @exercise.variant

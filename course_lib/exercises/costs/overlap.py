@@ -74,10 +74,6 @@ exercise.edit("all-of-memory", {"computed[max(i - ahead, 0)]": "0.0"}, """
     Your gathers run ahead without a limit. Memory has room for `ahead` gathered units that have not computed yet, so
     the next gather has to wait. Next: let gather i wait until unit i - ahead - 1 has computed.""")
 
-exercise.edit("one-ahead", {"i - ahead": "i - 1"}, """
-    Your schedule gathers one unit ahead, for every value of `ahead`.
-    Next: use `ahead` to choose the unit that must have computed.""")
-
 exercise.edit("one-too-many", {"i - ahead": "i - ahead - 1"}, """
     Your gathers run one unit too far ahead. With `ahead=0`, the gather of unit 1 begins when unit 0 has computed.
     Next: let gather i wait for unit i - ahead - 1.""")
@@ -85,16 +81,6 @@ exercise.edit("one-too-many", {"i - ahead": "i - ahead - 1"}, """
 exercise.edit("one-too-few", {"i - ahead": "i - max(ahead - 1, 0)"}, """
     Your gathers start one unit too late. With `ahead=1`, unit 1 can be gathered while unit 0 computes.
     Next: let gather i wait for unit i - ahead - 1, not for unit i - ahead.""")
-
-exercise.edit("first-gather-free", {"+ gather[i]": "+ gather[i] * (i > 0)"}, """
-    The first gather takes no time in your schedule. Nothing can hide it, because there is nothing to compute before it.
-    Next: let gather 0 begin at 0 and take `gather[0]`.""")
-
-exercise.edit("only-the-first-gather", {"return computed[-1]": "return gather[0] + sum(compute)"}, """
-    You count the first gather and no other, as if all others were hidden. A gather that takes longer than the
-    computation at the same time is partly exposed.
-    Next: for each unit, begin its computation at the later of two times: the end of its gather, and the end of the
-    computation before it.""")
 
 exercise.edit("gathers-side-by-side", {"max(gathered[-1], room)": "room"}, """
     Several gathers run at the same time in your schedule. They share one network, so the next one begins when the one

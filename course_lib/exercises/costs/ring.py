@@ -56,10 +56,6 @@ exercise.edit("whole-tensor-a-message", {"nbytes / ranks": "nbytes"}, """
     Each of your messages carries the whole tensor. On a ring, a message carries one piece, 1/ranks of the tensor; that
     makes rings fast for large tensors. Next: divide `nbytes` by `ranks`.""")
 
-exercise.edit("one-message-a-round", {"rounds * (ranks - 1)": "rounds", "nbytes / ranks": "nbytes"}, """
-    You count one message with the whole tensor for each round. On a ring, a round is `ranks - 1` messages, one after
-    the other, each with one piece. Next: count `ranks - 1` messages a round, each with 1/ranks of the tensor.""")
-
 exercise.edit("pieces-for-the-others", {"nbytes / ranks": "nbytes / max(ranks - 1, 1)"}, """
     You cut the tensor into `ranks - 1` pieces. Each rank has a piece of its own too, so there are `ranks` pieces; only
     the number of messages is one less. Next: divide `nbytes` by `ranks`.""")
@@ -70,10 +66,6 @@ exercise.edit("a-message-each-rank", {"(ranks - 1)": "ranks"}, """
 
 exercise.edit("one-alpha", {"messages * (alpha + nbytes": "alpha + messages * (nbytes"}, """
     You count alpha once. Each message waits for the message before it, so each one costs an alpha of its own.
-    Next: multiply alpha by the number of messages.""")
-
-exercise.edit("alpha-a-round", {"messages * (alpha + nbytes": "rounds * alpha + messages * (nbytes"}, """
-    You count alpha once a round. Each message of a round waits for the message before it, so each one costs an alpha.
     Next: multiply alpha by the number of messages.""")
 
 exercise.edit("no-alpha", {"(alpha + nbytes": "(nbytes"}, """
@@ -92,15 +84,6 @@ exercise.edit("always-two-rounds", {'2 if op == "all_reduce" else 1': "2"}, """
 exercise.edit("bytes-times-bandwidth", {"ranks / bandwidth": "ranks * bandwidth"}, """
     You multiply bytes by the bandwidth, so a faster link takes longer. Bytes divided by bytes a second are seconds.
     Next: divide by the bandwidth.""")
-
-exercise.edit("by-logarithm", {"messages * (alpha + nbytes":
-    "rounds * (ranks - 1).bit_length() * alpha + messages * (nbytes"}, """
-    You count alpha once for each level of a tree. A ring has no levels: a piece goes from one rank to the next, past
-    all of them. Next: count `ranks - 1` messages a round, and an alpha for each.""")
-
-exercise.edit("rank-brings-nbytes", {"nbytes / ranks": '(nbytes if op == "all_gather" else nbytes / ranks)'}, """
-    In your all-gather, each rank contributes `nbytes`. `nbytes` is the size of the whole result; a rank contributes
-    1/ranks of it. Next: divide `nbytes` by `ranks` for every `op`.""")
 
 
 @exercise.variant
