@@ -11,11 +11,6 @@ from .quiz import QUIZ
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = (
-    make_zero1.exercise,
-    make_zero3.exercise,
-    tied_weights.exercise,
-    fsdp2_settings.exercise,
-    faults.exercise,
-    lora.exercise,
-    resume.exercise,
+    make_zero1.exercise, make_zero3.exercise, tied_weights.exercise, fsdp2_settings.exercise, faults.exercise,
+    lora.exercise, resume.exercise,
 )

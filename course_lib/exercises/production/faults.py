@@ -104,10 +104,6 @@ exercise.edit("below-stage-2", {"stage < 3": "stage < 2"}, """
     You accept at stage 2 the settings of stage 3. Stage 2 does not shard parameters, so they have no effect there.
     Next: compare with 3: `stage < 3`.""")
 
-exercise.edit("always-of-stage-3", {"stage < 3": "stage < 4"}, """
-    You report the settings of stage 3 at stage 3 too, where they have an effect.
-    Next: report them only below stage 3.""")
-
 exercise.edit("offload-param-overlooked", {'key == "offload_param" or ': ""}, """
     You overlook `offload_param`. It belongs to stage 3, though its name does not say so.
     Next: report it below stage 3.""")
@@ -120,31 +116,7 @@ exercise.edit("stage-3-by-default", {'"stage", 0': '"stage", 3'}, """
     If no stage is given, you use stage 3. DeepSpeed uses stage 0: nothing is sharded.
     Next: use `zero.get("stage", 0)`.""")
 
-exercise.edit("no-section", {'config.get("zero_optimization", {})': 'config["zero_optimization"]'}, """
-    You expect a section `zero_optimization`. A configuration may have none.
-    Next: use `config.get("zero_optimization", {})`.""")
-
-exercise.edit("not-sorted", {"sorted(found)": "found"}, """
-    You return the right names in a different order. Next: return `sorted(...)`.""")
-
-exercise.edit("first-alone", {"sorted(found)": "sorted(found)[:1]"}, """
-    You return only one fault. The configuration has more, and each of them has to be fixed.
-    Next: collect all names, and return the list at the end.""")
-
-
-@exercise.variant
-def as_a_set(config: dict[str, Any], world_size: int) -> list[str]:
-    zero = config.get("zero_optimization") or {"stage": 0}
-    stage = zero.get("stage", 0)
-    found = {key for key in zero if (key[:7] == "stage3_" or key == "offload_param") and stage != 3}
-    found |= {"offload_optimizer"} & zero.keys() if not stage else set()
-    found |= {"bf16"} if [config[k].get("enabled") for k in ("bf16", "fp16") if k in config] == [True, True] else set()
-    if "train_batch_size" in config:
-        at_once = world_size * config["train_micro_batch_size_per_gpu"]
-        steps = config.get("gradient_accumulation_steps") or config["train_batch_size"] // at_once
-        agrees = config["train_batch_size"] == steps * at_once
-        found |= set() if agrees else {"train_batch_size"}
-    return sorted(found)
-
-
 exercise.variant_edit("in-place", {"return sorted(found)": "found.sort()\nreturn found"})
+
+exercise.variant_edit("in-other-words", {"stage < 3": "stage != 3", 'key.startswith("stage3_")': 'key[:7] == "stage3_"',
+    "stage == 0": "not stage"})

@@ -118,17 +118,9 @@ exercise.edit("adam", {"=AdamW": "=Adam"}, """
     You use Adam, which adds the decay to the gradient, so the decay is divided like the gradient. AdamW decays the
     parameter itself. Next: pass `AdamW` as `optimizer_class`.""")
 
-exercise.edit("an-instance", {"optimizer_class=AdamW, lr=lr": "optimizer_class=AdamW(groups, lr=lr)"}, """
-    You pass an optimizer as `optimizer_class`. It has to be a class, because each rank makes an optimizer for its own
-    part. Next: pass `AdamW` itself, and its options as further arguments.""")
-
 exercise.edit("own-part-only", {GROUPS: "[*model.parameters()][dist.get_rank() :: dist.get_world_size()]"}, """
     You pass a different part of the parameters on each rank. ZeroRedundancyOptimizer assigns parameters to ranks
     itself, and needs the same list on every rank. Next: pass all parameters.""")
-
-exercise.edit("order-of-the-two", {"averaged, ZeroRedundancyOptimizer(groups, optimizer_class=AdamW, lr=lr)":
-    "ZeroRedundancyOptimizer(groups, optimizer_class=AdamW, lr=lr), averaged"}, """
-    You return the two in the wrong order. Next: return the model first, then the optimizer.""")
 
 exercise.variant_edit("bucket-views", {"lr=lr": "lr=lr, parameters_as_bucket_view=True"})
 

@@ -89,15 +89,6 @@ exercise.edit("list-of-blocks", {BLOCKS: "fully_shard(model.blocks, mesh=mesh)\n
     `model.blocks` is a ModuleList, which has no forward of its own. FSDP2 gathers a unit before its forward.
     Next: call `fully_shard` for each block in the list.""")
 
-exercise.edit("blocks-and-layers", {"fully_shard(model,": "fully_shard(model.embed, mesh=mesh)\n"
-    "fully_shard(model.head, mesh=mesh)\nfully_shard(model,"}, """
-    The embedding and the head are units of their own, so each needs all-gathers and reduce-scatters of its own.
-    Next: shard only the blocks and the model: the model's unit contains both.""")
-
-exercise.edit("matrices-only", {"fully_shard(block,": "fully_shard(block[1],"}, """
-    Only the `Linear` of each block is a unit. The block's norm belongs to the model's unit, which stays whole from
-    forward to backward. Next: shard the block itself: all that it uses is gathered and freed together.""")
-
 exercise.edit("model-first", {BLOCKS: ROOT, ROOT: BLOCKS}, """
     You shard the model before the blocks. The model's unit takes all parameters, and the blocks get none.
     Next: go from the inside to the outside: the blocks, then the model.""")
@@ -114,16 +105,6 @@ exercise.edit("optimizer-first", {BLOCKS: f"optimizer = {ADAM.removeprefix('retu
     ADAM: "return optimizer"}, """
     You make the optimizer before the model is sharded. `fully_shard` replaces the parameters, and the optimizer keeps
     the old ones, which get no gradients: the model never learns. Next: make the optimizer last.""")
-
-exercise.edit("learning-rate-lost", {", lr=lr": ""}, """
-    Your Adam has its default learning rate, 0.001. Next: pass `lr=lr`.""")
-
-exercise.edit("nothing-returned", {"return torch": "torch"}, """
-    You shard the model and return None. The caller needs an optimizer. Next: return the optimizer.""")
-
-exercise.edit("the-model-returned", {ADAM: "return model"}, """
-    You return the model. The caller already has it, because `fully_shard` changes it in place.
-    Next: return the optimizer.""")
 
 
 @exercise.variant

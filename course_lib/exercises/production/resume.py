@@ -62,9 +62,8 @@ exercise = Exercise("production.resume", title="Resume with another number of ra
     Loading is the reverse of saving, and a collective: rank 0 sends, and each rank keeps its shard. Two options say so:
     the states are whole, and rank 0 has them.
 
-    In `dcp_states`: `set_model_state_dict(model, states, options=...)`,
-    `set_optimizer_state_dict(model, optimizer, states, options=...)` and
-    `StateDictOptions(full_state_dict=..., broadcast_from_rank0=...)`.
+    In `dcp_states`: `set_model_state_dict(model, states, options=...)`, `set_optimizer_state_dict(model, optimizer,
+    states, options=...)` and `StateDictOptions(full_state_dict=..., broadcast_from_rank0=...)`.
 
     ```python
     options = dcp_states.StateDictOptions(...)
@@ -117,10 +116,6 @@ exercise.edit("subscripts", {'.get("model", {})': '["model"]', '.get("optimizer"
 exercise.edit("not-sent", {", broadcast_from_rank0=True": ""}, """
     Each rank loads the states in its own `checkpoint`, which is empty on all ranks except rank 0.
     Next: set `broadcast_from_rank0=True` as well.""")
-
-exercise.edit("no-options", {"full_state_dict=True, broadcast_from_rank0=True": ""}, """
-    Without options, torch expects this rank's shards. `checkpoint` contains whole states, and only on rank 0.
-    Next: set both options: `full_state_dict=True` and `broadcast_from_rank0=True`.""")
 
 exercise.edit("sharded-and-sent", {"full_state_dict=True, ": ""}, """
     Rank 0 can only send whole states, and your options do not say that they are whole.

@@ -77,11 +77,6 @@ exercise.edit("a-copy", {TIED: COPY + TWO}, """
     You untie the weights: the head gets a copy. Each has its own gradient and moments, so they differ after the first
     step. Next: keep one weight, and make one unit of both modules.""")
 
-exercise.edit("tied-again", {TIED: COPY + TWO, ROOT: f"{ROOT}model.head.weight = model.embed.weight\n"}, """
-    You shard a copy, and tie the names again afterwards. Two units then gather the same shards. If the shards are
-    uneven, one unit moves them to new memory, and the other gathers old values. Next: make one unit of both modules.
-    """)
-
 exercise.edit("ignored-by-the-head", {TIED: TWO.replace("head, mesh=mesh", "head, mesh=mesh, ignored_params={"
     "model.head.weight}"), ROOT: ROOT.replace("mesh=mesh", "mesh=mesh, ignored_params={model.head.weight}")}, """
     You exclude the weight from the head's unit. The embedding's unit has put a shard in its place, and the head keeps
