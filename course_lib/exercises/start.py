@@ -59,13 +59,6 @@ exercise.edit("counts-from-one", {"dist.get_rank()": "(dist.get_rank() + 1)"}, "
     Your function squares the rank's number plus one. Ranks count from 0, as lists do.
     Next: square `dist.get_rank()`, without adding 1.""")
 
-exercise.edit("world-size-squared", {"get_rank": "get_world_size"}, """
-    Your function squares the number of all ranks, which is the same on every rank.
-    Next: use `dist.get_rank()`, the number of the rank that runs your function.""")
-
-exercise.edit("always-nine", {"dist.get_rank() ** 2": "9"}, """
-    Every rank returns 9, which is right only on rank 3. Next: compute the square from `dist.get_rank()`.""")
-
 exercise.edit("prints-it", {"return dist.get_rank() ** 2": "print(dist.get_rank() ** 2)"}, """
     Your function returns None. A rank's result is what your function returns; what it prints is only shown.
     Next: write `return` before the square.""")
