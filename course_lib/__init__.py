@@ -13,12 +13,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import exercises, planner, production, quizzes, zero
+    from . import exercises, planner, plots, production, quizzes, zero
     from .data import TinyGPT, batch, digits, text
     from .errors import CourseError
     from .meter import cuda_snapshot, mark
     from .planner import plan
-    from .plots import report
+    from .plots import compare, compare_memory, curve, report, table
     from .widgets import choose_world, course_map, exercise, predict, quiz, show_planner
     from .world import RankError, Run, World
 
@@ -30,20 +30,25 @@ __all__ = [
     "World",
     "batch",
     "choose_world",
+    "compare",
+    "compare_memory",
     "course_map",
     "cuda_snapshot",
+    "curve",
     "digits",
     "exercise",
     "exercises",
     "mark",
     "plan",
     "planner",
+    "plots",
     "predict",
     "production",
     "quiz",
     "quizzes",
     "report",
     "show_planner",
+    "table",
     "text",
     "zero",
 ]
@@ -56,8 +61,11 @@ _HOMES = {
     "World": "world",
     "batch": "data",
     "choose_world": "widgets",
+    "compare": "plots",
+    "compare_memory": "plots",
     "course_map": "widgets",
     "cuda_snapshot": "meter",
+    "curve": "plots",
     "digits": "data",
     "exercise": "widgets",
     "mark": "meter",
@@ -66,6 +74,7 @@ _HOMES = {
     "quiz": "widgets",
     "report": "plots",
     "show_planner": "widgets",
+    "table": "plots",
     "text": "data",
 }
 """Where each public name lives; those that are missing here are modules."""

@@ -1,172 +1,111 @@
-"""The last page of the course: a report that compares trainings by loss, memory and communication, next to plans.
+"""Runs side by side: bars of what each holds, and two runs on one axis."""
 
-A training is a run whose ranks returned their losses, one for each step.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from html import escape
-from itertools import cycle
-from pathlib import Path
+from bisect import bisect
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from ..planner import size
+from .canvas import CATEGORIES, INK, MEMBERS, NOTE, WIDTH, Canvas, short, text_width
+from .memory import ABOVE, LEFT, draw_grid, draw_phases, fullest, marks_of, parts_of, places, stairs
+from .picture import Picture
 
-from ..planner import Plan, how, size
-from .memory import CATEGORIES
-from .picture import INK, PALETTE, Picture, drawing, in_bytes, picture
-
-LOOKS = tuple(zip(PALETTE, ("o", "s", "^", "D", "v", "P", "X"), strict=True))
-HEAD = ("training", "ranks", "last loss", "largest difference", "peak of a rank, bytes", "sent in a step, bytes")
+BAR, HEIGHT = 24, 150
+LOOKS = ({"fill": MEMBERS[1], "opacity": "0.6"}, {"fill": "none", "stroke": INK, "stroke_width": "1.5"})
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Report(Picture):
-    """A page with a table, a figure, and plans.
-
-    Attributes:
-        rows: the table, line by line.
-        plans: descriptions of the plans, by name.
-    """
-
-    rows: tuple[tuple[str, ...], ...]
-    plans: Mapping[str, str]
-
-    @property
-    def html(self) -> str:
-        """The table, the figure with its caption and its text, and the plans."""
-        head = "".join(f'<th scope="col">{name}</th>' for name in HEAD)
-        lines = "".join(
-            f'<tr><th scope="row">{escape(row[0])}</th>'
-            + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
-            + "</tr>"
-            for row in self.rows
-        )
-        planned = "".join(
-            f"<dt>{escape(name)}</dt><dd>{escape(description)}</dd>" for name, description in self.plans.items()
-        )
-        return f"<table><tr>{head}</tr>{lines}</table>{super().html}" + (f"<dl>{planned}</dl>" if planned else "")
-
-    def save(self, path: str | Path) -> None:
-        """Write the page to an HTML file."""
-        style = "font-family: sans-serif; max-width: 60em; margin: 2em auto; color: black; background: white"
-        Path(path).write_text(
-            f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Report</title>'
-            f'<body style="{style}">{self.html}</body></html>',
-            encoding="utf-8",
-        )
-
-
-def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> Report:
-    """Compare trainings with the first one, and return the page.
+def compare_memory(runs: Mapping[str, Any], at: str | None = None) -> Picture:
+    """Return a bar for each run, divided by category: its fullest rank, at its peak or at a mark.
 
     Args:
-        runs: by name. Each rank of a run returned its losses, a number for each step and at least one. Of a rank,
-            `memory[rank].peak_bytes`, `memory[rank].at_peak.by_category` and `comm[rank].sent_bytes` are read. Bytes
-            sent before the first step count, spread over all steps.
-        plans: plans for larger models, by name.
+        runs: by name, such as `{"stage 0": run, "stage 1": other}`.
+        at: the label of a mark; the peak by default.
 
     Raises:
-        ValueError: there is no run, or the number of steps differs from the first run's.
+        ValueError: there is no run, or one without this mark.
     """
     if not runs:
-        raise ValueError("report({}): there is no training to tell of. Give it at least one, {'one process': run}.")
-    losses = {name: _losses(run) for name, run in runs.items()}
-    first, *others = losses
-    for name in others:
-        if len(losses[name]) != len(losses[first]):
-            raise ValueError(
-                f"report: {name!r} has {len(losses[name])} losses and {first!r} has {len(losses[first])}. "
-                "Compare trainings of the same steps."
-            )
-    rows = tuple(_row(name, run, losses[name], losses[first]) for name, run in runs.items())
-    planned = {name: _planned(plan) for name, plan in (plans or {}).items()}
-    text = "\n".join([*_aligned([HEAD, *rows]), *(f"{name}: {description}" for name, description in planned.items())])
-    with drawing():
-        figure = Figure(figsize=(9, 3.4), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        _draw_losses(left, losses)
-        _draw_peaks(right, runs)
-        shown = picture(figure, caption=_caption(losses, runs), text=text)
-    return Report(svg=shown.svg, caption=shown.caption, text=text, rows=rows, plans=planned)
+        raise ValueError("compare_memory({}): there is no run. Give at least one, {'stage 0': run}.")
+    held = {name: _held(name, run, at) for name, run in runs.items()}
+    canvas = Canvas()
+    draw_bars(canvas, held)
+    totals = {name: sum(parts.values()) for name, parts in held.items()}
+    (first, whole), (least, rest) = next(iter(totals.items())), min(totals.items(), key=lambda item: item[1])
+    caption = f"The fullest rank of each run {f'at the mark {at!r}' if at else 'at its peak'}. {first}: {size(whole)}. "
+    caption += f"The least is {least}: {size(rest)}, {rest / whole:.0%} of it." if rest < whole else "None holds less."
+    text = "\n".join(f"{name}: {totals[name]:,} bytes: {parts_of(parts)}" for name, parts in held.items())
+    return canvas.picture(caption, text)
 
 
-def _losses(run: Any) -> list[float]:
-    """Return the losses, averaged over the ranks. Ranks that have averaged them already return the same."""
-    return [sum(step) / len(step) for step in zip(*run, strict=True)]
+def _held(name: str, run: Any, at: str | None) -> Mapping[str, int]:
+    if at is None:
+        return dict(fullest(run.memory).at_peak.by_category)
+    if not all(at in memory.marks for memory in run.memory):
+        marks = ", ".join(map(repr, run.memory[0].marks)) or "none"
+        raise ValueError(f"compare_memory: {name!r} has no mark {at!r} on some rank. Marks of its rank 0: {marks}.")
+    return max((dict(memory.marks[at].by_category) for memory in run.memory), key=lambda parts: sum(parts.values()))
 
 
-def _row(name: str, run: Any, losses: list[float], first: list[float]) -> tuple[str, ...]:
-    difference = max(abs(loss - other) for loss, other in zip(losses, first, strict=True))
-    sent = max(comm.sent_bytes for comm in run.comm) // len(losses)
-    return (
-        name,
-        str(len(run)),
-        f"{losses[-1]:.3f}",
-        _rounded(difference),
-        f"{_fullest(run).peak_bytes:,}",
-        f"{sent:,}",
-    )
+def draw_bars(canvas: Canvas, held: Mapping[str, Mapping[str, int]]) -> None:
+    """Draw a bar of categories for each name, and move `canvas.y` below them."""
+    left = max(map(text_width, held)) + 10
+    scale = (WIDTH - left - 70) / max(1, *(sum(parts.values()) for parts in held.values()))
+    used = [name for name in CATEGORIES if any(parts.get(name) for parts in held.values())]
+    canvas.legend((name, CATEGORIES[name]) for name in used)
+    canvas.y += 6
+    for name, parts in held.items():
+        x = left
+        canvas.text(0, canvas.y + 16, name)
+        for category in used:
+            if width := parts.get(category, 0) * scale:
+                canvas.block(x, canvas.y, width - 1, BAR, CATEGORIES[category], size(parts[category]))
+                x += width
+        canvas.text(x + 5, canvas.y + 16, size(sum(parts.values())), font_weight="bold")
+        canvas.y += BAR + 8
 
 
-def _rounded(difference: float) -> str:
-    """Round up to the next power of ten: the digits of a rounding error carry no information, and machines differ."""
-    return f"below {next(bound for bound in BOUNDS if difference < bound):g}"
+def compare(a: Any, b: Any, titles: tuple[str, str] = ("first", "second")) -> Picture:
+    """Return the memory of two runs on one axis: the fullest rank of each. Marks of both stand at the same place.
+
+    Args:
+        a, b: runs.
+        titles: their names.
+    """
+    memories = [fullest(a.memory), fullest(b.memory)]
+    highest = max(1, *(memory.peak_bytes for memory in memories))
+    marks = shared_marks(*memories)
+    edges = [[0, *(marks_of(memory)[label] for label in marks), len(memory.timeline)] for memory in memories]
+    widths = [max(1, *(right - left for left, right in spans)) for spans in zip(*map(pairwise, edges), strict=True)]
+    borders = [0, *accumulate(widths)]
+    canvas = Canvas()
+    canvas.legend(zip(titles, (MEMBERS[1], INK), strict=True))
+    scale, foot = (WIDTH - LEFT) / borders[-1], canvas.y + ABOVE + HEIGHT
+    draw_phases(canvas, {label: LEFT + at * scale for label, at in zip(marks, borders[1:], strict=False)}, foot)
+    draw_grid(canvas, highest, foot, HEIGHT)
+    for memory, numbers, look in zip(memories, edges, LOOKS, strict=True):
+        drawn = places(memory.timeline)
+        xs = [LEFT + scale * _aligned(place.number, numbers, borders) for place in drawn]
+        edge = stairs(xs, [foot - place.highest * HEIGHT / highest for place in drawn])
+        canvas.add("path", d=f"{edge}V{short(foot)}H{LEFT}Z", **look)
+    canvas.y = foot + 16
+    canvas.text(WIDTH, canvas.y, "allocations and frees, in order →", "end", **NOTE)
+    named = sorted(zip((memory.peak_bytes for memory in memories), titles, strict=True))
+    (low, lower), (high, higher) = named
+    caption = f"The fullest rank of each run. Its peak is {size(high)} in {higher!r} and {size(low)} in {lower!r}."
+    held = {"peak": [memory.peak_bytes for memory in memories]}
+    held |= {label: [sum(memory.marks[label].by_category.values()) for memory in memories] for label in marks}
+    text = "\n".join(f"{label}: {titles[0]} {one:,} bytes, {titles[1]} {two:,}" for label, (one, two) in held.items())
+    return canvas.picture(caption, text)
 
 
-BOUNDS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, float("inf"))
+def shared_marks(a: Any, b: Any) -> list[str]:
+    """Return the labels of the marks that both have; none, if they have them in different orders."""
+    ours, theirs = ([label for label in marks_of(one) if label in other.marks] for one, other in ((a, b), (b, a)))
+    return ours if ours == theirs else []
 
 
-def _fullest(run: Any) -> Any:
-    """Return the memory of the rank that held most at once."""
-    return max(run.memory, key=lambda memory: memory.peak_bytes)
-
-
-def _planned(plan: Plan) -> str:
-    return (
-        f"{plan.model.name}, {how(plan.settings)}: {size(plan.peak_bytes)} at most on a rank, "
-        f"{size(plan.sent_bytes)} sent in a step"
-    )
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-
-
-def _draw_losses(axes: Axes, losses: Mapping[str, list[float]]) -> None:
-    """Draw the losses. Equal losses overlap, so each line gets smaller marks than the one below it."""
-    for number, ((name, values), (colour, marker)) in enumerate(zip(losses.items(), cycle(LOOKS), strict=False)):
-        marks = max(11 - 2 * number, 2)
-        axes.plot(range(1, len(values) + 1), values, color=colour, marker=marker, markersize=marks, label=name)
-    axes.set(xlabel="step", ylabel="loss", title="Losses")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=8)
-
-
-def _draw_peaks(axes: Axes, runs: Mapping[str, Any]) -> None:
-    names, peaks = list(runs), [_fullest(run).at_peak.by_category for run in runs.values()]
-    ends = [0] * len(runs)
-    for category, look in CATEGORIES.items():
-        held = [peak.get(category, 0) for peak in peaks]
-        if any(held):
-            axes.barh(names, held, left=ends, label=category, edgecolor=INK, linewidth=0.5, **look)
-        ends = [end + more for end, more in zip(ends, held, strict=True)]
-    axes.invert_yaxis()
-    axes.xaxis.set_major_formatter(lambda count, _: in_bytes(count))
-    axes.set_title("Most that a rank held at once")
-    axes.legend(fontsize=8)
-
-
-def _caption(losses: Mapping[str, list[float]], runs: Mapping[str, Any]) -> str:
-    least = min(runs, key=lambda name: _fullest(runs[name]).peak_bytes)
-    last = [values[-1] for values in losses.values()]
-    spread = _rounded(max(last) - min(last))
-    return (
-        f"Left, losses: where trainings are the same, their lines lie on each other; the last differ by {spread}. "
-        f"Right, the fullest rank at its peak: {least} needs least, {in_bytes(_fullest(runs[least]).peak_bytes)}."
-    )
+def _aligned(number: int, numbers: Sequence[int], borders: Sequence[int]) -> float:
+    """Return the place of a change. Change `numbers[i]` of this run stands at `borders[i]`, and others in between."""
+    at = min(bisect(numbers, number), len(numbers) - 1) - 1
+    start, stop = numbers[at : at + 2]
+    return borders[at] + (number - start) * (borders[at + 1] - borders[at]) / max(stop - start, 1)

@@ -3,161 +3,183 @@
 The axis counts changes, not seconds: the changes of a training step take a moment, and an import takes seconds.
 """
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from matplotlib.text import Annotation
+from ..planner import size
+from .canvas import CATEGORIES, INK, NOTE, SHADE, SMALL, WIDTH, Canvas, ranks_named, short, text_width, ticks
+from .picture import Picture
 
-from .picture import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, Picture, drawing, in_bytes, picture
-
-CATEGORIES: dict[str, dict[str, Any]] = {  # from the bottom up: persistent state, then transient memory
-    "parameters": {"facecolor": BLUE},
-    "optimizer": {"facecolor": GREEN, "hatch": "----"},
-    "gradients": {"facecolor": ORANGE, "hatch": "////"},
-    "activations": {"facecolor": PURPLE, "hatch": "xxxx"},
-    "communication": {"facecolor": SKY, "hatch": "||||"},
-    "other": {"facecolor": GREY, "hatch": "\\\\\\\\"},
-}
-MOST_RANKS = 8
-MOST_PLACES = 400
-"""The number of positions in a panel. Of the changes that share a position, the highest is drawn."""
-STACK, LINE = 1.05, 0.125
-"""Heights in inches: of the highest peak, and of a line of labels above it."""
-MOST_LINES = 8
-"""Lines of labels in a panel. A mark whose label has no room in them is a dotted line without its label."""
-
-Array = npt.NDArray[np.float64]
+MOST_PANELS, MOST_PLACES = 8, 400
+"""Panels, and positions in a panel. Of the changes that share a position, the highest is drawn."""
+LEFT, HEIGHT, ABOVE = 70, 110, 34
+"""Pixels to the left of a panel, of the highest peak, and above it, for the names of phases and for the peak."""
 
 
-def plot_memory(memories: Sequence[Any]) -> Picture:
-    """Return stacked bytes by category, change by change: a panel for each rank, with its peak and its marks.
+class Place(NamedTuple):
+    """What is drawn at one position: the number of the change, bytes by category, and the most held since before."""
+
+    number: int
+    held: dict[str, int]
+    highest: int
+
+
+def plot_memory(memories: Sequence[Any], titles: Sequence[str] | None = None) -> Picture:
+    """Return stacked bytes by category, change by change: a panel for each rank, with its peak and its phases.
+
+    A phase is the time between two marks, and has the name of the second. Ranks with equal memory share a panel.
 
     Args:
         memories: one for each rank, such as `run.memory`. These attributes are read: `peak_bytes`; `by_category`, bytes
             held at the end; `timeline`, changes with `seconds`, `deltas` (bytes allocated or freed, by the names in
             `CATEGORIES`) and `highest_bytes`, the most held since the change before; `marks`, moments with `seconds`
-            and `by_category` by their label; and `at_peak`, one such moment. The first eight ranks are drawn, and
-            labels as far as there is room; the text form has all.
+            and `by_category` by their label; and `at_peak`, one such moment. Eight panels are drawn; the text has all.
+        titles: a title for each rank, instead of its number.
+
+    Raises:
+        ValueError: the number of titles is not the number of ranks.
     """
-    shown = memories[:MOST_RANKS]
-    highest = max(memory.peak_bytes for memory in memories)
-    with drawing():
-        figure = Figure(figsize=(9, 1 + 1.7 * len(shown)), layout="constrained")
-        panels = figure.subplots(len(shown), sharex=True, sharey=True, squeeze=False)[:, 0]
-        labels = []
-        for rank, (axes, memory) in enumerate(zip(panels, shown, strict=True)):
-            _draw_held(axes, memory.timeline)
-            _draw_peak(axes, memory.peak_bytes)
-            labels.append(_draw_marks(axes, memory))
-            axes.set_ylabel(f"rank {rank}")
-        panels[0].yaxis.set_major_formatter(lambda count, _: in_bytes(count))
-        panels[-1].set_xlabel("blocks that came or went, in their order")
-        handles = [Patch(linewidth=0, hatchcolor=INK, label=name, **look) for name, look in CATEGORIES.items()]
-        figure.legend(handles=handles[::-1], loc="outside right upper")
-        lines = _spread(figure, labels) + 1  # one line more for the peak
-        figure.set_figheight(1 + (STACK + 0.15 + lines * LINE) * len(shown))
-        panels[0].set_ylim(0, max(highest, 1) * (1 + lines * LINE / STACK))
-        return picture(figure, caption=_caption(memories), text=_text(memories))
+    if titles is not None and len(titles) != len(memories):
+        raise ValueError(
+            f"plot_memory: {len(titles)} titles for {len(memories)} ranks. Give one title for each rank; ranks with "
+            "equal memory and the same title share a panel."
+        )
+    panels = folded(memories, titles)
+    highest = max(1, *(memory.peak_bytes for memory in memories))
+    used = {category for memory in memories for change in memory.timeline for category in change.deltas}
+    canvas = Canvas()
+    canvas.legend((name, colour) for name, colour in CATEGORIES.items() if name in used)
+    for title, ranks in list(panels.items())[:MOST_PANELS]:
+        canvas.title(title)
+        _draw_panel(canvas, memories[ranks[0]], highest)
+    canvas.y += 12
+    canvas.text(WIDTH, canvas.y, "allocations and frees, in order →", "end", **NOTE)
+    text = "\n".join(line for title, ranks in panels.items() for line in _lines(title, [memories[r] for r in ranks]))
+    return canvas.picture(_caption(memories, panels), text)
 
 
-def _draw_held(axes: Axes, timeline: Sequence[Any]) -> None:
-    numbers, edges, highest = stacked(timeline)
-    for look, lower, upper in zip(CATEGORIES.values(), edges[:-1], edges[1:], strict=True):
-        if (upper > lower).any():
-            axes.fill_between(numbers, lower, upper, step="post", linewidth=0, hatchcolor=INK, **look)
-    axes.step(numbers, highest, where="post", color=INK, linewidth=0.6)
+def folded(memories: Sequence[Any], titles: Sequence[str] | None) -> dict[str, list[int]]:
+    """Return the ranks of each panel by its title. Ranks share a panel if three digits do not tell them apart."""
+    alike: dict[Any, list[int]] = {}
+    for rank, memory in enumerate(memories):
+        key = titles[rank] if titles else "", size(memory.peak_bytes), *_moments(memory)
+        alike.setdefault(key, []).append(rank)
+    panels = {}
+    for (title, *_), ranks in alike.items():
+        named = ranks_named(ranks) + (", alike" if len(ranks) > 1 else "")
+        alone = titles is not None and titles.count(title) == len(ranks)
+        panels[title if alone else f"{title}: {named}" if title else named] = ranks
+    return panels
 
 
-def stacked(timeline: Sequence[Any]) -> tuple[Array, Array, Array]:
-    """Return what to draw of a timeline. Of the changes that share a position in the panel, the highest is drawn.
+def fullest(memories: Sequence[Any]) -> Any:
+    """Return the memory of the rank that held most at once."""
+    return max(memories, key=lambda memory: memory.peak_bytes)
 
-    Returns:
-        The changes' numbers [drawn]; the edges of the layers in bytes, from the lowest up [categories + 1, drawn]; and
-        the most bytes held since the change before [drawn].
+
+def places(timeline: Sequence[Any]) -> list[Place]:
+    """Return what to draw of a timeline. Of the changes that share a position in the panel, the highest is drawn."""
+    held = dict.fromkeys(CATEGORIES, 0)
+    best = {} if timeline else {0: Place(0, held, 0)}
+    for number, change in enumerate(timeline):
+        held = {category: nbytes + change.deltas.get(category, 0) for category, nbytes in held.items()}
+        position = number * MOST_PLACES // max(len(timeline), MOST_PLACES)
+        if position not in best or change.highest_bytes > best[position].highest:
+            best[position] = Place(number, held, change.highest_bytes)
+    return list(best.values())
+
+
+def _draw_panel(canvas: Canvas, memory: Any, highest: int) -> None:
+    """Draw phases, grid, areas and the peak, from back to front, and move `canvas.y` below them."""
+    foot = canvas.y + ABOVE + HEIGHT
+    across, scale = (WIDTH - LEFT) / max(len(memory.timeline), 1), HEIGHT / highest
+    draw_phases(canvas, {label: LEFT + number * across for label, number in marks_of(memory).items()}, foot)
+    draw_grid(canvas, highest, foot, HEIGHT)
+    drawn = places(memory.timeline)
+    xs = [LEFT + place.number * across for place in drawn]
+    sums = [list(accumulate(place.held.values(), initial=0)) for place in drawn]
+    for at, (category, colour) in reversed([*enumerate(CATEGORIES.items())]):  # a lower layer covers a higher one
+        if any(place.held[category] for place in drawn):
+            edge = stairs(xs, [foot - total[at + 1] * scale for total in sums])
+            canvas.add("path", d=f"{edge}V{short(foot)}H{LEFT}Z", fill=colour)
+    edge = stairs(xs, [foot - place.highest * scale for place in drawn])
+    canvas.add("path", d=edge, stroke=INK, fill="none", stroke_width=0.8)
+    y = foot - memory.peak_bytes * scale
+    canvas.line(LEFT, y, WIDTH, y, INK, stroke_dasharray="4 3", stroke_width=0.8)
+    canvas.text(WIDTH - 4, y - 4, f"peak {size(memory.peak_bytes)}", "end", font_weight="bold", **SMALL)
+    canvas.y = foot + 4
+
+
+def stairs(xs: Sequence[float], ys: Sequence[float]) -> str:
+    """Return a path of stairs through the points, up to the right edge of the panel."""
+    points = list(zip(xs, ys, strict=True))
+    steps = (f"H{short(x)}V{short(y)}" for (_, before), (x, y) in pairwise(points) if y != before)
+    return f"M{short(points[0][0])} {short(points[0][1])}{''.join(steps)}H{WIDTH}"
+
+
+def marks_of(memory: Any) -> dict[str, int]:
+    """Return the number of the first change after each mark, by label, in order of time."""
+    marks = sorted(memory.marks.items(), key=lambda item: item[1].seconds)
+    return {label: bisect(memory.timeline, mark.seconds, key=attrgetter("seconds")) for label, mark in marks}
+
+
+def draw_phases(canvas: Canvas, marks: Mapping[str, float], foot: float) -> None:
+    """Shade every second phase from `canvas.y` to `foot`, and write the names of phases in their areas.
+
+    `marks` are labels with their places in pixels. The time before the first mark has no name: a label that is used
+    again keeps its last mark only.
     """
-    highest = np.array([float(change.highest_bytes) for change in timeline])
-    deltas = [[0.0, *(change.deltas.get(name, 0) for name in CATEGORIES)] for change in timeline]
-    edges = np.cumsum(np.array(deltas).reshape(-1, len(CATEGORIES) + 1), axis=0).cumsum(axis=1).T
-    places = np.array_split(np.arange(len(timeline)), min(len(timeline), MOST_PLACES) or 1)
-    drawn = np.array([place[highest[place].argmax()] for place in places if len(place)], dtype=int)
-    return drawn.astype(float), edges[:, drawn], highest[drawn]
+    for number, ((_, left), (label, right)) in enumerate(pairwise(marks.items())):
+        if number % 2 == 0:
+            canvas.rect(left, canvas.y, right - left, foot - canvas.y, SHADE)
+        name = label.removeprefix("after ").removesuffix("()")
+        room = (right - left) / text_width(name, 11)
+        if room > 0.4:  # in a narrow area, the name is in the second line
+            canvas.text((left + right) / 2, canvas.y + (12 if room > 0.9 else 26), name, "middle", **SMALL)
 
 
-def _draw_peak(axes: Axes, peak_bytes: int) -> None:
-    axes.axhline(peak_bytes, color=INK, linewidth=0.8, linestyle="--")
-    place: dict[str, Any] = {"xy": (1, peak_bytes), "xycoords": ("axes fraction", "data"), "ha": "right"}
-    axes.annotate(f"peak {in_bytes(peak_bytes)}", xytext=(0, 2), textcoords="offset points", size=8, **place)
+def draw_grid(canvas: Canvas, highest: int, foot: float, height: float) -> None:
+    """Draw a line with its bytes at each round number up to `highest`, which is `height` pixels above `foot`."""
+    for tick in ticks(highest):
+        y = foot - tick * height / highest
+        canvas.line(LEFT, y, WIDTH, y, stroke_width=0.5)
+        canvas.text(LEFT - 6, y + 4, size(tick), "end", **NOTE)
 
 
-def _draw_marks(axes: Axes, memory: Any) -> list[Annotation]:
-    """Draw the marks' lines. Return their labels in order of time, all still in the first line."""
-    labels = []
-    for label, mark in sorted(memory.marks.items(), key=lambda item: item[1].seconds):
-        number = bisect(memory.timeline, mark.seconds, key=attrgetter("seconds"))
-        axes.axvline(number, color=INK, linewidth=0.8, linestyle=":")
-        place: dict[str, Any] = {"xy": (number, 1), "xycoords": ("data", "axes fraction"), "va": "top"}
-        labels.append(axes.annotate(label, xytext=(2, 0), textcoords="offset points", size=8, **place))
-    return labels
-
-
-def _spread(figure: Figure, labels: Sequence[Sequence[Annotation]]) -> int:
-    """Move each panel's labels into lines without overlaps. Return the number of lines in the fullest panel."""
-    figure.draw_without_rendering()  # from here on their widths are known
-    used = 0
-    for panel in labels:
-        lines = lines_apart([tuple(label.get_window_extent().intervalx) for label in panel])
-        for label, line in zip(panel, lines, strict=True):
-            label.set_visible(line < MOST_LINES)
-            label.xyann = (2, -72 * LINE * line)
-            used = max(used, min(line + 1, MOST_LINES))
-    return used
-
-
-def lines_apart(spans: Sequence[tuple[float, float]]) -> list[int]:
-    """Return a line for each span (left, right; in pixels, leftmost first): the first line with room for it."""
-    ends: list[float] = []
-    lines = []
-    for left, right in spans:
-        line = next((line for line, end in enumerate(ends) if end + 4 <= left), len(ends))
-        ends[line : line + 1] = [right]
-        lines.append(line)
-    return lines
-
-
-def _caption(memories: Sequence[Any]) -> str:
-    peaks = [memory.peak_bytes for memory in memories]
-    highest = max(range(len(peaks)), key=peaks.__getitem__)
-    at_peak = memories[highest].at_peak
-    if at_peak is None:
+def _caption(memories: Sequence[Any], panels: Mapping[str, Sequence[int]]) -> str:
+    most = fullest(memories)
+    if most.at_peak is None:
         return "No rank held anything."
-    most, least, parts = in_bytes(max(peaks)), in_bytes(min(peaks)), _parts(at_peak.by_category)
-    if len(peaks) == 1:
-        sentence = f"Rank 0 holds {most} at its peak: {parts}."
-    elif most == least:  # both rounded to three digits, as in the figure
-        sentence = f"Every rank holds {most} at its peak. On rank {highest} that is {parts}."
+    peak, least = size(most.peak_bytes), size(min(memory.peak_bytes for memory in memories))
+    parts = parts_of(most.at_peak.by_category)
+    name = next(title for title, ranks in panels.items() if memories.index(most) in ranks)
+    if len(memories) == 1:
+        sentence = f"The rank holds {peak} at its peak: {parts}."
+    elif peak == least:
+        sentence = f"Every rank holds {peak} at its peak. Panel {name!r}: {parts}."
     else:
-        sentence = f"Rank {highest} holds most at once, {most}: {parts}. The lowest peak of a rank is {least}."
-    if len(memories) > MOST_RANKS:
-        sentence += f" Drawn are ranks 0 to {MOST_RANKS - 1} of {len(memories)}."
+        sentence = f"Panel {name!r} has the highest peak, {peak}: {parts}. The lowest peak of a rank is {least}."
+    if len(panels) > MOST_PANELS:
+        sentence += f" The figure shows the first {MOST_PANELS} of {len(panels)} different ranks."
     return sentence
 
 
-def _text(memories: Sequence[Any]) -> str:
-    lines = []
-    for rank, memory in enumerate(memories):
-        lines.append(f"rank {rank}: peak {memory.peak_bytes:,} bytes; at the end {_parts(memory.by_category)}")
-        lines += [f"  {label}: {_parts(mark.by_category)}" for label, mark in memory.marks.items()]
-    return "\n".join(lines)
+def _lines(title: str, memories: Sequence[Any]) -> list[str]:
+    peaks = [memory.peak_bytes for memory in memories]
+    peak = " to ".join(f"{nbytes:,}" for nbytes in dict.fromkeys((min(peaks), max(peaks))))
+    end, *marks = _moments(memories[0])
+    return [f"{title}: peak {peak} bytes; at the end {end}", *marks]
 
 
-def _parts(by_category: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {in_bytes(held)}" for name, held in by_category.items() if held) or "nothing"
+def _moments(memory: Any) -> list[str]:
+    """Return what is held at the end, and at each mark, in words."""
+    marks = (f"  {label}: {parts_of(mark.by_category)}" for label, mark in memory.marks.items())
+    return [parts_of(memory.by_category), *marks]
+
+
+def parts_of(by_category: Mapping[str, int]) -> str:
+    """Return the categories that hold something, with their bytes, in words."""
+    return ", ".join(f"{name} {size(held)}" for name, held in by_category.items() if held) or "nothing"

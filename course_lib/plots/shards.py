@@ -1,14 +1,11 @@
-"""A chart of the slices of each tensor that each rank holds."""
-
-from __future__ import annotations
+"""The parts of each tensor that each rank holds, to scale: one ribbon, tensors as ticks, ranks as bands."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from .picture import BLUE, HATCHES, INK, PALETTE, Picture, drawing, picture
+from .canvas import HATCH, INK, MEMBERS, PAPER, SHADE, SMALL, WIDTH, Canvas, text_width
+from .picture import Picture
 
 Slice = tuple[int, int, int]
 """rank, start, stop: the rank holds elements start to stop - 1 of the flattened tensor."""
@@ -16,12 +13,11 @@ Slice = tuple[int, int, int]
 Tensor = tuple[str, int, Sequence[Slice]]
 """Name, number of elements, and every slice that a rank holds."""
 
-_BAR, _GAP = 0.8, 0.3  # height of a bar, and the space between two tensors, in units of a row
-_NARROW = 0.03  # of the width: a narrower slice has no room for its rank's number
+BAND, PADDING = 26, "padding"
 
 
 def plot_shards(tensors: Iterable[Tensor]) -> Picture:
-    """Return one bar for each tensor, from its first element to its last, divided into the slices that ranks hold.
+    """Return all tensors end to end, to scale, divided into the slices that ranks hold, with the total of each rank.
 
     Overlapping slices, such as copies, are drawn below each other. Elements that no rank holds stay empty.
 
@@ -33,25 +29,72 @@ def plot_shards(tensors: Iterable[Tensor]) -> Picture:
     """
     tensors = list(tensors)
     _check(tensors)
-    lanes = [_lanes(slices) for _, _, slices in tensors]
-    with drawing():
-        figure = Figure(figsize=(9, 0.8 + 0.3 * sum(map(len, lanes))), layout="constrained")
-        axes = figure.subplots()
-        top, middles = 0.0, []
-        for (_, numel, _), of_tensor in zip(tensors, lanes, strict=True):
-            middles.append(top + (len(of_tensor) - 1 + _BAR) / 2)
-            for lane in of_tensor:
-                axes.broken_barh([(0, 1)], (top, _BAR), facecolor="none", edgecolor=INK, linewidth=0.4)
-                for rank, start, stop in lane:
-                    _draw(axes, rank, start / numel, stop / numel, top)
-                top += 1
-            top += _GAP
-        axes.set(xlim=(0, 1), ylim=(top - _GAP, -0.1))
-        axes.set_xticks([0, 1], ["first element", "last"])
-        axes.set_yticks(middles, [f"{name} [{numel:,}]" for name, numel, _ in tensors])
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        return picture(figure, caption=_caption(tensors), text=_text(tensors))
+    total = sum(numel for _, numel, _ in tensors)
+    nobody, several = map(sum, zip(*(_held(slices, numel) for _, numel, slices in tensors), strict=True))
+    held = f"Of {total:,} elements, no rank holds {nobody:,}, and more than one rank holds {several:,}."
+    if not nobody and not several:
+        held = f"Exactly one rank holds each of the {total:,} elements."
+    return _ribbon(tensors, f"The ribbon is all tensors end to end, to scale; a band is what one rank holds. {held}")
+
+
+def plot_flat(params: Iterable[tuple[str, int]], world_size: int) -> Picture:
+    """Return a flat tensor: its parameters above, the shards of `world_size` ranks below, and its padding hatched.
+
+    Args:
+        params: name and number of elements of each parameter, in order.
+        world_size: the number of ranks. The flat tensor is padded to a multiple of it.
+    """
+    named, tensors, offset = list(params), [], 0
+    numel = sum(count for _, count in named)
+    padding = -numel % world_size
+    shard = (numel + padding) // world_size
+    for name, count in [*named, (PADDING, padding)]:
+        spans = ((r, max(r * shard - offset, 0), min((r + 1) * shard - offset, count)) for r in range(world_size))
+        tensors.append((name, count, [(rank, start, stop) for rank, start, stop in spans if start < stop]))
+        offset += count
+    cut = sum(len(slices) > 1 for _, _, slices in tensors[:-1])
+    caption = (
+        f"{len(named)} parameters, {numel:,} elements end to end, become {world_size} shards of {shard:,} elements. "
+        f"Padding: {padding} elements. The borders between ranks cut {cut} of the parameters."
+    )
+    return _ribbon(tensors if padding else tensors[:-1], caption)
+
+
+def _ribbon(tensors: Sequence[Tensor], caption: str) -> Picture:
+    """Draw tensors as ticks above, and below them slices as bands, both to scale, and the total of each rank."""
+    offsets = [0, *accumulate(numel for _, numel, _ in tensors)]
+    scale = WIDTH / max(offsets[-1], 1)
+    slices, totals = [], Counter[int]()
+    canvas = Canvas()
+    canvas.y += 26
+    for offset, (name, numel, held) in zip(offsets, tensors, strict=False):
+        _draw_tick(canvas, name, numel, offset * scale, numel * scale)
+        slices += [(rank, offset + start, offset + stop) for rank, start, stop in held]
+    canvas.line(WIDTH, canvas.y - 14, WIDTH, canvas.y - 2, INK)
+    for lane in _lanes(slices):
+        canvas.rect(0, canvas.y, WIDTH, BAND, SHADE)
+        for rank, start, stop in lane:
+            totals[rank] += stop - start
+            canvas.block(start * scale, canvas.y, (stop - start) * scale - 1, BAND, _colour(rank), f"rank {rank}")
+        canvas.y += BAND + 2
+    if tensors[-1][0] == PADDING:
+        padding = tensors[-1][1] * scale
+        canvas.rect(WIDTH - padding, canvas.y - BAND - 2, padding, BAND, PAPER)
+        canvas.rect(WIDTH - padding, canvas.y - BAND - 2, padding, BAND, HATCH)
+    canvas.legend((f"rank {rank}: {total:,} elements", _colour(rank)) for rank, total in sorted(totals.items()))
+    return canvas.picture(caption, _text(tensors))
+
+
+def _draw_tick(canvas: Canvas, name: str, numel: int, left: float, width: float) -> None:
+    """Draw where a tensor begins, and its name if there is room."""
+    canvas.line(left, canvas.y - 14, left, canvas.y - 2, INK)
+    shown = next((text for text in (f"{name} [{numel:,}]", name) if text_width(text, 11) + 6 <= width), "")
+    if shown:
+        canvas.text(left + width / 2, canvas.y - 6, shown, "middle", **SMALL)
+
+
+def _colour(rank: int) -> str:
+    return MEMBERS[rank % len(MEMBERS)]
 
 
 def _check(tensors: Sequence[Tensor]) -> None:
@@ -67,24 +110,18 @@ def _check(tensors: Sequence[Tensor]) -> None:
 
 
 def _lanes(slices: Iterable[Slice]) -> list[list[Slice]]:
-    """Return the slices in the smallest number of lanes without overlaps; at least one lane."""
+    """Return the slices in the smallest number of lanes without overlaps; at least one lane. A rank's
+    neighbouring slices become one."""
     lanes: list[list[Slice]] = [[]]
     for rank, start, stop in sorted(slices, key=lambda piece: (piece[1], piece[0])):
         if start < stop:
             lane = next((lane for lane in lanes if not lane or lane[-1][2] <= start), None)
             if lane is None:
                 lanes.append(lane := [])
+            if lane and lane[-1][0] == rank and lane[-1][2] == start:
+                start = lane.pop()[1]
             lane.append((rank, start, stop))
     return lanes
-
-
-def _draw(axes: Axes, rank: int, start: float, stop: float, top: float) -> None:
-    colour, hatch = PALETTE[rank % len(PALETTE)], HATCHES[rank // len(PALETTE) % len(HATCHES)]
-    axes.broken_barh([(start, stop - start)], (top, _BAR), facecolor=colour, hatch=hatch, edgecolor=INK, linewidth=0.4)
-    if stop - start >= _NARROW:
-        label = f"rank {rank}" if stop - start >= 3 * _NARROW else str(rank)
-        ink = "white" if colour == BLUE else "black"
-        axes.text((start + stop) / 2, top + _BAR / 2, label, ha="center", va="center", size=8, color=ink)
 
 
 def _held(slices: Iterable[Slice], numel: int) -> tuple[int, int]:
@@ -101,19 +138,9 @@ def _held(slices: Iterable[Slice], numel: int) -> tuple[int, int]:
     return nobody, several
 
 
-def _caption(tensors: Sequence[Tensor]) -> str:
-    total = sum(numel for _, numel, _ in tensors)
-    nobody, several = map(sum, zip(*(_held(slices, numel) for _, numel, slices in tensors), strict=True))
-    if not nobody and not several:
-        sentence = f"Each of the {total:,} elements is held by exactly one rank."
-    else:
-        sentence = f"Of {total:,} elements, {nobody:,} are held by nobody and {several:,} by more than one rank."
-    return f"A bar is a tensor, a coloured part the slice that one rank holds. {sentence}"
-
-
 def _text(tensors: Sequence[Tensor]) -> str:
     lines = []
     for name, numel, slices in tensors:
         held = "; ".join(f"rank {rank}: {start:,} to {stop:,}" for rank, start, stop in slices if start < stop)
-        lines.append(f"{name} ({numel:,} elements): {held or 'held by nobody'}")
+        lines.append(f"{name} ({numel:,} elements): {held or 'no rank holds them'}")
     return "\n".join(lines)

@@ -1,73 +1,87 @@
-"""A Gantt chart of each rank's time: computing, waiting, and bytes in flight."""
+"""A chart of each rank's time: computing, waiting, and calls whose bytes move."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from ..planner import duration
+from .canvas import COMPUTE, MOVING, NOTE, SHADE, WAITING, WIDTH, Canvas, text_width, ticks
+from .picture import Picture
 
-from .picture import BLUE, GREEN, INK, ORANGE, PURPLE, Picture, drawing, picture
-
-# The intervals drawn for a rank: the position in its row (top, height), and the style.
-LANES: dict[str, tuple[tuple[float, float], dict[str, Any]]] = {
-    "computed": ((0.1, 0.5), {"facecolor": BLUE}),
-    "waited for peers": ((0.1, 0.5), {"facecolor": ORANGE, "hatch": "////"}),
-    "waited for bytes": ((0.1, 0.5), {"facecolor": PURPLE, "hatch": "xxxx"}),
-    "in flight": ((0.65, 0.2), {"facecolor": GREEN}),
-}
-MOST_SHAPES = 4000
-"""More intervals than this are drawn as pixels, without hatches: as shapes they would take megabytes."""
+LEFT = 60
+STATES = {"computed": COMPUTE, "waited for peers": WAITING, "waited for bytes": MOVING}
+"""What a rank does, and its colour. Below it, calls whose bytes move have the colour of waiting for bytes."""
 
 
 def plot_timeline(timelines: Sequence[Any]) -> Picture:
-    """Return a Gantt chart: for each rank, when it computed and when it waited, and below that when its bytes moved.
+    """Return, for each rank, when it computed and when it waited, and below that its calls while their bytes moved.
 
     Args:
         timelines: one for each rank, such as `run.timeline`. These attributes are read: `rank`, `start`, `end`,
             `overlap`, the intervals (`start`, `end`; in seconds) in `computed`, `waited_for_peers`, `waited_for_bytes`
-            and `in_flight`, and the text form.
+            and `in_flight`, the `call.op` of those in flight, and the text form.
     """
-    lanes = {what: [_intervals(timeline, what) for timeline in timelines] for what in LANES}
-    dense = sum(len(intervals) for lane in lanes.values() for intervals in lane) > MOST_SHAPES
-    with drawing():
-        figure = Figure(figsize=(9, 1.3 + 0.55 * len(timelines)), layout="constrained")
-        axes = figure.subplots()
-        for what, lane in lanes.items():
-            (top, height), look = LANES[what]
-            style = {"facecolor": look["facecolor"], "rasterized": True} if dense else look
-            for row, intervals in enumerate(lane):
-                spans = [(start * 1e3, (end - start) * 1e3) for start, end in intervals]
-                axes.broken_barh(spans, (row + top, height), linewidth=0, hatchcolor=INK, **style)
-        axes.set(xlabel="milliseconds from the start of the run", ylim=(len(timelines), 0))
-        axes.set_yticks([row + 0.5 for row in range(len(timelines))], [f"rank {t.rank}" for t in timelines])
-        axes.tick_params(axis="y", length=0)
-        _legend(axes)
-        return picture(figure, caption=_caption(timelines), text="\n".join(map(str, timelines)))
+    canvas = Canvas()
+    canvas.legend((*STATES.items(), ("bytes of a call move (narrow)", MOVING)))
+    canvas.y += 4
+    end = max(timeline.end for timeline in timelines)
+    scale = (WIDTH - LEFT) / (end or 1)
+    for timeline in timelines:
+        _draw_rank(canvas, timeline, scale)
+    for tick in ticks(1e3 * end, 8):
+        x = LEFT + tick * scale / 1e3
+        canvas.line(x, canvas.y, x, canvas.y + 4)
+        canvas.text(x, canvas.y + 16, f"{tick:g}", "middle", **NOTE)
+    canvas.y += 30
+    canvas.text(WIDTH, canvas.y, "milliseconds from the start of the run", "end", **NOTE)
+    return canvas.picture(_caption(timelines), "\n".join(map(str, timelines)))
 
 
-def _intervals(timeline: Any, what: str) -> list[tuple[float, float]]:
-    return [(interval.start, interval.end) for interval in getattr(timeline, what.replace(" ", "_"))]
+def _draw_rank(canvas: Canvas, timeline: Any, scale: float) -> None:
+    canvas.text(0, canvas.y + 20, f"rank {timeline.rank}")
+    canvas.rect(LEFT, canvas.y + 30, WIDTH - LEFT, 10, SHADE)
+    for state, colour in STATES.items():
+        for start, end, _ in merged(getattr(timeline, state.replace(" ", "_")), 0.5 / scale):
+            canvas.rect(LEFT + start * scale, canvas.y + 4, (end - start) * scale, 24, colour)
+    free = 0.0
+    for start, end, ops in merged(timeline.in_flight, 0.5 / scale):
+        left, label = LEFT + start * scale, next(iter(ops)) if len(ops) == 1 else ""
+        canvas.rect(left, canvas.y + 30, (end - start) * scale, 10, MOVING)
+        if label and left >= free:
+            width = text_width(label, 9)
+            canvas.text(min(left, WIDTH - width), canvas.y + 50, label, font_size=9)
+            free = left + width
+    canvas.y += 58
 
 
-def _legend(axes: Axes) -> None:
-    handles = [Patch(linewidth=0, hatchcolor=INK, label=what, **look) for what, (_, look) in LANES.items()]
-    axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(handles))
+def merged(intervals: Iterable[Any], gap: float) -> list[tuple[float, float, set[str]]]:
+    """Return start, end and calls of intervals. Intervals with less than `gap` seconds between them become one."""
+    spans: list[tuple[float, float, set[str]]] = []
+    for interval in intervals:
+        ops = {interval.call.op} if hasattr(interval, "call") else set()
+        start, end = interval.start, interval.end
+        if spans and start - spans[-1][1] <= gap:
+            start, last, before = spans.pop()
+            end, ops = max(last, end), before | ops
+        spans.append((start, end, ops))
+    return spans
 
 
 def _caption(timelines: Sequence[Any]) -> str:
-    waits = {t.rank: 1e3 * sum(end - start for start, end in _intervals(t, "waited for peers")) for t in timelines}
-    most, least = max(waits, key=waits.__getitem__), min(waits, key=waits.__getitem__)
-    seen = (
-        f"Rank {most} waits longest for its peers, {waits[most]:.1f} ms, rank {least} least, {waits[least]:.1f} ms: "
-        "who waits least is usually the one that the others wait for."
-    )
+    sentences = []
+    waits = {t.rank: sum(part.end - part.start for part in t.waited_for_peers) for t in timelines}
+    if len(waits) > 1:
+        most, least = max(waits, key=waits.__getitem__), min(waits, key=waits.__getitem__)
+        sentences.append(
+            f"Rank {most} waited longest for the others ({duration(waits[most])}), rank {least} least "
+            f"({duration(waits[least])}). The rank that waits least is usually the slow one."
+        )
     overlaps = [timeline.overlap for timeline in timelines if timeline.overlap is not None]
+    low, high = (f"{100 * share:.0f} %" for share in (min(overlaps, default=0), max(overlaps, default=0)))
     if not overlaps:
-        return f"{seen} Nothing is sent."
-    return (
-        f"{seen} The narrow bar below shows bytes on their way; where the rank computes above it, they cost no time: "
-        f"so it is for {min(overlaps):.0%} to {max(overlaps):.0%} of the bytes that a rank sends."
-    )
+        sentences.append("No rank sent anything.")
+    elif high == "0 %":
+        sentences.append("No bytes moved while a rank was computing, so all of them cost time.")
+    else:
+        share = low if low == high else f"Depending on the rank, {low} to {high}"
+        sentences.append(f"{share} of the bytes moved while the rank was computing, and so cost no time.")
+    return " ".join(sentences)

@@ -84,11 +84,11 @@ class Run(Sequence[Any]):
         """Write the timelines to a file for ui.perfetto.dev, with one process for each rank."""
         save_trace(path, self.timeline)
 
-    def plot_memory(self) -> Picture:
-        """Plot what each rank held over time, by category."""
-        from ..plots import plot_memory  # imported here and below, because matplotlib takes half a second to load
+    def plot_memory(self, titles: Sequence[str] | None = None) -> Picture:
+        """Plot what each rank held over time, by category. `titles` has a title for each rank."""
+        from ..plots import plot_memory  # imported here and below, because most runs are not plotted
 
-        return plot_memory(self.memory)
+        return plot_memory(self.memory, titles)
 
     def plot_comm(self) -> Picture:
         """Plot the bytes sent between each two ranks as a heat map."""
@@ -97,7 +97,7 @@ class Run(Sequence[Any]):
         return plot_comm(self.comm_matrix)
 
     def plot_timeline(self) -> Picture:
-        """Plot what each rank did and when as a Gantt chart."""
+        """Plot what each rank did and when."""
         from ..plots import plot_timeline
 
         return plot_timeline(self.timeline)

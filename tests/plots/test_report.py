@@ -59,7 +59,7 @@ def test_a_row_has_the_mean_loss_the_fullest_rank_and_what_a_step_sends() -> Non
     assert second == ("sharded", "2", "3.000", "below 0.0001", "4,000", "600")
 
 
-def test_losses_that_differ_are_told() -> None:
+def test_losses_that_differ_are_named() -> None:
     other = Training([[4.0, 3.02]], [8000])
     assert [row[3] for row in report({"alone": ALONE, "other": other}).rows] == ["below 0.0001", "below 0.1"]
 
@@ -84,7 +84,7 @@ def test_a_saved_page_is_one_that_a_browser_shows(tmp_path: Path) -> None:
 
 
 def test_no_training_and_other_steps_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"no training to tell of\. Give it at least one"):
+    with pytest.raises(ValueError, match=r"no training to compare\. Give it at least one"):
         report({})
     with pytest.raises(ValueError, match=r"'short' has 1 losses and 'alone' has 2\. Compare"):
         report({"alone": ALONE, "short": Training([[4.0]], [8000])})

@@ -135,9 +135,9 @@ def test_a_change_is_drawn_at_once() -> None:
 
 
 def widths(svg: str, color: str) -> list[float]:
-    """Of the blocks in that colour, the legend's left out."""
-    found = re.findall(r"width='([\d.]+)' height='16'><rect width='100%' height='100%' fill='([^']+)'", svg)
-    return [float(width) for width, fill in found if fill == color and width != "16.0"]
+    """Return the widths of the blocks in that colour, without the legend's."""
+    found = re.findall(r'width="([\d.]+)" height="16" fill="([^"]+)"', svg)
+    return [float(width) for width, fill in found if fill == color]
 
 
 def test_bars_are_as_long_as_their_bytes() -> None:
@@ -151,16 +151,16 @@ def test_bars_are_as_long_as_their_bytes() -> None:
 def test_the_line_is_at_the_devices_memory() -> None:
     planned = plan(params=7.5e9, world_size=64, stage=0, precision="mixed")  # 120 GB
     svg = plot_plan(planned, "h100-infiniband").svg
-    (line,) = re.findall(r"<path d='M([\d.]+) [\d.]+V", svg)
+    (line,) = re.findall(r'<path d="M([\d.]+) [\d.]+L[^>]*stroke-dasharray', svg)
     bar = sum(widths(svg, color)[0] for color in ("#0072B2", "#009E73", "#E69F00"))
 
     assert (float(line) - LEFT) / bar == pytest.approx(80 / 120, rel=0.01)
 
 
-def test_the_figure_is_black_on_white_and_says_what_it_shows() -> None:
+def test_the_figure_follows_the_theme_and_says_what_it_shows() -> None:
     picture = plot_plan(plan(model="gpt2", world_size=8, stage=3), "h100")
 
-    assert "fill='black'><rect x='-12' width='100%' height='100%' fill='white'/>" in picture.svg
+    assert 'width="100%" height="100%" fill="var(--paper)"' in picture.svg
     assert 'style="width: 784px; aspect-ratio: 784 / ' in picture.html
     assert "a rank holds at most" in picture.caption
     assert "Most at once on the device" in picture.text

@@ -1,0 +1,139 @@
+"""Schedules: buckets under backward, and units that are gathered, used and freed."""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from ..canvas import CATEGORIES, COMPUTE, FORWARD, INK, MOVING, NOTE, SHADE, WIDTH, Canvas, text_width
+from ..picture import Picture
+
+LEFT, BAR, ROW = 84, 20, 32
+FILL, HELD = CATEGORIES["gradients"], CATEGORIES["parameters"]
+
+
+class Span(NamedTuple):
+    """A time span."""
+
+    start: float
+    end: float
+
+    def __str__(self) -> str:
+        return f"from {self.start:g} to {self.end:g}"
+
+
+class Use(NamedTuple):
+    """One use of a unit: its gather, and its forward or backward. After it, the unit is freed."""
+
+    unit: int
+    when: str
+    gather: Span
+    compute: Span
+
+
+def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]], travel: float = 1.0) -> Picture:
+    """Return gradient buckets on a time line: each fills during backward, travels, and is done.
+
+    Args:
+        buckets: name and number of elements of each gradient of each bucket, in the order of backward.
+        travel: the time that an element travels, divided by the time that backward takes for it.
+    """
+    gradients = [gradient for bucket in buckets for gradient in bucket]
+    fills = _in_turn(sum(numel for _, numel in bucket) for bucket in buckets)
+    sent: list[Span] = []
+    for fill in fills:
+        start = max([fill.end, *(span.end for span in sent[-1:])])
+        sent.append(Span(start, start + travel * (fill.end - fill.start)))
+    canvas, end = Canvas(), fills[-1].end
+    canvas.legend([("backward computes", COMPUTE), ("bucket fills", FILL), ("bucket travels", MOVING)])
+    canvas.y += 6
+    scale = (WIDTH - LEFT - 20) / max(end, sent[-1].end)
+    _draw_row(canvas, "backward")
+    for (name, _), span in zip(gradients, _in_turn(numel for _, numel in gradients), strict=True):
+        _draw_span(canvas, span, scale, COMPUTE, name)
+    for number, (fill, travels) in enumerate(zip(fills, sent, strict=True)):
+        canvas.y += ROW
+        _draw_row(canvas, f"bucket {number}")
+        _draw_span(canvas, fill, scale, FILL, "fills")
+        _draw_span(canvas, travels, scale, MOVING, "travels")
+        canvas.text(LEFT + travels.end * scale + 4, canvas.y + 14, "✓")
+    canvas.y += ROW + 6
+    canvas.line(LEFT + end * scale, 30, LEFT + end * scale, canvas.y - 12, INK, stroke_dasharray="4 3")
+    canvas.text(LEFT + end * scale, canvas.y, "backward ends", "middle", **NOTE)
+    hidden = sum(max(0.0, min(span.end, end) - span.start) for span in sent) / sum(b - a for a, b in sent)
+    caption = (
+        f"{len(buckets)} buckets. Backward hides {hidden:.0%} of the time in which they travel. The last bucket is "
+        "full only when backward ends, so backward hides nothing of it."
+    )
+    lines = (
+        f"bucket {number} ({', '.join(name for name, _ in bucket)}): fills {fill}, travels {travels}"
+        for number, (bucket, fill, travels) in enumerate(zip(buckets, fills, sent, strict=True))
+    )
+    return canvas.picture(caption, "\n".join(lines))
+
+
+def plot_units(units: Iterable[tuple[str, int]], prefetch: int = 0, travel: float = 1.0) -> Picture:
+    """Return the units of stage 3 on a time line: gathered, used and freed, in forward and again in backward.
+
+    Args:
+        units: name and number of elements of each unit, in the order of forward.
+        prefetch: units gathered ahead of the one in use.
+        travel: the time in which an element is gathered, divided by the time that forward takes for it.
+    """
+    names, numels = zip(*units, strict=True)
+    uses = schedule(numels, prefetch, travel)
+    end = uses[-1].compute.end
+    looks = {"gather": MOVING, "forward": FORWARD, "backward": COMPUTE}
+    canvas, scale = Canvas(), (WIDTH - LEFT) / end
+    canvas.legend([*looks.items(), ("held whole (narrow)", HELD)])
+    canvas.y += 6
+    for number, name in enumerate(names):
+        _draw_row(canvas, name)
+        for use in (use for use in uses if use.unit == number):
+            _draw_span(canvas, use.gather, scale, MOVING, "gather")
+            _draw_span(canvas, use.compute, scale, looks[use.when], use.when)
+            start = use.gather.start
+            canvas.rect(LEFT + start * scale, canvas.y + BAR + 1, (use.compute.end - start) * scale, 4, HELD)
+        canvas.y += ROW
+    most = max(sum(numels[u.unit] for u in uses if u.gather.start <= use.gather.start < u.compute.end) for use in uses)
+    computed = sum(use.compute.end - use.compute.start for use in uses)
+    caption = (
+        f"Each unit is whole from its gather until it has been used, once in forward and once in backward. With "
+        f"prefetch={prefetch}, a rank holds at most {most / sum(numels):.0%} of the parameters whole at once, and "
+        f"computing waits {1 - computed / end:.0%} of the time."
+    )
+    lines = (f"{names[u.unit]}, {u.when}: gather {u.gather}, computes {u.compute}, then freed" for u in uses)
+    return canvas.picture(caption, "\n".join(lines))
+
+
+def schedule(numels: Sequence[int], prefetch: int, travel: float) -> list[Use]:
+    """Return each use in order. One gather runs at a time, once the unit `prefetch` + 1 uses earlier has been used.
+
+    No gather of backward begins in forward. Backward takes twice the time of forward.
+    """
+    order = [(unit, "forward") for unit in range(len(numels))]
+    order += [(unit, "backward") for unit, _ in reversed(order)]
+    gathers: list[Span] = []
+    uses: list[Use] = []
+    free = 0.0
+    for position, (unit, when) in enumerate(order):
+        last = len(numels) - 1 if when == "forward" else len(order) - 1
+        while len(gathers) <= min(position + prefetch, last):
+            start = max([free, *(gather.end for gather in gathers[-1:])])
+            gathers.append(Span(start, start + travel * numels[order[len(gathers)][0]]))
+        start = max(free, gathers[position].end)
+        free = start + numels[unit] * (1 if when == "forward" else 2)
+        uses.append(Use(unit, when, gathers[position], Span(start, free)))
+    return uses
+
+
+def _in_turn(lengths: Iterable[float]) -> list[Span]:
+    return [Span(start, end) for start, end in pairwise([0, *accumulate(lengths)])]
+
+
+def _draw_row(canvas: Canvas, name: str) -> None:
+    canvas.text(0, canvas.y + 14, name if text_width(name) < LEFT else name[:9] + "…")
+    canvas.line(LEFT, canvas.y + BAR + 3, WIDTH, canvas.y + BAR + 3, SHADE)
+
+
+def _draw_span(canvas: Canvas, span: Span, scale: float, colour: str, label: str) -> None:
+    canvas.block(LEFT + span.start * scale, canvas.y, (span.end - span.start) * scale - 1, BAR, colour, label)

@@ -1,0 +1,117 @@
+"""The last page of the course: a report that compares trainings by loss, memory and communication, next to plans.
+
+A training is a run whose ranks returned their losses, one for each step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..planner import Plan, how, size
+from .canvas import Canvas
+from .comparison import draw_bars
+from .curves import draw_curves
+from .memory import fullest
+from .picture import Picture
+from .tables import Table
+
+HEAD = ("training", "ranks", "last loss", "largest difference", "peak of a rank, bytes", "sent in a step, bytes")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Report(Picture):
+    """A page with a table, a figure, and plans.
+
+    Attributes:
+        rows: the table, line by line.
+        plans: descriptions of the plans, by name.
+    """
+
+    rows: tuple[tuple[str, ...], ...]
+    plans: Mapping[str, str]
+
+    @property
+    def html(self) -> str:
+        """The table, the figure with its caption and its text, and the plans."""
+        planned = "".join(
+            f"<dt>{escape(name)}</dt><dd>{escape(description)}</dd>" for name, description in self.plans.items()
+        )
+        return Table(head=HEAD, rows=self.rows).html + super().html + (f"<dl>{planned}</dl>" if planned else "")
+
+    def save(self, path: str | Path) -> None:
+        """Write the page to an HTML file."""
+        style = "font-family: sans-serif; max-width: 60em; margin: 2em auto; color: black; background: white"
+        Path(path).write_text(
+            f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Report</title>'
+            f'<body style="{style}">{self.html}</body></html>',
+            encoding="utf-8",
+        )
+
+
+def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> Report:
+    """Compare trainings with the first one, and return the page.
+
+    Args:
+        runs: by name. Each rank of a run returned its losses, a number for each step and at least one. Of a rank,
+            `memory[rank].peak_bytes`, `memory[rank].at_peak.by_category` and `comm[rank].sent_bytes` are read. Bytes
+            sent before the first step count, spread over all steps.
+        plans: plans for larger models, by name.
+
+    Raises:
+        ValueError: there is no run, or the number of steps differs from the first run's.
+    """
+    if not runs:
+        raise ValueError("report({}): there is no training to compare. Give it at least one, {'one process': run}.")
+    losses = {name: _losses(run) for name, run in runs.items()}
+    first, *others = losses
+    for name in others:
+        if len(losses[name]) != len(losses[first]):
+            raise ValueError(
+                f"report: {name!r} has {len(losses[name])} losses and {first!r} has {len(losses[first])}. "
+                "Compare trainings of the same steps."
+            )
+    rows = tuple(_row(name, run, losses[name], losses[first]) for name, run in runs.items())
+    planned = {name: _planned(plan) for name, plan in (plans or {}).items()}
+    canvas = Canvas()
+    canvas.title("Losses")
+    draw_curves(canvas, losses, [1.0 + step for step in range(len(losses[first]))], "step", "loss")
+    canvas.title("Most that a rank held at once")
+    draw_bars(canvas, {name: fullest(run.memory).at_peak.by_category for name, run in runs.items()})
+    text = "\n".join([repr(Table(head=HEAD, rows=rows)), *(f"{name}: {words}" for name, words in planned.items())])
+    return Report(**vars(canvas.picture(_caption(losses, runs), text)), rows=rows, plans=planned)
+
+
+def _losses(run: Any) -> list[float]:
+    """Return the losses, averaged over the ranks. Ranks that have averaged them already return the same."""
+    return [sum(step) / len(step) for step in zip(*run, strict=True)]
+
+
+def _row(name: str, run: Any, losses: list[float], first: list[float]) -> tuple[str, ...]:
+    difference = max(abs(loss - other) for loss, other in zip(losses, first, strict=True))
+    sent = max(comm.sent_bytes for comm in run.comm) // len(losses)
+    peak = fullest(run.memory).peak_bytes
+    return name, str(len(run)), f"{losses[-1]:.3f}", _rounded(difference), f"{peak:,}", f"{sent:,}"
+
+
+def _rounded(difference: float) -> str:
+    """Round up to the next power of ten: the digits of a rounding error carry no information, and machines differ."""
+    return f"below {next(bound for bound in (1e-4, 1e-3, 1e-2, 1e-1, 1.0, float('inf')) if difference < bound):g}"
+
+
+def _planned(plan: Plan) -> str:
+    return (
+        f"{plan.model.name}, {how(plan.settings)}: {size(plan.peak_bytes)} at most on a rank, "
+        f"{size(plan.sent_bytes)} sent in a step"
+    )
+
+
+def _caption(losses: Mapping[str, list[float]], runs: Mapping[str, Any]) -> str:
+    least = min(runs, key=lambda name: fullest(runs[name].memory).peak_bytes)
+    last = [values[-1] for values in losses.values()]
+    spread = _rounded(max(last) - min(last))
+    return (
+        f"Above, losses: equal trainings have lines that lie on each other. The last losses differ by {spread}. "
+        f"Below, the fullest rank at its peak: {least} needs least, {size(fullest(runs[least].memory).peak_bytes)}."
+    )

@@ -1,0 +1,164 @@
+"""Drawings of the algorithms: they agree with the algorithms themselves, and refuse what they cannot draw."""
+
+import re
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import World, exercises, plan
+from course_lib.plots import plot_buckets, plot_mesh, plot_ranks, plot_ring, plot_units, plot_zero
+from course_lib.plots.canvas import CATEGORIES, MEMBERS
+from course_lib.plots.diagrams.ring import ring
+from course_lib.plots.diagrams.schedules import schedule
+from tests.plots.test_plots import rects, texts
+
+
+def digits():
+    return torch.tensor([1, 2, 3, 4]) * 10 ** dist.get_rank()
+
+
+# The ring
+
+
+def test_the_ring_of_the_figure_is_the_ring_of_the_lesson():
+    reduce_scatter = exercises.get("ranks.ring_reduce_scatter").reference
+    all_gather = exercises.get("ranks.ring_all_gather").reference
+    world = World(4)
+    steps = list(ring([tensor.tolist() for tensor in world.run(digits)]))
+    reduced = world.run(lambda: reduce_scatter(digits()))
+    gathered = world.run(lambda: all_gather(reduce_scatter(digits())))
+
+    assert [step.name for step in steps] == [
+        "at first", *(f"{half} {number}" for half in ("reduce-scatter", "all-gather") for number in (1, 2, 3)),
+    ]  # fmt: skip
+    assert [step.chunks[rank][rank] for rank, step in enumerate([steps[3]] * 4)] == [int(shard) for shard in reduced]
+    assert steps[3].complete == [{0}, {1}, {2}, {3}]
+    assert steps[6].chunks == [tensor.tolist() for tensor in gathered]
+    assert len(reduced.comm[0].calls) == len(gathered.comm[0].calls) / 2  # as many messages in both halves
+
+
+def test_each_rank_receives_what_the_rank_on_its_left_had():
+    for before, after in pairwise(ring([[10**rank] * 4 for rank in range(4)])):
+        for rank, chunk in enumerate(after.received):
+            brought = after.chunks[rank][chunk] - (before.chunks[rank][chunk] if after.name.startswith("reduce") else 0)
+            assert brought == before.chunks[rank - 1][chunk]
+
+
+def test_the_ring_shows_the_numbers_and_what_is_complete():
+    picture = plot_ring(World(4).run(digits))
+    assert {"rank 3", "4000", "reduce-scatter 3", "all-gather 3", "1111", "4444"} <= texts(picture.svg)
+    assert picture.text.split("\n")[-1] == "all-gather 3: " + "; ".join(["1111 2222 3333 4444"] * 4)
+    assert len(rects(picture.svg, MEMBERS[0])) == 1 + 2 + 3 + 4
+
+
+@pytest.mark.parametrize("tensors", [[[1]], [[1, 2], [1, 2, 3]], [[1] * 7] * 7])
+def test_a_ring_that_does_not_fit_is_refused(tensors):
+    with pytest.raises(ValueError, match="It draws 2 to 6 ranks; give each as many numbers as there are ranks"):
+        plot_ring(tensors)
+
+
+# The stages
+
+
+def test_the_zero_figure_has_the_bytes_of_the_plan():
+    picture = plot_zero(7.5e9, world_size=64)
+    assert {"120 GB", "31.4 GB", "16.6 GB", "1.88 GB", "rank 0", "rank 1", "rank 63", "…"} <= texts(picture.svg)
+    for stage, line in enumerate(picture.text.split("\n")):
+        held = plan(params=7.5e9, world_size=64, stage=stage).bytes
+        total = float(re.search(r": ([\d.]+) GB on each rank", line)[1])
+        assert 1e9 * total == pytest.approx(sum(held.values()), rel=0.005)
+    assert picture.caption.endswith("120 GB on each rank become 31.4 GB, 16.6 GB and 1.88 GB.")
+
+
+def test_each_stage_shards_one_more_state():
+    picture = plot_zero(1e6, world_size=4, precision="fp32")
+    for state, sharded_from in (("parameters", 3), ("gradients", 2), ("optimizer", 1)):
+        boxes = sorted(rects(picture.svg, CATEGORIES[state]), key=lambda box: (box[1], box[0]))
+        for stage in range(4):
+            row = boxes[4 * stage : 4 * stage + 4]
+            shares = [round(boxes[0][2] / box[2]) for box in row]
+            assert shares == ([4] * 4 if stage >= sharded_from else [1] * 4), (state, stage)
+
+
+# Schedules
+
+
+def test_a_bucket_travels_once_it_is_full_and_the_bucket_before_has_arrived():
+    picture = plot_buckets([[("layer 2", 4), ("layer 1", 2)], [("layer 0", 2)]], travel=1.5)
+    assert picture.text.split("\n") == [
+        "bucket 0 (layer 2, layer 1): fills from 0 to 6, travels from 6 to 15",
+        "bucket 1 (layer 0): fills from 6 to 8, travels from 15 to 18",
+    ]
+    assert "Backward hides 17% of the time in which they travel." in picture.caption  # 2 of 12
+    assert {"backward", "bucket 1", "layer 2", "fills", "travels", "backward ends"} <= texts(picture.svg)
+
+
+def test_without_prefetch_each_gather_waits_for_the_unit_before():
+    uses = schedule([2, 2, 2], prefetch=0, travel=1.0)
+    assert [(use.unit, use.when) for use in uses] == [
+        (0, "forward"), (1, "forward"), (2, "forward"), (2, "backward"), (1, "backward"), (0, "backward"),
+    ]  # fmt: skip
+    assert all(after.gather.start == before.compute.end for before, after in pairwise(uses))
+    assert all(use.compute.start == use.gather.end for use in uses)
+
+
+def test_with_prefetch_a_gather_runs_beside_the_unit_before():
+    uses = schedule([2, 2, 2], prefetch=1, travel=1.0)
+    assert uses[1].gather == uses[0].compute
+    assert uses[3].gather.start == uses[2].compute.end  # the first gather of backward waits for forward
+    assert uses[-1].compute.end < schedule([2, 2, 2], prefetch=0, travel=1.0)[-1].compute.end
+
+
+def test_units_name_what_is_held_and_how_long_computing_waits():
+    picture = plot_units([("embed", 2), ("block", 2), ("head", 2)])
+    assert "With prefetch=0, a rank holds at most 33% of the parameters whole at once" in picture.caption
+    assert picture.caption.endswith("and computing waits 40% of the time.")
+    assert "With prefetch=1, a rank holds at most 67%" in plot_units([("a", 2), ("b", 2), ("c", 2)], prefetch=1).caption
+    assert picture.text.startswith("embed, forward: gather from 0 to 2, computes from 2 to 4, then freed\n")
+    assert {"embed", "block", "head", "gather", "forward", "backward"} <= texts(picture.svg)
+
+
+# Nodes and ranks
+
+
+def test_hybrid_sharding_crosses_the_network_with_its_replicas_only():
+    picture = plot_mesh({"replicate": 2, "shard": 4}, ranks_per_node=4)
+    assert picture.caption == "8 ranks on 2 nodes. Only the groups of 'replicate' cross the network."
+    assert picture.text.split("\n") == [
+        "replicate: 4 groups of 2 ranks, across nodes, over the network: (0, 4), (1, 5), (2, 6), (3, 7)",
+        "shard: 2 groups of 4 ranks, inside a node: (0, 1, 2, 3), (4, 5, 6, 7)",
+    ]
+    assert {"node 0", "node 1", "0", "7"} <= texts(picture.svg)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "ranks_per_node", "caption"),
+    [
+        ({"shard": 8}, 4, "8 ranks on 2 nodes. Only the groups of 'shard' cross the network."),
+        ({"data": 4, "tensor": 2}, 8, "8 ranks on 1 node. No group crosses the network."),
+        ({"data": 4, "tensor": 2}, 4, "8 ranks on 2 nodes. Only the groups of 'data' cross the network."),
+        ({"data": 2, "tensor": 4}, 2, "8 ranks on 4 nodes. Only the groups of 'data' and 'tensor' cross the network."),
+    ],
+)
+def test_an_axis_crosses_where_a_group_has_ranks_on_two_nodes(mesh, ranks_per_node, caption):
+    assert plot_mesh(mesh, ranks_per_node).caption == caption
+
+
+@pytest.mark.parametrize(
+    ("mesh", "ranks_per_node"), [({}, 4), ({"a": 2, "b": 2, "c": 2}, 4), ({"a": 2, "b": 4}, 3), ({"a": 2, "b": 3}, 2)]
+)
+def test_a_mesh_that_cannot_be_drawn_is_refused(mesh, ranks_per_node):
+    with pytest.raises(ValueError, match="draws one or two axes, whose rows are whole nodes"):
+        plot_mesh(mesh, ranks_per_node)
+
+
+def test_four_ranks_run_one_function():
+    def ten_times():
+        return 10 * dist.get_rank()
+
+    picture = plot_ranks(ten_times, World(4).run(ten_times))
+    assert {"ten_times()", "rank 0", "rank 3", "returns", "30"} <= texts(picture.svg)
+    assert picture.caption == "4 ranks run one function, each on its own. Rank 3 returns 30."
+    assert picture.text.split("\n")[1] == "rank 1 returns 10"
