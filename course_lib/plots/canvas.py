@@ -116,6 +116,11 @@ def ink_on(colour: str) -> str:
     return "#000000" if luminance > 0.18 else "#ffffff"  # where black and white are equally legible, in WCAG's formula
 
 
+def member(number: int) -> str:
+    """Return the colour of a rank."""
+    return MEMBERS[number % len(MEMBERS)]
+
+
 def ticks(highest: float, most: int = 4) -> list[float]:
     """Return round numbers from 0 to `highest`, about `most` of them."""
     if highest <= 0:

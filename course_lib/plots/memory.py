@@ -156,12 +156,12 @@ def _caption(memories: Sequence[Any], panels: Mapping[str, Sequence[int]]) -> st
     peak, least = size(most.peak_bytes), size(min(memory.peak_bytes for memory in memories))
     parts = parts_of(most.at_peak.by_category)
     name = next(title for title, ranks in panels.items() if memories.index(most) in ranks)
-    if len(memories) == 1:
-        sentence = f"The rank holds {peak} at its peak: {parts}."
-    elif peak == least:
-        sentence = f"Every rank holds {peak} at its peak. Panel {name!r}: {parts}."
+    if peak != least:
+        sentence = f"{name!r} has the highest peak, {peak}: {parts}. The lowest peak of a rank is {least}."
+    elif len(panels) > 1:
+        sentence = f"Every rank holds {peak} at its peak. In {name!r}, these are {parts}."
     else:
-        sentence = f"Panel {name!r} has the highest peak, {peak}: {parts}. The lowest peak of a rank is {least}."
+        sentence = f"{'Every' if len(memories) > 1 else 'The'} rank holds {peak} at its peak: {parts}."
     if len(panels) > MOST_PANELS:
         sentence += f" The figure shows the first {MOST_PANELS} of {len(panels)} different ranks."
     return sentence

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from ..planner import AVERAGING, STEP, Hardware, Plan, Span, Timeline, duration, hardware, how, size
 from .canvas import CATEGORIES, COMPUTE, FORWARD, INK, MOVING, UPDATE, WAITING, WIDTH, Canvas
 from .picture import Picture
+from .timeline import merged
 
 LEFT, RIGHT, BAR, ROW = 175, 80, 16, 24
 ACROSS = WIDTH - LEFT - RIGHT
@@ -45,9 +46,6 @@ def _row(canvas: Canvas, label: str, value: str, blocks: Iterable[Block]) -> Non
     canvas.text(LEFT + end * ACROSS + 5, canvas.y, value)
 
 
-# Memory
-
-
 def _draw_memory(canvas: Canvas, plan: Plan, machine: Hardware) -> None:
     moments = _distinct(plan)
     most = 1.05 * max(plan.peak_bytes, machine.memory_bytes)
@@ -79,9 +77,6 @@ def _stacked(held: dict[str, int], most: float) -> Iterator[Block]:
             start += held[category]
 
 
-# Traffic
-
-
 def _draw_traffic(canvas: Canvas, plan: Plan) -> None:
     canvas.title(f"Sent by each rank in a step: {size(plan.sent_bytes)}")
     most = 1.15 * max([float(call.sent) for call in plan.collectives], default=1.0)
@@ -93,36 +88,23 @@ def _draw_traffic(canvas: Canvas, plan: Plan) -> None:
         _row(canvas, "one rank", "sends nothing", [])
 
 
-# The step
-
-
 def _draw_step(canvas: Canvas, timeline: Timeline, machine: Hardware) -> None:
     canvas.title(f"A step on {machine.name}: {duration(timeline.seconds)}")
-    kinds = [_kind(span) for span in timeline.spans]
-    canvas.legend(dict.fromkeys(kinds), LEFT)
+    kinds = dict.fromkeys(map(_kind, timeline.spans))
+    canvas.legend(kinds, LEFT)
     for stream in dict.fromkeys(span.stream for span in timeline.spans):
-        spans = [span for span in timeline.spans if span.stream == stream]
-        _row(canvas, stream, duration(timeline.busy(stream)), _merged(spans, timeline.seconds))
+        blocks: list[Block] = []
+        for kind in kinds:
+            spans = (span for span in timeline.spans if span.stream == stream and _kind(span) == kind)
+            near = merged(spans, timeline.seconds / ACROSS / 2)
+            blocks += [(start / timeline.seconds, (end - start) / timeline.seconds, kind[1]) for start, end, _ in near]
+        _row(canvas, stream, duration(timeline.busy(stream)), blocks)
 
 
 def _kind(span: Span) -> tuple[str, str]:
     """Return the span's name in the legend, and its colour."""
     first = span.name.partition(" ")[0]
     return WORK.get(first) or MOVED["gradients" if "gradients" in span.name else "parameters"]
-
-
-def _merged(spans: Iterable[Span], whole: float) -> Iterator[Block]:
-    """Yield blocks for spans; those of a kind with less than half a pixel between them become one."""
-    start, end, colour = 0.0, 0.0, ""
-    for span in spans:
-        begins, kind = span.start / whole, _kind(span)[1]
-        if kind != colour or begins - end > 0.5 / ACROSS:
-            if colour:
-                yield start, end - start, colour
-            start, colour = begins, kind
-        end = span.end / whole
-    if colour:
-        yield start, end - start, colour
 
 
 def _caption(plan: Plan, machine: Hardware, seconds: float) -> str:

@@ -5,7 +5,6 @@ A training is a run whose ranks returned their losses, one for each step.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +34,14 @@ class Report(Picture):
     @property
     def html(self) -> str:
         """The table, the figure with its caption and its text, and the plans."""
-        planned = "".join(
-            f"<dt>{escape(name)}</dt><dd>{escape(description)}</dd>" for name, description in self.plans.items()
-        )
-        return Table(head=HEAD, rows=self.rows).html + super().html + (f"<dl>{planned}</dl>" if planned else "")
+        planned = Table(head=("plan", "cost"), rows=tuple(self.plans.items())).html if self.plans else ""
+        return Table(head=HEAD, rows=self.rows).html + super().html + planned
 
     def save(self, path: str | Path) -> None:
         """Write the page to an HTML file."""
         style = "font-family: sans-serif; max-width: 60em; margin: 2em auto; color: black; background: white"
-        Path(path).write_text(
-            f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Report</title>'
-            f'<body style="{style}">{self.html}</body></html>',
-            encoding="utf-8",
-        )
+        head = '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Report</title>'
+        Path(path).write_text(f'{head}<body style="{style}">{self.html}</body></html>', encoding="utf-8")
 
 
 def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> Report:
@@ -68,10 +62,8 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
     first, *others = losses
     for name in others:
         if len(losses[name]) != len(losses[first]):
-            raise ValueError(
-                f"report: {name!r} has {len(losses[name])} losses and {first!r} has {len(losses[first])}. "
-                "Compare trainings of the same steps."
-            )
+            sizes = f"{name!r} has {len(losses[name])} losses and {first!r} has {len(losses[first])}"
+            raise ValueError(f"report: {sizes}. Compare trainings of the same steps.")
     rows = tuple(_row(name, run, losses[name], losses[first]) for name, run in runs.items())
     planned = {name: _planned(plan) for name, plan in (plans or {}).items()}
     canvas = Canvas()

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from .canvas import HATCH, INK, MEMBERS, PAPER, SHADE, SMALL, WIDTH, Canvas, text_width
+from .canvas import HATCH, INK, PAPER, SHADE, SMALL, WIDTH, Canvas, member, text_width
 from .picture import Picture
 
 Slice = tuple[int, int, int]
@@ -75,13 +75,12 @@ def _ribbon(tensors: Sequence[Tensor], caption: str) -> Picture:
         canvas.rect(0, canvas.y, WIDTH, BAND, SHADE)
         for rank, start, stop in lane:
             totals[rank] += stop - start
-            canvas.block(start * scale, canvas.y, (stop - start) * scale - 1, BAND, _colour(rank), f"rank {rank}")
+            canvas.block(start * scale, canvas.y, (stop - start) * scale - 1, BAND, member(rank), f"rank {rank}")
         canvas.y += BAND + 2
     if tensors[-1][0] == PADDING:
-        padding = tensors[-1][1] * scale
-        canvas.rect(WIDTH - padding, canvas.y - BAND - 2, padding, BAND, PAPER)
-        canvas.rect(WIDTH - padding, canvas.y - BAND - 2, padding, BAND, HATCH)
-    canvas.legend((f"rank {rank}: {total:,} elements", _colour(rank)) for rank, total in sorted(totals.items()))
+        for fill in (PAPER, HATCH):
+            canvas.rect(offsets[-2] * scale, canvas.y - BAND - 2, tensors[-1][1] * scale, BAND, fill)
+    canvas.legend((f"rank {rank}: {total:,} elements", member(rank)) for rank, total in sorted(totals.items()))
     return canvas.picture(caption, _text(tensors))
 
 
@@ -91,10 +90,6 @@ def _draw_tick(canvas: Canvas, name: str, numel: int, left: float, width: float)
     shown = next((text for text in (f"{name} [{numel:,}]", name) if text_width(text, 11) + 6 <= width), "")
     if shown:
         canvas.text(left + width / 2, canvas.y - 6, shown, "middle", **SMALL)
-
-
-def _colour(rank: int) -> str:
-    return MEMBERS[rank % len(MEMBERS)]
 
 
 def _check(tensors: Sequence[Tensor]) -> None:
@@ -110,8 +105,7 @@ def _check(tensors: Sequence[Tensor]) -> None:
 
 
 def _lanes(slices: Iterable[Slice]) -> list[list[Slice]]:
-    """Return the slices in the smallest number of lanes without overlaps; at least one lane. A rank's
-    neighbouring slices become one."""
+    """Return the slices in the fewest lanes without overlaps, at least one. A rank's neighbouring slices become one."""
     lanes: list[list[Slice]] = [[]]
     for rank, start, stop in sorted(slices, key=lambda piece: (piece[1], piece[0])):
         if start < stop:

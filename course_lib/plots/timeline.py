@@ -44,12 +44,12 @@ def _draw_rank(canvas: Canvas, timeline: Any, scale: float) -> None:
             canvas.rect(LEFT + start * scale, canvas.y + 4, (end - start) * scale, 24, colour)
     free = 0.0
     for start, end, ops in merged(timeline.in_flight, 0.5 / scale):
-        left, label = LEFT + start * scale, next(iter(ops)) if len(ops) == 1 else ""
-        canvas.rect(left, canvas.y + 30, (end - start) * scale, 10, MOVING)
-        if label and left >= free:
-            width = text_width(label, 9)
-            canvas.text(min(left, WIDTH - width), canvas.y + 50, label, font_size=9)
-            free = left + width
+        canvas.rect(LEFT + start * scale, canvas.y + 30, (end - start) * scale, 10, MOVING)
+        label = ops.pop() if len(ops) == 1 else ""
+        x = min(LEFT + start * scale, WIDTH - text_width(label, 9))
+        if label and x >= free:
+            canvas.text(x, canvas.y + 50, label, font_size=9)
+            free = x + text_width(label, 9) + 6
     canvas.y += 58
 
 

@@ -1,7 +1,6 @@
 """Drawings of the algorithms, computed from the numbers that they are given."""
 
-from .mesh import plot_mesh
-from .ranks import plot_ranks
+from .ranks import plot_mesh, plot_ranks
 from .ring import plot_ring
 from .schedules import plot_buckets, plot_units
 from .stages import plot_zero

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..canvas import FAINT, INK, MEMBERS, NOTE, SHADE, SMALL, WIDTH, Canvas, ink_on, short
+from ..canvas import FAINT, INK, NOTE, SHADE, SMALL, WIDTH, Canvas, ink_on, member, short
 from ..picture import Picture
 
 LEFT, CELL, APART, MOST_RANKS = 120, 26, 42, 6
@@ -79,7 +79,7 @@ def _draw_rank(canvas: Canvas, step: Step, rank: int, left: float, cell: float) 
         canvas.add("path", d=d, stroke=FAINT, fill="none", stroke_width=1.5)
     for chunk, value in enumerate(step.chunks[rank]):
         x, done = left + 18 + chunk * cell, chunk in step.complete[rank]
-        fill = MEMBERS[chunk % len(MEMBERS)] if done else SHADE
+        fill = member(chunk) if done else SHADE
         frame = {"stroke": INK, "stroke_width": 2} if chunk == step.received[rank] else {}
         canvas.rect(x, canvas.y, cell - 2, CELL, fill, **frame)
         look = SMALL | {"font_family": "monospace", "fill": ink_on(fill) if done else INK}
