@@ -108,12 +108,22 @@ def text_width(text: str, size: float = 12) -> float:
     return size * sum(0.34 if c in _NARROW else 0.9 if c in _WIDE else 0.7 if c.isupper() else 0.58 for c in text)
 
 
+def cut(text: str, letters: int) -> str:
+    """Return `text` with at most this many letters."""
+    return text if len(text) <= letters else text[: letters - 1] + "…"
+
+
 def ink_on(colour: str) -> str:
     """Return black or white, whichever is more legible on `colour`."""
     channels = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
     linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
     luminance = sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     return "#000000" if luminance > 0.18 else "#ffffff"  # where black and white are equally legible, in WCAG's formula
+
+
+def percent(part: float) -> str:
+    """Return `36 %` for 0.36."""
+    return f"{100 * part:.0f} %"
 
 
 def member(number: int) -> str:

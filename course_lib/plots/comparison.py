@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from ..planner import size
-from .canvas import CATEGORIES, INK, MEMBERS, NOTE, WIDTH, Canvas, short, text_width
+from .canvas import CATEGORIES, INK, MEMBERS, NOTE, WIDTH, Canvas, percent, short, text_width
 from .memory import ABOVE, LEFT, draw_grid, draw_phases, fullest, marks_of, parts_of, places, stairs
 from .picture import Picture
 
@@ -32,14 +32,16 @@ def compare_memory(runs: Mapping[str, Any], at: str | None = None) -> Picture:
     totals = {name: sum(parts.values()) for name, parts in held.items()}
     (first, whole), (least, rest) = next(iter(totals.items())), min(totals.items(), key=lambda item: item[1])
     caption = f"The fullest rank of each run {f'at the mark {at!r}' if at else 'at its peak'}. {first}: {size(whole)}. "
-    caption += f"The least is {least}: {size(rest)}, {rest / whole:.0%} of it." if rest < whole else "None holds less."
+    part = f"The least is {least}: {size(rest)}, {percent(rest / max(whole, 1))} of it."
+    caption += part if rest < whole else "None holds less."
     text = "\n".join(f"{name}: {totals[name]:,} bytes: {parts_of(parts)}" for name, parts in held.items())
     return canvas.picture(caption, text)
 
 
 def _held(name: str, run: Any, at: str | None) -> Mapping[str, int]:
     if at is None:
-        return dict(fullest(run.memory).at_peak.by_category)
+        peak = fullest(run.memory).at_peak
+        return dict(peak.by_category) if peak else {}
     if not all(at in memory.marks for memory in run.memory):
         marks = ", ".join(map(repr, run.memory[0].marks)) or "none"
         raise ValueError(f"compare_memory: {name!r} has no mark {at!r} on some rank. Marks of its rank 0: {marks}.")

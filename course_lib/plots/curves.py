@@ -31,7 +31,7 @@ def curve(
         ValueError: there are no numbers, or a line has more or fewer than the others or than `x`.
     """
     lines = {name: [float(value) for value in values] for name, values in lines.items()}
-    xs = [float(place) for place in x or range(1, 1 + max(map(len, lines.values()), default=0))]
+    xs = [*map(float, range(1, 1 + max(map(len, lines.values()), default=0)) if x is None else x)]
     if not xs or not lines or any(len(values) != len(xs) for values in lines.values()):
         sizes = ", ".join(f"{name!r} has {len(values)}" for name, values in lines.items()) or "no lines"
         raise ValueError(f"curve: {len(xs)} places; {sizes}. Give at least one line, with a number for each place.")

@@ -94,7 +94,7 @@ def places(timeline: Sequence[Any]) -> list[Place]:
 
 def _draw_panel(canvas: Canvas, memory: Any, highest: int) -> None:
     """Draw phases, grid, areas and the peak, from back to front, and move `canvas.y` below them."""
-    foot = canvas.y + ABOVE + HEIGHT
+    foot = canvas.y + HEIGHT + (ABOVE if len(memory.marks) > 1 else ABOVE / 2)
     across, scale = (WIDTH - LEFT) / max(len(memory.timeline), 1), HEIGHT / highest
     draw_phases(canvas, {label: LEFT + number * across for label, number in marks_of(memory).items()}, foot)
     draw_grid(canvas, highest, foot, HEIGHT)
@@ -155,11 +155,11 @@ def _caption(memories: Sequence[Any], panels: Mapping[str, Sequence[int]]) -> st
         return "No rank held anything."
     peak, least = size(most.peak_bytes), size(min(memory.peak_bytes for memory in memories))
     parts = parts_of(most.at_peak.by_category)
-    name = next(title for title, ranks in panels.items() if memories.index(most) in ranks)
+    name = next(title for title, ranks in panels.items() if memories.index(most) in ranks).removesuffix(", alike")
     if peak != least:
-        sentence = f"{name!r} has the highest peak, {peak}: {parts}. The lowest peak of a rank is {least}."
+        sentence = f"The highest peak is {peak} ({name}): {parts}. The lowest is {least}."
     elif len(panels) > 1:
-        sentence = f"Every rank holds {peak} at its peak. In {name!r}, these are {parts}."
+        sentence = f"Every rank holds {peak} at its peak. On {name}: {parts}."
     else:
         sentence = f"{'Every' if len(memories) > 1 else 'The'} rank holds {peak} at its peak: {parts}."
     if len(panels) > MOST_PANELS:

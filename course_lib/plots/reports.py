@@ -48,7 +48,8 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
     """Compare trainings with the first one, and return the page.
 
     Args:
-        runs: by name. Each rank of a run returned its losses, a number for each step and at least one. Of a rank,
+        runs: by name. Each rank of a run returned its losses, a number for each step and at least one. They are
+            averaged over the ranks; ranks that have averaged them already return the same. Of a rank,
             `memory[rank].peak_bytes`, `memory[rank].at_peak.by_category` and `comm[rank].sent_bytes` are read. Bytes
             sent before the first step count, spread over all steps.
         plans: plans for larger models, by name.
@@ -58,7 +59,7 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
     """
     if not runs:
         raise ValueError("report({}): there is no training to compare. Give it at least one, {'one process': run}.")
-    losses = {name: _losses(run) for name, run in runs.items()}
+    losses = {name: [sum(step) / len(step) for step in zip(*run, strict=True)] for name, run in runs.items()}
     first, *others = losses
     for name in others:
         if len(losses[name]) != len(losses[first]):
@@ -73,11 +74,6 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
     draw_bars(canvas, {name: fullest(run.memory).at_peak.by_category for name, run in runs.items()})
     text = "\n".join([repr(Table(head=HEAD, rows=rows)), *(f"{name}: {words}" for name, words in planned.items())])
     return Report(**vars(canvas.picture(_caption(losses, runs), text)), rows=rows, plans=planned)
-
-
-def _losses(run: Any) -> list[float]:
-    """Return the losses, averaged over the ranks. Ranks that have averaged them already return the same."""
-    return [sum(step) / len(step) for step in zip(*run, strict=True)]
 
 
 def _row(name: str, run: Any, losses: list[float], first: list[float]) -> tuple[str, ...]:

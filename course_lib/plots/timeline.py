@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..planner import duration
-from .canvas import COMPUTE, MOVING, NOTE, SHADE, WAITING, WIDTH, Canvas, text_width, ticks
+from .canvas import COMPUTE, MOVING, NOTE, SHADE, WAITING, WIDTH, Canvas, percent, text_width, ticks
 from .picture import Picture
 
 LEFT = 60
@@ -76,7 +76,7 @@ def _caption(timelines: Sequence[Any]) -> str:
             f"({duration(waits[least])}). The rank that waits least is usually the slow one."
         )
     overlaps = [timeline.overlap for timeline in timelines if timeline.overlap is not None]
-    low, high = (f"{100 * share:.0f} %" for share in (min(overlaps, default=0), max(overlaps, default=0)))
+    low, high = percent(min(overlaps, default=0)), percent(max(overlaps, default=0))
     if not overlaps:
         sentences.append("No rank sent anything.")
     elif high == "0 %":

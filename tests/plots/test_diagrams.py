@@ -91,7 +91,7 @@ def test_a_bucket_travels_once_it_is_full_and_the_bucket_before_has_arrived():
         "bucket 0 (layer 2, layer 1): fills from 0 to 6, travels from 6 to 15",
         "bucket 1 (layer 0): fills from 6 to 8, travels from 15 to 18",
     ]
-    assert "Backward hides 17% of the time in which they travel." in picture.caption  # 2 of 12
+    assert "Backward hides 17 % of the time in which they travel." in picture.caption  # 2 of 12
     assert {"backward", "bucket 1", "layer 2", "fills", "travels", "backward ends"} <= texts(picture.svg)
 
 
@@ -113,9 +113,11 @@ def test_with_prefetch_a_gather_runs_beside_the_unit_before():
 
 def test_units_name_what_is_held_and_how_long_computing_waits():
     picture = plot_units([("embed", 2), ("block", 2), ("head", 2)])
-    assert "With prefetch=0, a rank holds at most 33% of the parameters whole at once" in picture.caption
-    assert picture.caption.endswith("and computing waits 40% of the time.")
-    assert "With prefetch=1, a rank holds at most 67%" in plot_units([("a", 2), ("b", 2), ("c", 2)], prefetch=1).caption
+    assert "With prefetch=0, a rank holds at most 33 % of the parameters whole at once" in picture.caption
+    assert picture.caption.endswith("and computing waits 40 % of the time.")
+    assert (
+        "With prefetch=1, a rank holds at most 67 %" in plot_units([("a", 2), ("b", 2), ("c", 2)], prefetch=1).caption
+    )
     assert picture.text.startswith("embed, forward: gather from 0 to 2, computes from 2 to 4, then freed\n")
     assert {"embed", "block", "head", "gather", "forward", "backward"} <= texts(picture.svg)
 
@@ -162,3 +164,9 @@ def test_four_ranks_run_one_function():
     assert {"ten_times()", "rank 0", "rank 3", "returns", "30"} <= texts(picture.svg)
     assert picture.caption == "4 ranks run one function, each on its own. Rank 3 returns 30."
     assert picture.text.split("\n")[1] == "rank 1 returns 10"
+
+
+def test_a_long_result_is_cut_in_the_figure_and_whole_in_the_text():
+    picture = plot_ranks(len, [torch.arange(20)] * 4)
+    assert "[0, 1, 2, 3, 4, 5, 6, 7,…" in texts(picture.svg)
+    assert picture.text.startswith(f"rank 0 returns {list(range(20))}")

@@ -1,6 +1,7 @@
 """Tables and curves: what they show, and what they refuse."""
 
 import pytest
+import torch
 
 from course_lib.plots import curve, table
 from course_lib.plots.canvas import INK, MEMBERS, ticks
@@ -68,6 +69,10 @@ def test_a_curve_says_its_numbers():
     assert picture.text.split("\n") == ["MB: 1, 1000", "ring: 0.46, 37.9", "tree: 0.15, 40.1"]
     assert picture.caption.startswith("The time in ms by MB, from 1 to 1000.")
     assert all(f">{tick}<" in picture.svg for tick in ("0.1", "1", "10", "100", "1000", "time in ms"))
+
+
+def test_tensors_are_numbers_too():
+    assert curve({"loss": torch.tensor([3.0, 2.0])}, torch.tensor([10, 20])).text == "step: 10, 20\nloss: 3, 2"
 
 
 @pytest.mark.parametrize("lines", [{}, {"a": []}, {"a": [1.0], "b": [1.0, 2.0]}])

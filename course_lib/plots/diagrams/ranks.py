@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
-from ..canvas import COMPUTE, INK, MEMBERS, NOTE, SHADE, SMALL, WAITING, WIDTH, Canvas, ink_on, short
+from ..canvas import COMPUTE, INK, MEMBERS, NOTE, SHADE, SMALL, WAITING, WIDTH, Canvas, cut, ink_on, short
 from ..picture import Picture
 
 LEFT, SIDE, APART = 70, 34, 66
@@ -18,8 +18,9 @@ def plot_ranks(function: Any, results: Sequence[Any]) -> Picture:
         function: what ran; its name is shown.
         results: what each rank returned, such as a run. The first eight are drawn.
     """
-    name, shown = getattr(function, "__name__", str(function)), [f"{result!r:.14}" for result in results]
-    canvas, column = Canvas(), WIDTH / min(len(shown), 8)
+    name, canvas, column = getattr(function, "__name__", function), Canvas(), WIDTH / min(len(results), 8)
+    shown = [repr(result.tolist() if hasattr(result, "tolist") else result) for result in results]
+    room = int(column / 7.5)  # letters
     middle = WIDTH / 2
     canvas.rect(middle - 110, 10, 220, 34, SHADE, rx=6)
     canvas.text(middle, 32, f"{name}()", "middle", font_family="monospace", font_size=14)
@@ -29,7 +30,7 @@ def plot_ranks(function: Any, results: Sequence[Any]) -> Picture:
         canvas.rect(x - width / 2, 78, width, 34, MEMBERS[0], rx=6)
         canvas.text(x, 100, f"rank {rank}", "middle", fill=ink_on(MEMBERS[0]), font_weight="bold")
         canvas.add("path", d=f"M{short(x)} 112v24m-3 -4l3 4l3 -4", stroke=INK, fill="none", stroke_width=1.5)
-        canvas.text(x, 154, result, "middle", font_family="monospace")
+        canvas.text(x, 154, cut(result, room), "middle", font_family="monospace")
         canvas.text(x + 8, 130, "returns", **NOTE)
     canvas.y = 158
     caption = f"{len(shown)} ranks run one function, each on its own. Rank {len(shown) - 1} returns {shown[-1]}."

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from ..canvas import CATEGORIES, COMPUTE, FORWARD, INK, MOVING, NOTE, SHADE, WIDTH, Canvas, text_width
+from ..canvas import CATEGORIES, COMPUTE, FORWARD, INK, MOVING, NOTE, SHADE, WIDTH, Canvas, cut, percent
 from ..picture import Picture
 
 LEFT, BAR, ROW = 84, 20, 32
@@ -61,8 +61,8 @@ def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]], travel: float = 1
     canvas.text(LEFT + end * scale, canvas.y, "backward ends", "middle", **NOTE)
     hidden = sum(max(0.0, min(span.end, end) - span.start) for span in sent) / sum(b - a for a, b in sent)
     caption = (
-        f"{len(buckets)} buckets. Backward hides {hidden:.0%} of the time in which they travel. The last bucket is "
-        "full only when backward ends, so backward hides nothing of it."
+        f"{len(buckets)} buckets. Backward hides {percent(hidden)} of the time in which they travel. The last bucket "
+        "is full only when backward ends, so backward hides nothing of it."
     )
     lines = (
         f"bucket {number} ({', '.join(name for name, _ in bucket)}): fills {fill}, travels {travels}"
@@ -98,8 +98,8 @@ def plot_units(units: Iterable[tuple[str, int]], prefetch: int = 0, travel: floa
     computed = sum(use.compute.end - use.compute.start for use in uses)
     caption = (
         f"Each unit is whole from its gather until it has been used, once in forward and once in backward. With "
-        f"prefetch={prefetch}, a rank holds at most {most / sum(numels):.0%} of the parameters whole at once, and "
-        f"computing waits {1 - computed / end:.0%} of the time."
+        f"prefetch={prefetch}, a rank holds at most {percent(most / sum(numels))} of the parameters whole at once, and "
+        f"computing waits {percent(1 - computed / end)} of the time."
     )
     lines = (f"{names[u.unit]}, {u.when}: gather {u.gather}, computes {u.compute}, then freed" for u in uses)
     return canvas.picture(caption, "\n".join(lines))
@@ -131,7 +131,7 @@ def _in_turn(lengths: Iterable[float]) -> list[Span]:
 
 
 def _draw_row(canvas: Canvas, name: str) -> None:
-    canvas.text(0, canvas.y + 14, name if text_width(name) < LEFT else name[:9] + "…")
+    canvas.text(0, canvas.y + 14, cut(name, 11))
     canvas.line(LEFT, canvas.y + BAR + 3, WIDTH, canvas.y + BAR + 3, SHADE)
 
 
