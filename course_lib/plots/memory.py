@@ -43,10 +43,7 @@ def plot_memory(memories: Sequence[Any], titles: Sequence[str] | None = None) ->
         ValueError: the number of titles is not the number of ranks.
     """
     if titles is not None and len(titles) != len(memories):
-        raise ValueError(
-            f"plot_memory: {len(titles)} titles for {len(memories)} ranks. Give one title for each rank; ranks with "
-            "equal memory and the same title share a panel."
-        )
+        raise ValueError(f"plot_memory: {len(titles)} titles for {len(memories)} ranks. Give one title for each rank.")
     panels = folded(memories, titles)
     highest = max(1, *(memory.peak_bytes for memory in memories))
     used = {category for memory in memories for change in memory.timeline for category in change.deltas}

@@ -1,9 +1,7 @@
 """A figure as the notebook shows it: an image with a caption and a text form.
 
-A figure is an `<img>` with its SVG as data. JupyterLab removes inline SVG from a notebook that it does not trust, and
-keeps images. The SVG follows the theme of the page: it has one style for light pages and one for dark pages, and a
-browser chooses by the `color-scheme` of the page, which JupyterLab sets. Each style has a background of its own, so a
-browser that chooses by another rule still shows a legible figure.
+A figure is an `<img>` with its SVG as data, because JupyterLab removes inline SVG from a notebook that it does not
+trust. docs/figures.md says how the SVG follows the theme of the page.
 """
 
 import base64

@@ -1,6 +1,7 @@
 """Figures of a plan: bytes at each moment of a step, each collective, and the step on its streams."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import accumulate
 
 from ..planner import AVERAGING, STEP, Hardware, Plan, Span, Timeline, duration, hardware, how, size
 from .canvas import CATEGORIES, COMPUTE, FORWARD, INK, MOVING, UPDATE, WAITING, WIDTH, Canvas
@@ -55,7 +56,11 @@ def _draw_memory(canvas: Canvas, plan: Plan, machine: Hardware) -> None:
     line, top = LEFT + machine.memory_bytes / most * ACROSS, canvas.y
     canvas.text(line, top, f"the device has {size(machine.memory_bytes)}", "middle")
     for moment, held in moments.items():
-        _row(canvas, moment, size(sum(held.values())), _stacked(held, most))
+        starts = accumulate((held[category] for category in CATEGORIES), initial=0)
+        blocks = [
+            (at / most, held[kind] / most, CATEGORIES[kind]) for kind, at in zip(CATEGORIES, starts, strict=False)
+        ]
+        _row(canvas, moment, size(sum(held.values())), [block for block in blocks if block[1]])
     if plan.host_bytes:
         _row(canvas, "in the host's memory", size(plan.host_bytes), [])
     canvas.line(line, top + 4, line, canvas.y + 8, INK, stroke_width=2, stroke_dasharray="5 3")
@@ -67,14 +72,6 @@ def _distinct(plan: Plan) -> dict[str, dict[str, int]]:
     if all(moments[AVERAGING][category] <= moments[STEP][category] for category in CATEGORIES):
         del moments[AVERAGING]
     return moments
-
-
-def _stacked(held: dict[str, int], most: float) -> Iterator[Block]:
-    start = 0.0
-    for category, colour in CATEGORIES.items():
-        if held[category]:
-            yield start / most, held[category] / most, colour
-            start += held[category]
 
 
 def _draw_traffic(canvas: Canvas, plan: Plan) -> None:

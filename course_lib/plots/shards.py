@@ -9,7 +9,6 @@ from .picture import Picture
 
 Slice = tuple[int, int, int]
 """rank, start, stop: the rank holds elements start to stop - 1 of the flattened tensor."""
-
 Tensor = tuple[str, int, Sequence[Slice]]
 """Name, number of elements, and every slice that a rank holds."""
 
@@ -78,7 +77,7 @@ def _ribbon(tensors: Sequence[Tensor], caption: str) -> Picture:
             canvas.block(start * scale, canvas.y, (stop - start) * scale - 1, BAND, member(rank), f"rank {rank}")
         canvas.y += BAND + 2
     if tensors[-1][0] == PADDING:
-        for fill in (PAPER, HATCH):
+        for fill in (PAPER, HATCH):  # over the end of the last rank's band
             canvas.rect(offsets[-2] * scale, canvas.y - BAND - 2, tensors[-1][1] * scale, BAND, fill)
     canvas.legend((f"rank {rank}: {total:,} elements", member(rank)) for rank, total in sorted(totals.items()))
     return canvas.picture(caption, _text(tensors))

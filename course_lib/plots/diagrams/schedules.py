@@ -21,15 +21,6 @@ class Span(NamedTuple):
         return f"from {self.start:g} to {self.end:g}"
 
 
-class Use(NamedTuple):
-    """One use of a unit: its gather, and its forward or backward. After it, the unit is freed."""
-
-    unit: int
-    when: str
-    gather: Span
-    compute: Span
-
-
 def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]], travel: float = 1.0) -> Picture:
     """Return gradient buckets on a time line: each fills during backward, travels, and is done.
 
@@ -103,6 +94,15 @@ def plot_units(units: Iterable[tuple[str, int]], prefetch: int = 0, travel: floa
     )
     lines = (f"{names[u.unit]}, {u.when}: gather {u.gather}, computes {u.compute}, then freed" for u in uses)
     return canvas.picture(caption, "\n".join(lines))
+
+
+class Use(NamedTuple):
+    """One use of a unit: its gather, and its forward or backward. After it, the unit is freed."""
+
+    unit: int
+    when: str
+    gather: Span
+    compute: Span
 
 
 def schedule(numels: Sequence[int], prefetch: int, travel: float) -> list[Use]:
