@@ -69,7 +69,7 @@ class Canvas:
 
     def title(self, text: str) -> None:
         """Write a title in a row of its own."""
-        self.y += ROW + 6
+        self.y += ROW + 10
         self.text(0, self.y - 5, text, font_weight="bold")
 
     def legend(self, entries: Iterable[tuple[str, str]], left: float = 0) -> None:

@@ -63,6 +63,7 @@ def _ribbon(tensors: Sequence[Tensor], caption: str) -> Picture:
     """Draw tensors as ticks above, and below them slices as bands, both to scale, and the total of each rank."""
     offsets = [0, *accumulate(numel for _, numel, _ in tensors)]
     scale = WIDTH / max(offsets[-1], 1)
+    filled = offsets[-2] if tensors[-1][0] == PADDING else offsets[-1]
     slices, totals = [], Counter[int]()
     canvas = Canvas()
     canvas.y += 26
@@ -74,11 +75,12 @@ def _ribbon(tensors: Sequence[Tensor], caption: str) -> Picture:
         canvas.rect(0, canvas.y, WIDTH, BAND, SHADE)
         for rank, start, stop in lane:
             totals[rank] += stop - start
-            canvas.block(start * scale, canvas.y, (stop - start) * scale - 1, BAND, member(rank), f"rank {rank}")
+            width = (min(stop, filled) - start) * scale - 1
+            canvas.block(start * scale, canvas.y, width, BAND, member(rank), f"rank {rank}")
         canvas.y += BAND + 2
-    if tensors[-1][0] == PADDING:
-        for fill in (PAPER, HATCH):  # over the end of the last rank's band
-            canvas.rect(offsets[-2] * scale, canvas.y - BAND - 2, tensors[-1][1] * scale, BAND, fill)
+    if filled < offsets[-1]:
+        for fill in (PAPER, HATCH):
+            canvas.rect(filled * scale, canvas.y - BAND - 2, (offsets[-1] - filled) * scale, BAND, fill)
     canvas.legend((f"rank {rank}: {total:,} elements", member(rank)) for rank, total in sorted(totals.items()))
     return canvas.picture(caption, _text(tensors))
 

@@ -363,7 +363,7 @@ def test_a_phase_is_the_time_before_its_mark():
     assert names["step"] == pytest.approx((place["forward"] + place["step"]) / 2, abs=0.1)
     assert "made" not in names  # nobody marked its beginning
     assert rects(picture.svg, "var(--shade)") == [
-        [pytest.approx(place["made"], abs=0.1), pytest.approx(54), pytest.approx(40 * 6.9, abs=0.1), 144]
+        [pytest.approx(place["made"], abs=0.1), pytest.approx(58), pytest.approx(40 * 6.9, abs=0.1), 144]
     ]
 
 
@@ -503,6 +503,7 @@ def test_a_flat_tensor_has_equal_shards_and_hatched_padding():
         "padding (2 elements): rank 3: 0 to 2",
     ]
     assert rects(picture.svg, "url(#hatch)") == [[665, 30, 95, 26]]  # 2 of 16 elements
+    assert rects(picture.svg, MEMBERS[3]) == [[570, 30, 94, 26]]  # 2 elements, and not the padding
 
 
 def test_a_flat_tensor_that_divides_has_no_padding():

@@ -45,9 +45,9 @@ def plot_ring(tensors: Sequence[Sequence[Any]]) -> Picture:
     canvas.text(0, canvas.y, "Filled: complete. Framed: just received.", **NOTE)
     lines = (f"{step.name}: {'; '.join(' '.join(map(str, chunks)) for chunks in step.chunks)}" for step in steps)
     caption = (
-        f"In each step, each rank passes one chunk to the rank on its right, and the last rank to rank 0. After "
-        f"{len(ranks) - 1} steps of reduce-scatter, each rank has one complete chunk. {len(ranks) - 1} steps of "
-        "all-gather bring all chunks to all ranks."
+        "In each step, each rank passes one chunk to the rank on its right, and the last rank to rank 0. After "
+        f"reduce-scatter ({len(steps) // 2} of {len(steps) - 1} steps), each rank has one complete chunk. All-gather "
+        "brings all chunks to all ranks."
     )
     return canvas.picture(caption, "\n".join(lines))
 
