@@ -83,6 +83,11 @@ class Canvas:
             self.text(x + 18, self.y - 5, name)
             x += 34 + text_width(name)
 
+    def nest(self, svg: str, height: float) -> None:
+        """Add the elements of an SVG that is as wide as the canvas."""
+        self._elements.append(f'<g transform="translate(0 {short(self.y)})">{svg}</g>')
+        self.y += height
+
     def picture(self, caption: str, text: str) -> Picture:
         """Return what was drawn as a `Picture`."""
         width, height = WIDTH + 2 * MARGIN, short(self.y + MARGIN)

@@ -1,12 +1,28 @@
-"""Curves: numbers over steps, one line for each run."""
+"""Curves: numbers over steps, one line for each run. matplotlib draws axes and lines, the canvas the rest."""
 
-from collections.abc import Callable, Mapping, Sequence
-from math import ceil, floor, log10
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from .canvas import INK, MEMBERS, NOTE, WIDTH, Canvas, short, ticks
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from .canvas import FAINT, INK, MEMBERS, WIDTH, Canvas
 from .picture import Picture
 
-LEFT, HEIGHT = 60, 200
+HEIGHT = 240
+_STAND_INS = {INK: "#1f2328", FAINT: "#636c76"}
+"""Colours that matplotlib draws with, in place of those of the theme, which it does not know."""
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text, which is shorter than its outlines
+    "svg.hashsalt": "course",  # the same figure has the same ids
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": _STAND_INS[INK],
+} | dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), _STAND_INS[FAINT])
 LOOKS = ((MEMBERS[0], 12.5), (MEMBERS[3], 10.0), (MEMBERS[2], 7.5), (MEMBERS[1], 5.0), (INK, 1.5))
 """Colour and width of the last five lines. Equal lines lie on each other, so each is narrower than the one below it."""
 
@@ -51,36 +67,21 @@ def draw_curves(
     """Draw axes and lines, and move `canvas.y` below them."""
     looks = [LOOKS[max(len(LOOKS) - len(lines) + at, 0)] for at in range(len(lines))]
     canvas.legend((name, colour) for name, (colour, _) in zip(lines, looks, strict=True))
-    canvas.text(0, canvas.y + 8, ylabel, **NOTE)
-    top, foot, across = canvas.y + 14, canvas.y + 14 + HEIGHT, WIDTH - LEFT - 24
-    x_of, x_ticks = _axis(xs, "x" in log)
-    y_of, y_ticks = _axis([value for values in lines.values() for value in values], "y" in log)
-    for tick in y_ticks:
-        y = foot - y_of(tick) * HEIGHT
-        canvas.line(LEFT, y, WIDTH, y, stroke_width=0.5)
-        canvas.text(LEFT - 6, y + 4, f"{tick:g}", "end", **NOTE)
-    for tick in x_ticks:
-        canvas.text(LEFT + 12 + x_of(tick) * across, foot + 16, f"{tick:g}", "middle", **NOTE)
-    for values, (colour, width) in zip(lines.values(), looks, strict=True):
-        points = zip(map(x_of, xs), map(y_of, values), strict=True)
-        d = "M" + "L".join(f"{short(LEFT + 12 + x * across)} {short(foot - y * HEIGHT)}" for x, y in points)
-        round_ends = {"stroke_linejoin": "round", "stroke_linecap": "round"}
-        canvas.add("path", d=d, stroke=colour, fill="none", stroke_width=width, **round_ends)
-    canvas.line(LEFT, foot, WIDTH, foot, INK)
-    canvas.line(LEFT, top, LEFT, foot, INK)
-    canvas.y = foot + 32
-    canvas.text(WIDTH, canvas.y - 2, xlabel, "end", **NOTE)
-
-
-def _axis(values: Sequence[float], log: bool) -> tuple[Callable[[float], float], list[float]]:
-    """Return the place of a value on an axis for `values`, in parts of the axis, and the axis's ticks."""
-    low, high = min(values), max(values)
-    if log:
-        first, last = floor(log10(low)), max(ceil(log10(high)), floor(log10(low)) + 1)
-        return (lambda v: (log10(v) - first) / (last - first)), [10.0**n for n in range(first, last + 1)]
-    unit = ([*ticks(high - low, 6), 1.0])[1]
-    if all(value == int(value) for value in values):
-        unit = max(unit, 1.0)
-    first = floor(low / unit + 1e-9)
-    count = max(ceil(high / unit - 1e-9) - first, 1)
-    return (lambda v: (v / unit - first) / count), [round((first + n) * unit, 9) for n in range(count + 1)]
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained", facecolor="none")
+        axes = figure.subplots()
+        axes.set(xlabel=xlabel, ylabel=ylabel, facecolor="none")
+        for axis in log:
+            axes.set(**{f"{axis}scale": "log"})
+            getattr(axes, f"{axis}axis").set_major_formatter("{x:g}")
+        if "x" not in log:
+            axes.xaxis.set_major_locator(MaxNLocator(8, integer=all(at == int(at) for at in xs)))
+        axes.grid(axis="y", linewidth=0.5)
+        for values, (colour, width) in zip(lines.values(), looks, strict=True):
+            axes.plot(xs, values, color=_STAND_INS.get(colour, colour), linewidth=width, solid_capstyle="round")
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    svg = re.sub(r"<!--.*?-->|xlink:(?=href)", "", out.getvalue(), flags=re.DOTALL)
+    for variable, colour in _STAND_INS.items():
+        svg = svg.replace(colour, variable)
+    canvas.nest(svg[svg.index("<g ") : svg.rindex("</svg>")], HEIGHT)

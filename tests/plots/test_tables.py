@@ -55,7 +55,7 @@ def test_equal_lines_lie_on_each_other_and_all_can_be_seen():
         "The loss by step, from 1 to 2. one process: from 3 to 2; DDP: from 3 to 2. All lines lie on each other."
     )
     below, above = (
-        f'stroke="{colour}" fill="none" stroke-width="{width}"' for colour, width in ((MEMBERS[1], 5), (INK, 1.5))
+        f"stroke: {colour}; stroke-width: {width}" for colour, width in ((MEMBERS[1].lower(), 5), (INK, 1.5))
     )
     assert picture.svg.index(below) < picture.svg.index(above)
 
@@ -68,7 +68,7 @@ def test_a_curve_says_its_numbers():
     picture = curve({"ring": [0.46, 37.9], "tree": [0.15, 40.1]}, [1, 1000], xlabel="MB", ylabel="time in ms", log="xy")
     assert picture.text.split("\n") == ["MB: 1, 1000", "ring: 0.46, 37.9", "tree: 0.15, 40.1"]
     assert picture.caption.startswith("The time in ms by MB, from 1 to 1000.")
-    assert all(f">{tick}<" in picture.svg for tick in ("0.1", "1", "10", "100", "1000", "time in ms"))
+    assert all(f">{tick}<" in picture.svg for tick in ("1", "10", "100", "1000", "time in ms"))
 
 
 def test_tensors_are_numbers_too():
