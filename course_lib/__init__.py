@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .meter import cuda_snapshot, mark
     from .planner import plan
     from .plots import compare, compare_memory, curve, report, table
-    from .widgets import choose_world, course_map, exercise, predict, quiz, show_planner
+    from .widgets import choose_world, course_map, exercise, predict, quiz, scoreboard, show_planner
     from .world import RankError, Run, World
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "quiz",
     "quizzes",
     "report",
+    "scoreboard",
     "show_planner",
     "table",
     "text",
@@ -73,6 +74,7 @@ _HOMES = {
     "predict": "widgets",
     "quiz": "widgets",
     "report": "plots",
+    "scoreboard": "widgets",
     "show_planner": "widgets",
     "table": "plots",
     "text": "data",

@@ -1,6 +1,5 @@
 """The course map: every lesson with the state of its exercises and quizzes, and the next thing to do. No widgets."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +8,14 @@ from ..quizzes import Score
 from .lessons import Lesson
 from .progress import ExerciseProgress, Summary
 
+BAR = 20  # characters
+
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """One exercise or quiz. `state` is words, `detail` is numbers; `begun` and `done` are its progress."""
 
-    name: str
+    title: str
     state: str
     detail: str
     begun: bool
@@ -28,15 +29,33 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """One lesson on the map: its notebook's `path` and `title`, and its exercises and quizzes, in order."""
+    """One lesson on the map: its notebook's `path` and `title`, its time, its exercises and quizzes in order."""
 
     path: Path
     title: str
+    minutes: int
     items: tuple[Item, ...]
 
     @property
+    def done(self) -> int:
+        """The number of exercises and quizzes that are done."""
+        return sum(item.done for item in self.items)
+
+    @property
+    def next(self) -> Item | None:
+        """The first exercise or quiz that is not done; None if there is none."""
+        return next((item for item in self.items if not item.done), None)
+
+    @property
+    def minutes_left(self) -> int:
+        """The part of the lesson's minutes that belongs to what is not done, in steps of 5."""
+        left = self.minutes * (len(self.items) - self.done) / max(1, len(self.items))
+        return 5 * -int(-left // 5)
+
+    @property
     def standing(self) -> str:
-        return f"{sum(item.done for item in self.items)} of {len(self.items)} done"
+        left = f", about {self.minutes_left} minutes left" if self.minutes_left else ""
+        return f"{self.done} of {len(self.items)} done{left}"
 
 
 class CourseMap:
@@ -48,50 +67,48 @@ class CourseMap:
 
     def __init__(self, lessons: Sequence[Lesson], summary: Summary) -> None:
         self.stops = tuple(
-            Stop(path=lesson.path, title=lesson.title, items=tuple(_items(lesson, summary))) for lesson in lessons
+            Stop(path=lesson.path, title=lesson.title, minutes=lesson.minutes, items=tuple(_items(lesson, summary)))
+            for lesson in lessons
         )
 
     @property
-    def next(self) -> tuple[Item, Stop] | None:
-        """The first exercise or quiz that is not done, and its lesson; None if everything is done."""
-        waiting = ((item, stop) for stop in self.stops for item in stop.items if not item.done)
-        return next(waiting, None)
+    def next(self) -> Stop | None:
+        """The first lesson with something that is not done; None if everything is done."""
+        return next((stop for stop in self.stops if stop.next), None)
 
     @property
     def advice(self) -> str:
         """The next thing to do, in words."""
         if not self.stops:
             return "There are no lessons here."
-        if self.next is None:
+        stop = self.next
+        if stop is None or stop.next is None:
             return "Everything is done."
-        item, stop = self.next
-        return f"Next: {item.name}, in {stop.path.name}"
+        return f"Continue: {stop.next.title}, in {stop.path.name}"
 
     def __str__(self) -> str:
-        width = max((len(item.name) for stop in self.stops for item in stop.items), default=0)
-        lines = itertools.chain.from_iterable(_lines(stop, width) for stop in self.stops)
-        return "\n".join([*lines, self.advice])
+        return "\n\n".join(["\n".join(_lines(stop)) for stop in self.stops] + [self.advice])
 
 
 def _items(lesson: Lesson, summary: Summary) -> Iterator[Item]:
-    for name in lesson.exercises:
+    for name, title in lesson.exercises.items():
         tried = summary.exercises.get(name, ExerciseProgress())
         counts = f"{_count(tried.attempts, 'attempt')}, {_count(tried.hints, 'hint')}"
         begun = bool(tried.attempts or tried.hints)
-        yield Item(name=name, state=tried.state, detail=counts if begun else "", begun=begun, done=tried.passed)
+        yield Item(title=title, state=tried.state, detail=counts if begun else "", begun=begun, done=tried.passed)
     for name, questions in lesson.quizzes.items():
         right = summary.quizzes.get(name, frozenset()).intersection(questions)
         score, begun = Score(right=len(right), questions=len(questions)), name in summary.quizzes
-        state = str(score) if begun else "not started"
-        yield Item(name=f"quiz {name}", state=state, detail="", begun=begun, done=score.done)
+        yield Item(title="Quiz", state=str(score) if begun else "not started", detail="", begun=begun, done=score.done)
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _lines(stop: Stop, width: int) -> Iterator[str]:
-    yield f"{stop.title} ({stop.standing})"
-    for item in stop.items:
-        yield f"  {item.shape} {item.name:<{width}}  {item.state:<12} {item.detail}".rstrip()
-    yield ""
+def _lines(stop: Stop) -> Iterator[str]:
+    """Three lines: the title, the progress, and what comes next."""
+    full = BAR * stop.done // max(1, len(stop.items))
+    yield stop.title
+    yield f"  {'█' * full}{'░' * (BAR - full)}  {stop.standing}"
+    yield f"  Next: {stop.next.title}" if stop.next else "  ✓ Done"

@@ -18,6 +18,7 @@ from .store import TABLES, Store, Tables, dump, merge
 
 FORMAT = 1
 EXPORTED = tuple(name for name in TABLES if name != "imported")
+MEASURES = {"held_bytes", "peak_bytes", "sent_bytes", "seconds"}
 STATUSES = ("passed", "failed", "error", "unattempted")
 MOST_ATTEMPTS = 1000
 CLOCK_SKEW_NS = 24 * 3600 * 10**9  # how far the clock of another machine may be ahead
@@ -38,7 +39,8 @@ def read(store: Store, text: str) -> int:
     try:
         export = json.loads(text)
         if export["format"] == FORMAT:
-            tables = {name: export["tables"][name] for name in EXPORTED}
+            found = {"scores": [], **export["tables"]}  # version 1.0 had no scores
+            tables = {name: found[name] for name in EXPORTED}
             return store.use(lambda db: _add(db, tables))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError, sqlite3.Error) as error:
         raise CourseError(
@@ -70,6 +72,10 @@ def _check(tables: Tables) -> None:
         # Python refuses numbers with thousands of digits; the longest that a float needs has 324.
         if not re.fullmatch(r"-?\d{1,400}(/(?=0*[1-9])\d{1,400})?", json.loads(row["value"])):
             raise ValueError(f"a measurement is {reprlib.repr(row['value'])}, and no fraction")
+    for row in tables["scores"]:
+        value = json.loads(row["value"])
+        if value.keys() != MEASURES or not all(type(number) in (int, float) for number in value.values()):
+            raise ValueError(f"a score is {reprlib.repr(row['value'])}")
     for verdict in tables["verdicts"]:
         if verdict["status"] not in STATUSES:
             raise ValueError(f"a verdict is {verdict['status']!r}, and not one of {', '.join(STATUSES)}")

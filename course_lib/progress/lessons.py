@@ -1,6 +1,6 @@
-"""Read the lessons from their notebooks: titles, exercises, quizzes. No second list exists that could be outdated.
+"""Read the lessons from their notebooks: titles, minutes, exercises, quizzes. No second list could be outdated.
 
-The questions of a quiz are read from its source, too: importing it needs torch, which takes seconds.
+Titles of exercises and questions of quizzes are read from their source: importing it needs torch, which takes seconds.
 
     lessons()                                   # the course's own, in order
     named(source, "exercise")                   # the names that a cell's text calls `exercise` with
@@ -9,7 +9,7 @@ The questions of a quiz are read from its source, too: importing it needs torch,
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,20 @@ EXERCISES = Path(__file__).resolve().parents[1] / "exercises"
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """One notebook of the course: names of exercises, and ids of questions by the name of their quiz, in order."""
+    """One notebook of the course.
+
+    Attributes:
+        path: its file.
+        title: its heading.
+        minutes: the time that it takes, from the table at its top; 0 without one.
+        exercises: their titles by name, in order.
+        quizzes: ids of questions by the name of their quiz, in order.
+    """
 
     path: Path
     title: str
-    exercises: tuple[str, ...]
+    minutes: int
+    exercises: Mapping[str, str]
     quizzes: Mapping[str, tuple[str, ...]]
 
 
@@ -36,11 +45,12 @@ def lessons(folder: Path = NOTEBOOKS) -> tuple[Lesson, ...]:
     Raises:
         CourseError: a notebook cannot be read.
     """
-    return tuple(read_lesson(path) for path in sorted(folder.glob("[0-9][0-9]-*.ipynb")))
+    titles = exercise_titles()
+    return tuple(read_lesson(path, titles) for path in sorted(folder.glob("[0-9][0-9]-*.ipynb")))
 
 
-def read_lesson(path: Path) -> Lesson:
-    """Return the lesson in the notebook at `path`.
+def read_lesson(path: Path, titles: Mapping[str, str]) -> Lesson:
+    """Return the lesson in the notebook at `path`; `titles` are those of all exercises.
 
     Raises:
         CourseError: it cannot be read.
@@ -48,11 +58,13 @@ def read_lesson(path: Path) -> Lesson:
     cells = read_cells(path)
     prose = "\n".join(source for kind, source in cells if kind == "markdown")
     heading = re.search(r"^# (.+)$", prose, re.MULTILINE)
+    time = re.search(r"^\| Time \| (\d+) (minute|hour)", prose, re.MULTILINE)
     sources = code(cells)
     return Lesson(
         path=path,
         title=heading[1].strip() if heading else path.stem,
-        exercises=_each_once(name for source in sources for name in named(source, "exercise")),
+        minutes=int(time[1]) * {"minute": 1, "hour": 60}[time[2]] if time else 0,
+        exercises={name: titles.get(name, name) for source in sources for name in named(source, "exercise")},
         quizzes={name: questions(name) for source in sources for name in named(source, "quiz")},
     )
 
@@ -123,6 +135,17 @@ def questions(quiz: str) -> tuple[str, ...]:
     return tuple(ast.literal_eval(word.value) for call in calls for word in call.keywords if word.arg == "id")
 
 
+def exercise_titles() -> dict[str, str]:
+    """Return the title of each exercise of the course, by name."""
+    calls = [call for path in sorted(EXERCISES.rglob("*.py")) for call in _calls(path.read_text("utf-8"), "Exercise")]
+    return {
+        ast.literal_eval(call.args[0]): ast.literal_eval(word.value)
+        for call in calls
+        for word in call.keywords
+        if word.arg == "title" and call.args
+    }
+
+
 def _calls(source: str, function: str) -> list[ast.Call]:
     """The calls of `function` in `source`, in order."""
     nodes = ast.walk(ast.parse(source))
@@ -139,7 +162,3 @@ def _called(function: ast.expr) -> str:
 def _joined(source: Any) -> Any:
     """Return a cell's text, which notebooks store whole or as a list of lines."""
     return "".join(source) if isinstance(source, list) else source
-
-
-def _each_once(names: Iterator[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))

@@ -181,6 +181,16 @@ class Progress:
         """Return the locked value, with the latest measurement; None before `predict`."""
         return self._store.use(lambda db: _prediction(db, name))
 
+    def add_score(self, name: str, measures: Mapping[str, float]) -> None:
+        """Store a row of the scoreboard: held_bytes, peak_bytes, sent_bytes and seconds."""
+        row = {"id": uuid.uuid4().hex, "name": name, "value": json.dumps(dict(measures)), "scored_ns": time.time_ns()}
+        self._add(scores=row)
+
+    def scores(self) -> dict[str, dict[str, float]]:
+        """Return the latest measures of each name, in the order in which the names were first stored."""
+        rows = self._store.use(lambda db: db.execute("SELECT * FROM scores ORDER BY scored_ns, rowid").fetchall())
+        return {row["name"]: json.loads(row["value"]) for row in rows}
+
     def summary(self) -> Summary:
         """Return how far the learner is."""
         return self._store.use(_summary)

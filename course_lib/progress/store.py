@@ -54,8 +54,13 @@ MIGRATIONS = (
             measured_ns INTEGER NOT NULL CHECK (typeof(measured_ns) = 'integer'))""",
     ),
     ("CREATE TABLE imported (attempt TEXT NOT NULL PRIMARY KEY)",),
+    (
+        """CREATE TABLE scores (
+            id TEXT NOT NULL PRIMARY KEY, name TEXT NOT NULL, value TEXT NOT NULL,
+            scored_ns INTEGER NOT NULL CHECK (typeof(scored_ns) = 'integer'))""",
+    ),
 )
-TABLES = ("attempts", "verdicts", "hints", "answers", "predictions", "measurements", "imported")
+TABLES = ("attempts", "verdicts", "hints", "answers", "predictions", "measurements", "imported", "scores")
 
 ADVICE = {
     "damaged": "If you have an export, read it in with `course progress --import FILE`.",

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ..errors import CourseError
+
 _SI = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _TWINS = {f"{prefix}B": f"{prefix.upper()}iB" for prefix in _SI}  # units that are mistaken for each other
 _BYTES = (
@@ -24,7 +26,7 @@ _QUANTITY = re.compile(rf"({_NUMBER})\s*(?:/\s*({_NUMBER})\s*)?([a-z%][a-z ]*)?"
 _LONGEST = 40  # characters: keeps every value far inside the range of a float
 
 
-class Unreadable(ValueError):
+class Unreadable(CourseError, ValueError):
     """The text is not a quantity of the required kind; the message is for the learner."""
 
 

@@ -1,15 +1,15 @@
 """The widgets of the course, and the functions that notebooks call.
 
-cells                                             the functions that a notebook calls
-exercise_widget, quiz_widget, prediction, map     the widgets; `record` holds the learner's progress
-planner_widget                                    the planner's
-world_picker                                      the choice of a world
-attempt, guess                                    the logic of exercises and predictions, without widgets
-style, number_field                               the common look, and a field that two widgets use
-message_order                                     keeps a click from overtaking what was typed before it
+cells                                       the functions that a notebook calls
+exercise_widget, quiz_widget, prediction    the widgets; `record` holds the learner's progress
+planner_widget, world_picker                the planner, and the choice of a world
+map, scores                                 tables of the learner's progress, which need no kernel
+attempt, guess                              the logic of exercises and predictions, without widgets
+card                                        how a click in the browser becomes a call in Python
+style, static/                              the HTML that all are made of, its look, and the browser's side of a card
 """
 
-from .cells import choose_world, course_map, exercise, predict, quiz
+from .cells import choose_world, course_map, exercise, predict, quiz, scoreboard
 from .planner_widget import show_planner
 
-__all__ = ["choose_world", "course_map", "exercise", "predict", "quiz", "show_planner"]
+__all__ = ["choose_world", "course_map", "exercise", "predict", "quiz", "scoreboard", "show_planner"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from IPython.core.getipython import get_ipython
@@ -11,6 +12,7 @@ from ..errors import CourseError
 from ..exercises import Exercise, Verdict
 from ..progress import Attempt as StoredAttempt
 from ..progress import CourseMap, lessons
+from ..world import Run
 from .attempt import Attempt, Hint
 from .exercise_widget import ExerciseWidget
 from .guess import Guess
@@ -18,6 +20,7 @@ from .map import ShownMap
 from .prediction import PredictionCell
 from .quiz_widget import QuizWidget
 from .record import progress, review
+from .scores import Scoreboard, measures
 from .world_picker import WorldPicker
 
 F = TypeVar("F")
@@ -189,18 +192,39 @@ def course_map() -> ShownMap:
     return ShownMap(CourseMap(lessons(), done.summary()), done.notice)
 
 
-def predict(name: str, question: str, *, unit: str = "", tolerance: float = 0.1) -> PredictionCell:
+def predict(
+    name: str, question: str, *, unit: str = "", tolerance: float = 0.1, choices: Sequence[str] = ()
+) -> PredictionCell:
     """Show a field for a prediction, before the cell runs that shows the result; see `PredictionCell`.
 
     Args:
         name: the key under which the prediction is stored: lesson and subject, `start.sum`.
-        question: what to predict, in Markdown. The answer is one number.
+        question: what to predict, in Markdown. The answer is one number, or one of the choices.
         unit: "MB", "GiB", "%", "ranks", or nothing.
         tolerance: the error that is still right, relative to the measured value; 0 asks for the exact number.
+        choices: the possible answers, in Markdown: `predict(..., choices=["It grows", "It stays"])`.
     """
-    cell = PredictionCell(Guess(name, question, progress(), unit=unit, tolerance=tolerance))
+    guess = Guess(name, question, progress(), unit=unit, tolerance=tolerance, choices=choices)
+    cell = PredictionCell(guess)
     cell.show()
     return cell
+
+
+def scoreboard(name: str | None = None, run: Run | None = None) -> Scoreboard:
+    """Return the scoreboard: what each of your stages holds, sends and takes. As the last line of a cell it is shown.
+
+    Args:
+        name: the name of a row: "data parallel", "ZeRO-1". The same name replaces the row.
+        run: the run that the row is about: `scoreboard("ZeRO-1", run)`.
+
+    Raises:
+        CourseError: one of the two is missing, or the run was not measured.
+    """
+    if (name is None) != (run is None):
+        raise CourseError('scoreboard() takes both a name and a run, or neither: scoreboard("ZeRO-1", run).')
+    if name is not None and run is not None:
+        progress().add_score(name, measures(run))
+    return Scoreboard(progress().scores(), progress().notice)
 
 
 def quiz(name: str) -> QuizWidget:

@@ -7,27 +7,20 @@ from __future__ import annotations
 
 import _thread
 import json
-from contextlib import suppress
 from html import escape
 
 from IPython.display import display
-from ipywidgets import HTML, Button, HBox, Layout, VBox
+from ipywidgets import HTML, VBox
 
 from ..exercises import Finding, Row, Verdict
 from ..exercises.checking.findings import SHAPES
 from .attempt import Attempt
-from .style import alert, display_text, inline, markup, note, sheet
-
-SHEET = """
-.course-widget td { font-family: var(--jp-code-font-family, monospace); overflow-wrap: anywhere; }
-.course-widget table tr.course-differs td { background: var(--jp-warn-color3, rgba(245, 124, 0, 0.2)); color: #000; }
-.course-observed, .course-hint p { white-space: pre-wrap; }
-.course-widget progress { width: 15em; max-width: 100%; accent-color: var(--jp-brand-color1, #1976d2); }
-.course-widget details { margin: 0.4em 0; }
-"""
+from .card import Card
+from .style import alert, button, details, display_saved, inline, markup, note, scrolled, sheet, title
 
 WORDS = {"passed": "Passed.", "failed": "Not right yet.", "error": "Error.", "unattempted": "Not attempted yet."}
 TONES = {"passed": "right", "failed": "wrong", "error": "wrong", "unattempted": "note"}
+BEGIN = "Write your solution in the cell above, and run it."
 
 
 class ExerciseWidget(VBox):
@@ -36,34 +29,29 @@ class ExerciseWidget(VBox):
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
         self.checking = False
-        hidden = Layout(display="none")
-        self.status, self.findings, self.hints, self.explanation = HTML(), HTML(), HTML(), HTML()
-        self.progress, self.earlier = HTML(), HTML()
-        self.stop_button = Button(description="Stop", layout=Layout(width="auto"))
-        self.hint_button = Button(layout=Layout(width="auto", align_self="flex-start"))
-        self.stop_button.on_click(lambda _: self.stop())
-        self.hint_button.on_click(lambda _: self.take_hint())
-        self.running = HBox([self.progress, self.stop_button])
-        self.result = VBox([self.findings, self.explanation, self.hints, self.hint_button], layout=hidden)
-        title = HTML(f"<style>{SHEET}</style><h3>Exercise: {inline(attempt.exercise.title)}</h3>")
-        card = VBox([title, self.running, self.status, self.earlier, self.result])
-        card.add_class("course-card")
-        super().__init__([sheet(), card])
+        self.progress, self.status, self.findings, self.hints = HTML(), HTML(), HTML(), HTML()
+        # The button is never written again: a click on a button that changes under the pointer is lost.
+        head = HTML(title("Exercise", attempt.exercise.title) + button("Stop", "stop"))
+        actions = {"stop": lambda _: self.stop(), "hint": lambda _: self.take_hint()}
+        self.card = Card([head, self.progress, self.status, self.findings, self.hints], actions)
+        super().__init__([sheet(), self.card])
         self.add_class("course-widget")
 
     def check(self) -> None:
-        """Show the widget, check the solution, and show the result; then the same as text, for a saved notebook."""
-        name = self.attempt.exercise.name
-        _receive_clicks_while_busy(self.stop_button)
+        """Show the widget, check the solution, and show the result; then the card for a saved notebook."""
+        exercise = self.attempt.exercise
         self.checking = True  # set before the button is visible
+        self.card.add_class("course-checking")
         try:
-            display(self._repr_mimebundle_() | {"text/plain": f"Exercise {name}: run this cell to check it."}, raw=True)
-            self._show_progress(0, self.attempt.exercise.case_count)
+            text = f"Exercise {exercise.name}: run this cell to check it."
+            display(self._repr_mimebundle_() | {"text/plain": text}, raw=True)
+            self._show_progress(0, exercise.case_count)
             verdict = self.attempt.check(self._show_progress)
         finally:
             self.checking = False
+            self.card.remove_class("course-checking")
         self._show(verdict)
-        display_text(repr(self.attempt))
+        display_saved(title=f"Exercise: {exercise.title}", state=_headline(verdict), text=repr(self.attempt))
 
     def stop(self) -> None:
         """End the running check, as the square button of the notebook does."""
@@ -84,17 +72,13 @@ class ExerciseWidget(VBox):
         self.progress.value = f'<label>{text} <progress max="{to_do}" value="{done}">{text}</progress></label>'
 
     def _show(self, verdict: Verdict) -> None:
-        self.running.layout.display = "none"
-        notice = self.attempt.notice
-        message = "\n".join([verdict.headline, self.attempt.consequence] + [notice] * bool(notice))
-        headline = f"{SHAPES[verdict.status]} {WORDS[verdict.status]}"
-        self.status.value = alert(headline, message, tone=TONES[verdict.status])
-        self.earlier.value = earlier_html(self.attempt)
-        self.findings.value = "".join(map(finding_html, verdict.findings)) + printed_html(verdict.output)
-        if verdict.status == "passed":
-            self.explanation.value = _after_a_pass(self.attempt)
+        self.progress.value = ""
+        first = BEGIN if verdict.status == "unattempted" else verdict.headline
+        message = "\n".join(filter(None, [first, self.attempt.consequence, self.attempt.notice]))
+        self.status.value = alert(_headline(verdict), message, tone=TONES[verdict.status]) + earlier_html(self.attempt)
+        found = "".join(map(finding_html, verdict.findings)) + printed_html(verdict.output)
+        self.findings.value = found + (_after_a_pass(self.attempt) if self.attempt.passed else "")
         self._show_hints()
-        self.result.layout.display = None
 
     def _show_hints(self) -> None:
         taken, ladder = self.attempt.hints, self.attempt.ladder
@@ -104,21 +88,13 @@ class ExerciseWidget(VBox):
         ]
         earlier = details(f"Earlier hints ({len(shown) - 1})", "".join(shown[:-1])) if shown[1:] else ""
         latest = f'<div role="alert">{shown[-1]}</div>' if shown else ""
-        self.hints.value = earlier + latest
-        self.hint_button.description = f"Show {_label(len(taken) + 1, len(ladder)).lower()}"
         over = self.attempt.passed or len(taken) == len(ladder)
-        self.hint_button.layout.display = "none" if over else None
+        more = "" if over else button(f"Show {_label(len(taken) + 1, len(ladder)).lower()}", "hint")
+        self.hints.value = earlier + latest + more
 
 
-def _receive_clicks_while_busy(button: Button) -> None:
-    """Make clicks on `button` arrive while a cell runs.
-
-    JupyterLab sends them to a subshell, a thread of the kernel next to the one that runs cells. ipykernel 7.4 forwards
-    them to the thread that wrote to the button last, which is the busy one, unless that attribute is deleted. If the
-    attribute has a different name, or there are no subshells, only the square button of the notebook stops a check.
-    """
-    with suppress(AttributeError):
-        del button.comm._reply_subshell_id
+def _headline(verdict: Verdict) -> str:
+    return f"{SHAPES[verdict.status]} {WORDS[verdict.status]}"
 
 
 def _after_a_pass(attempt: Attempt) -> str:
@@ -144,21 +120,21 @@ def earlier_html(attempt: Attempt) -> str:
         return ""
     commands = ["notebook:insert-cell-below", "notebook:replace-selection"]
     arguments = escape(json.dumps({"commands": commands, "args": {"text": attempt.earlier.source}}))
-    button = (
-        '<button class="jupyter-button" data-commandlinker-command="apputils:run-all-enabled" '
+    insert = (
+        '<button type="button" data-commandlinker-command="apputils:run-all-enabled" '
         f'data-commandlinker-args="{arguments}">Insert my last attempt below</button>'
     )
-    return note("Welcome back.", attempt.reminder) + button
+    return note("Welcome back.", attempt.reminder) + insert
 
 
 def finding_html(finding: Finding) -> str:
     """Return a finding as HTML: observation, table, probable cause, next step, and the folded traceback."""
     parts = [f'<p class="course-observed">{escape(finding.observed)}</p>', table_html(finding.table)]
     parts += [f"<p><strong>Likely:</strong> {inline(finding.likely)}</p>"] if finding.likely else []
-    parts.append(f"<p><strong>Next:</strong> {inline(finding.action)}</p>")
+    parts.append(f'<p class="course-next"><strong>Next:</strong> {inline(finding.action)}</p>')
     if finding.traceback:
-        parts.append(details("Traceback", f"<pre>{escape(finding.traceback)}</pre>"))
-    return f'<div class="course-feedback course-note">{"".join(parts)}</div>'
+        parts.append(details("Traceback", _pre(finding.traceback)))
+    return f'<div class="course-finding">{"".join(parts)}</div>'
 
 
 def table_html(table: tuple[Row, ...]) -> str:
@@ -167,7 +143,7 @@ def table_html(table: tuple[Row, ...]) -> str:
         return ""
     head = "".join(f'<th scope="col">{name}</th>' for name in ("rank", "expected", "yours", "compared"))
     rows = "".join(map(_row_html, table))
-    return f'<div class="course-scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    return scrolled(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
 
 
 def _row_html(row: Row) -> str:
@@ -179,9 +155,8 @@ def _row_html(row: Row) -> str:
 def printed_html(output: tuple[str, ...]) -> str:
     """Return the solution's output as folded HTML."""
     lines = [f"[rank {rank}] {line}" for rank, text in enumerate(output) for line in text.splitlines()]
-    return details("What your function printed", f"<pre>{escape(chr(10).join(lines[:200]))}</pre>") if lines else ""
+    return details("What your function printed", _pre("\n".join(lines[:200]))) if lines else ""
 
 
-def details(summary: str, html: str) -> str:
-    """Return `html`, folded: a click or the Enter key on the summary opens it."""
-    return f"<details><summary>{escape(summary)}</summary>{html}</details>"
+def _pre(text: str) -> str:
+    return f"<pre>{escape(text)}</pre>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import SupportsFloat
@@ -31,10 +32,21 @@ class Guess:
         progress: the record that stores it.
         unit: "MB", "GiB", "%", "ranks", or nothing.
         tolerance: relative; 0 asks for the exact number.
+        choices: the possible answers, in Markdown; with them, the answer is one of them and not a number.
     """
 
-    def __init__(self, name: str, question: str, progress: Progress, *, unit: str = "", tolerance: float = 0.1) -> None:
+    def __init__(
+        self,
+        name: str,
+        question: str,
+        progress: Progress,
+        *,
+        unit: str = "",
+        tolerance: float = 0.1,
+        choices: Sequence[str] = (),
+    ) -> None:
         self.name, self.question, self.unit, self.tolerance = name, question, unit, tolerance
+        self.choices = tuple(choices)
         self._progress = progress
         stored = progress.prediction(name)
         self.given: str | None = stored.value if stored else None
@@ -45,10 +57,10 @@ class Guess:
     def commit(self, given: str | float) -> None:
         """Predict: "38.5 GB", "7B", "2e9", "1/4", or a number without a unit, which is in the unit of the question.
 
-        The first prediction is locked: later ones change nothing.
+        With choices: one of them. The first prediction is locked: later ones change nothing.
 
         Raises:
-            Unreadable: this is no such number.
+            Unreadable: this is no such number, or none of the choices.
             CourseError: it comes after the measurement.
         """
         if self.given is None and self.outcome is not None:
@@ -56,26 +68,41 @@ class Guess:
                 f"{self.name} has been measured already, and {given} would no longer be a prediction. Run the cell "
                 "with the question again to be asked anew."
             )
-        read(str(given), self.unit)
+        if not self.choices:
+            read(str(given), self.unit)
+        elif given not in self.choices:
+            raise Unreadable(f"Choose one of: {'; '.join(self.choices)}.")
         self.given = str(self._progress.predict(self.name, str(given)).value)
 
-    def reveal(self, measured: SupportsFloat) -> Outcome:
+    def reveal(self, measured: SupportsFloat | str) -> Outcome:
         """Score the prediction against the measured value: bytes for memory, a share of one for "%", else a count.
 
+        With choices: against the right one.
+
         Raises:
-            CourseError: `measured` is not one number.
+            CourseError: `measured` is not one number, or none of the choices.
         """
+        value = self._number_of(measured)
+        self.outcome = self._outcome(value)
+        if self.outcome.correct is not None:
+            self._progress.score(self.name, str(value), self.outcome.correct)
+        return self.outcome
+
+    def _number_of(self, measured: SupportsFloat | str) -> Fraction:
+        """Return what is stored: the number, or the position of the right choice."""
+        if self.choices:
+            if measured not in self.choices:
+                raise CourseError(
+                    f"{self.name}: {measured!r} is none of its choices. Give reveal() one of {list(self.choices)}."
+                )
+            return Fraction(self.choices.index(str(measured)))
         try:
-            value = measured if isinstance(measured, int | Fraction) else Fraction(float(measured))
+            return Fraction(measured if isinstance(measured, int | Fraction) else float(measured))
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise CourseError(
                 f"{self.name}: a prediction is scored against one number, and this is {type(measured).__name__} "
                 f"({error}). Give reveal() one number, such as run.memory[0].peak_bytes."
             ) from None
-        self.outcome = self._outcome(Fraction(value))
-        if self.outcome.correct is not None:
-            self._progress.score(self.name, str(Fraction(value)), self.outcome.correct)
-        return self.outcome
 
     @property
     def standing(self) -> str:
@@ -86,7 +113,9 @@ class Guess:
 
     @property
     def instruction(self) -> str:
-        """The unit of the answer, and its required accuracy."""
+        """The form of the answer: its unit and its required accuracy."""
+        if self.choices:
+            return "Choose one."
         unit = f"Answer in {self.unit}" if self.unit else "Answer with a number"
         return unit + (f"; {100 * self.tolerance:g} % off is close enough." if self.tolerance else ", exactly.")
 
@@ -97,24 +126,31 @@ class Guess:
 
     def text(self) -> str:
         """Return everything as plain text."""
-        question = f"Predict: {self.question}\n{self.instruction}"
-        return "\n".join(filter(None, [question, str(self.outcome or self.standing), self.notice]))
+        choices = [f"- {choice}" for choice in self.choices]
+        lines = [f"Predict: {self.question}", *choices, self.instruction, str(self.outcome or self.standing)]
+        return "\n".join(filter(None, [*lines, self.notice]))
 
     @property
     def _reading(self) -> str:
         try:
-            return read(self.given or "", self.unit).text
+            return f"“{self.given}”" if self.choices else read(self.given or "", self.unit).text
         except Unreadable:  # the question's unit has changed since, or the prediction was imported
             return self.given or ""
 
     def _outcome(self, measured: Fraction) -> Outcome:
-        found = f"Result: {write(measured, self.unit)}."
+        """Return the outcome; `measured` is what `_number_of` returned, now or in an earlier kernel."""
+        if self.choices:
+            right = self.choices[int(measured) % len(self.choices)]  # the choices may have changed since
+            correct, found, why = self.given == right, f"Result: “{right}”.", ""
+        else:
+            problem = Numeric(
+                prompt=self.question, expected=measured, unit=self.unit, tolerance=self.tolerance, right="", wrong=""
+            )
+            feedback = problem.answer(self.given or "")
+            correct, found = feedback.correct, f"Result: {write(measured, self.unit)}."
+            why = "" if correct else " " + feedback.message.partition("\n")[0].strip()
         if self.given is None:
             return Outcome(text=found)
-        problem = Numeric(
-            prompt=self.question, expected=measured, unit=self.unit, tolerance=self.tolerance, right="", wrong=""
+        return Outcome(
+            text=f"{found} You predicted {self._reading}. {'Right' if correct else 'Off'}.{why}", correct=correct
         )
-        feedback = problem.answer(self.given)
-        verdict = "Right" if feedback.correct else "Off"
-        why = "" if feedback.correct else " " + feedback.message.partition("\n")[0].strip()
-        return Outcome(text=f"{found} You predicted {self._reading}. {verdict}.{why}", correct=feedback.correct)

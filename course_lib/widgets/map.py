@@ -1,4 +1,4 @@
-"""The course map in a notebook: a table with a link to every lesson."""
+"""The course map in a notebook: a card with a link for every lesson, and one button to continue."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from html import escape
 from urllib.parse import quote
 
 from ..progress import CourseMap, Item, Stop
-from .style import SHEET, inline
-
-LEFT = ".course-widget.course-card table :is(th, td, caption) { text-align: left; }"  # JupyterLab aligns right
+from .style import SHEET, details, inline, title
 
 
 class ShownMap:
@@ -21,35 +19,34 @@ class ShownMap:
         self.course, self.notice = course, notice
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col">{name}</th>' for name in ("exercise or quiz", "state", "so far"))
-        bodies = "".join(map(_body, self.course.stops))
-        table = f"<table><caption>What is done</caption><thead><tr>{head}</tr></thead>{bodies}</table>"
-        notice_html = "".join(f"<p>{inline(text)}</p>" for text in (self.notice,) if text)
+        notice_html = f"<p>{inline(self.notice)}</p>" if self.notice else ""
+        cards = "".join(self._card(stop) for stop in self.course.stops)
         return (
-            f"<style>{SHEET}{LEFT}</style>"
-            f'<div class="course-widget course-card"><h3>Course map</h3>{notice_html}'
-            f'<p><strong>{self._advice()}</strong></p><div class="course-scroll">{table}</div></div>'
+            f'<style>{SHEET}</style><div class="course-widget">{title("Map", "Where you are")}{notice_html}'
+            f'<p>{self._continue()}</p><div class="course-map">{cards}</div></div>'
         )
 
-    def _advice(self) -> str:
-        if self.course.next is None:
-            return escape(self.course.advice)
-        item, stop = self.course.next
-        return f"Next: {escape(item.name)}, in {_link(stop)}"
+    def _continue(self) -> str:
+        stop = self.course.next
+        if stop is None or stop.next is None:
+            return f"<strong>{escape(self.course.advice)}</strong>"
+        link = f'<a class="course-primary" href="{quote(stop.path.name)}">Continue</a>'
+        return f"{link} {escape(stop.next.title)}, in {escape(stop.title)}"
+
+    def _card(self, stop: Stop) -> str:
+        style = "course-card course-next-lesson" if stop is self.course.next else "course-card"
+        items = "".join(map(_line, stop.items))
+        bar = f'<progress max="{len(stop.items) or 1}" value="{stop.done}" aria-label="{stop.standing}"></progress>'
+        return (
+            f'<div class="{style}"><h4><a href="{quote(stop.path.name)}">{escape(stop.title)}</a></h4>{bar}'
+            f"<p>{escape(stop.standing)}</p>"
+            f"{details('Exercises and quiz', f'<ul>{items}</ul>')}</div>"
+        )
 
     def __repr__(self) -> str:
         return "\n\n".join(filter(None, [self.notice, str(self.course)]))
 
 
-def _body(stop: Stop) -> str:
-    heading = f'<tr><th scope="rowgroup" colspan="3">{_link(stop)} ({escape(stop.standing)})</th></tr>'
-    return f"<tbody>{heading}{''.join(map(_row, stop.items))}</tbody>"
-
-
-def _row(item: Item) -> str:
-    state = f'<span aria-hidden="true">{item.shape}</span> {escape(item.state)}'
-    return f'<tr><th scope="row">{escape(item.name)}</th><td>{state}</td><td>{escape(item.detail)}</td></tr>'
-
-
-def _link(stop: Stop) -> str:
-    return f'<a href="{quote(stop.path.name)}">{escape(stop.title)}</a>'
+def _line(item: Item) -> str:
+    so_far = ", ".join(filter(None, [item.state, item.detail]))
+    return f'<li><span aria-hidden="true">{item.shape}</span> {escape(item.title)}: {escape(so_far)}</li>'

@@ -9,7 +9,7 @@ from ipywidgets import HTML, BoundedIntText, Dropdown, HBox, Layout, VBox
 
 from ..planner import CHECKPOINTING, HARDWARE, MODELS, PRECISIONS, Hardware, Plan, known, plan, shortage, size, whole
 from ..plots import plot_plan
-from .style import alert, display_with_text, markup, note, sheet
+from .style import alert, display_with_text, markup, note, sheet, title
 
 STAGES = {
     "0: data parallel": 0,
@@ -56,7 +56,8 @@ class PlannerWidget(VBox):
         _ = self.plan  # raises for unknown settings, or two that do not go together
         self.verdict, self.figure = HTML(), HTML()
         boxes = HBox([*self.fields.values()], layout=Layout(flex_flow="row wrap"))
-        self._card = VBox([HTML(f"<h3>What would it cost?</h3>{markup(KEYS)}"), boxes, self.verdict, self.figure])
+        head = HTML(title("Planner", "What would it cost?") + markup(KEYS))
+        self._card = VBox([head, boxes, self.verdict, self.figure])
         self._card.add_class("course-card")
         super().__init__([sheet(), self._card])
         self.add_class("course-widget")
@@ -107,9 +108,10 @@ class PlannerWidget(VBox):
             chosen = self.plan
             picture = plot_plan(chosen, machine)
         except ValueError as refusal:
-            self.verdict.value, self.figure.value = message("Cannot be planned.", str(refusal), tone="wrong"), ""
+            self.verdict.value = message("Cannot be planned.", str(refusal), tone="wrong")
+            self.figure.layout.visibility = "hidden"  # its space stays, and the page does not jump
             return
-        self.figure.value = picture.html
+        self.figure.value, self.figure.layout.visibility = picture.html, "visible"
         *texts, tone = _verdict(chosen, machine)
         self.verdict.value = message(*texts, tone=tone)
 
@@ -121,7 +123,8 @@ class PlannerWidget(VBox):
             return f"Cannot be planned: {refusal}"
 
     def _ipython_display_(self) -> None:
-        display_with_text(self, text=self.text(), summary="The planner. Run this cell to use it.")
+        state = self.text().partition("\n")[0]
+        display_with_text(self, title="Planner", state=state, text=self.text())
 
     def __repr__(self) -> str:
         return self.text()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import SupportsFloat
 
-from ipywidgets import HTML, Button, Layout, VBox
+from ipywidgets import HTML, VBox
 
 from ..quizzes import Unreadable
+from .card import Card
 from .guess import Guess, Outcome
-from .message_order import keep_order
-from .number_field import NumberField
-from .style import alert, display_with_text, inline, markup, note, sheet
+from .style import alert, display_with_text, form, inline, markup, note, number, options, sheet, title
+
+HEADLINES = {True: "✓ Right.", False: "✗ Off.", None: "Result."}
+TONES = {True: "right", False: "wrong", None: "note"}
 
 
 class PredictionWidget(VBox):
@@ -18,26 +21,20 @@ class PredictionWidget(VBox):
 
     def __init__(self, guess: Guess) -> None:
         self.guess = guess
-        self.field = NumberField("Your prediction", unit=guess.unit, value=guess.given or "", entered=self.commit)
-        self.button = Button(description="Commit", layout=Layout(width="auto", align_self="flex-start"))
-        self.message = HTML()
-        self.button.on_click(lambda _: self.commit())
-        title = HTML(f"<h3>Predict</h3>{markup(guess.question)}<p>{inline(guess.instruction)}</p>")
-        card = VBox([title, self.field, self.button, self.message])
-        card.add_class("course-card")
+        self.question, self.message = HTML(), HTML()
+        card = Card([self.question, self.message], {"commit": lambda fields: self.commit(fields.get("answer", ""))})
         super().__init__([sheet(), card])
         self.add_class("course-widget")
-        keep_order(self)
-        self._lock()
+        self._ask()
         if guess.outcome:
-            self.message.value = note("Last time.", guess.outcome.text, tone=_tone(guess.outcome))
+            self.message.value = _result(note, guess.outcome)
         elif guess.given is not None:
             self.message.value = note("Locked.", guess.standing)
 
-    def commit(self) -> None:
-        """Commit what stands in the field."""
+    def commit(self, given: str) -> None:
+        """Commit what was typed, or the text of the option that was picked."""
         try:
-            self.guess.commit(self.field.value)
+            self.guess.commit(given)
         except Unreadable as problem:
             self.message.value = alert("Not read.", str(problem))
         else:
@@ -46,18 +43,25 @@ class PredictionWidget(VBox):
     def show_locked(self) -> None:
         """Show the prediction that was committed."""
         self.message.value = alert("Locked.", "\n".join(filter(None, [self.guess.standing, self.guess.notice])))
-        self._lock()
+        self._ask()
 
     def reveal(self, outcome: Outcome) -> None:
         """Show what was measured."""
-        self.message.value = alert("Result.", outcome.text.removeprefix("Result: "), tone=_tone(outcome))
-        self._lock()
+        self.message.value = _result(alert, outcome)
+        self._ask()
 
-    def _lock(self) -> None:
-        locked = self.guess.given is not None or self.guess.outcome is not None
-        self.field.disabled = locked
-        self.field.value = self.guess.given or self.field.value
-        self.button.layout.display = "none" if locked else None
+    def _ask(self) -> None:
+        guess, about = self.guess, f"course-{self.model_id}"
+        given = guess.given or ""
+        if guess.choices:
+            choices = {choice: choice for choice in guess.choices}
+            fields = options(guess.instruction, choices, picked=[given], about=about)
+        else:
+            fields = f"<p>{inline(guess.instruction)}</p>" + number("Your prediction", unit=guess.unit, value=given)
+        locked = guess.given is not None or guess.outcome is not None
+        ask = f"<form><fieldset disabled>{fields}</fieldset></form>" if locked else form("commit", fields, "Commit")
+        question = f'<div id="{about}">{markup(guess.question)}</div>'
+        self.question.value = title("Predict", "before you run the next cell") + question + ask
 
 
 class PredictionCell:
@@ -74,24 +78,27 @@ class PredictionCell:
 
     def show(self) -> None:
         """Show the widget, and its text for where widgets cannot be shown."""
-        summary = f"Prediction {self.guess.name}: run this cell to make it."
-        display_with_text(self._widget, text=self.guess.text(), summary=summary)
+        guess = self.guess
+        state = "not made yet" if guess.given is None else f"you predicted {guess.given}"
+        display_with_text(self._widget, title=f"Predict: {guess.question}", state=state, text=guess.text())
 
     def commit(self, given: str | float) -> None:
         """Predict. The first prediction is locked: later ones change nothing.
 
         Raises:
-            Unreadable: it is no number that fits the question.
+            Unreadable: it is no number that fits the question, or none of its choices.
             CourseError: it comes after the measurement.
         """
         self.guess.commit(given)
         self._widget.show_locked()
 
-    def reveal(self, measured: SupportsFloat) -> Outcome:
+    def reveal(self, measured: SupportsFloat | str) -> Outcome:
         """Score the prediction against what was measured: bytes for memory, a share of one for "%", else a count.
 
+        With choices: against the right one.
+
         Raises:
-            CourseError: `measured` is not one number.
+            CourseError: `measured` is not one number, or none of the choices.
         """
         outcome = self.guess.reveal(measured)
         self._widget.reveal(outcome)
@@ -101,5 +108,5 @@ class PredictionCell:
         return self.guess.text()
 
 
-def _tone(outcome: Outcome) -> str:
-    return {True: "right", False: "wrong", None: "note"}[outcome.correct]
+def _result(message: Callable[..., str], outcome: Outcome) -> str:
+    return message(HEADLINES[outcome.correct], outcome.text, tone=TONES[outcome.correct])

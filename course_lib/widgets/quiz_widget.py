@@ -7,15 +7,13 @@ stay in Python and out of the saved notebook until an answer has been given.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from ipywidgets import HTML, Button, Checkbox, HBox, Layout, RadioButtons, VBox
+from ipywidgets import HTML, VBox
 
 from ..progress import Progress
-from ..quizzes import Answer, Choice, Feedback, Numeric, Problem, Quiz, Sitting, Turn
-from .message_order import keep_order
-from .number_field import NumberField
-from .style import alert, display_with_text, inline, markup, note, plain, sheet
+from ..quizzes import Answer, Choice, Feedback, Problem, Quiz, Sitting, Turn
+from .card import Card
+from .style import alert, button, display_with_text, form, inline, markup, note, number, options, sheet, title
 
 
 class QuizWidget(VBox):
@@ -31,11 +29,10 @@ class QuizWidget(VBox):
         self.earlier = self._sit(earlier) if earlier else None
         self.cards = self._cards(self.sitting)
         self.score = HTML()
-        parts = [sheet(), HTML(f"<h3>Quiz: {inline(quiz.title)}</h3>"), *self.cards, self.score]
+        parts = [sheet(), self.score, *self.cards]
         if self.earlier:
-            title = f"<h3>{inline(self.earlier.quiz.title)}</h3>"
             about = "You missed these at first. Here they are again, now that some time has passed."
-            parts += [HTML(title + markup(about)), *self._cards(self.earlier)]
+            parts += [HTML(title("Again", self.earlier.quiz.title) + markup(about)), *self._cards(self.earlier)]
         super().__init__(parts)
         self.add_class("course-widget")
         self._show_score()
@@ -59,16 +56,18 @@ class QuizWidget(VBox):
         value = {"given": answer.given, "reading": answer.reading}
         self._progress.answer(answer.quiz, answer.question, answer.attempt, value, answer.correct)
 
-    def _cards(self, sitting: Sitting) -> tuple[Card, ...]:
+    def _cards(self, sitting: Sitting) -> tuple[QuestionCard, ...]:
         of = len(sitting.turns)
         return tuple(
-            Card(turn, heading=f"Question {number} of {of}", answered=self._show_score)
+            QuestionCard(turn, heading=f"Question {number} of {of}", answered=self._show_score)
             for number, turn in enumerate(sitting.turns, start=1)
         )
 
     def _show_score(self) -> None:
         score = self.sitting.score
-        self.score.value = markup(f"Score: {score}.{' ✓ Done.' * score.done}") + markup(self.notice)
+        bar = f'<progress max="{score.questions}" value="{score.right}" aria-label="{score}"></progress>'
+        state = f"<p>{bar} {score}.{' ✓ Done.' * score.done}</p>"
+        self.score.value = title("Quiz", self.sitting.quiz.title) + state + markup(self.notice)
 
     @property
     def notice(self) -> str:
@@ -83,39 +82,29 @@ class QuizWidget(VBox):
         return "\n\n".join(filter(None, [*parts, self.notice]))
 
     def _ipython_display_(self) -> None:
-        quiz = self.sitting.quiz
-        summary = f"Quiz: {quiz.title} ({len(quiz.questions)} questions). Run this cell to take it."
-        display_with_text(self, text=self.text(), summary=summary)
+        quiz, score = self.sitting.quiz, self.sitting.score
+        state = f"{'✓ ' * score.done}{score}" if self.sitting.begun else f"{len(quiz.questions)} questions"
+        display_with_text(self, title=f"Quiz: {quiz.title}", state=state, text=self.text())
 
     def __repr__(self) -> str:
         return self.text()
 
 
-class Card(VBox):
-    """One question: prompt, entry, buttons and feedback. `check` and `try_again` do what the buttons do."""
+class QuestionCard(Card):
+    """One question: prompt, fields and feedback. `check` and `try_again` do what the buttons do."""
 
     def __init__(self, turn: Turn, *, heading: str, answered: Callable[[], None]) -> None:
-        self.turn = turn
-        self.prompt = HTML()
-        # In a box of its own the entry can be replaced without touching the buttons and the keyboard focus.
-        self.entry_box = VBox()
-        self.check_button = Button(description="Check", layout=Layout(width="auto"))
-        self.again_button = Button(description="Try again", layout=Layout(width="auto", display="none"))
-        self.feedback = HTML()
-        self._heading = f"<h4>{heading}</h4>"
-        self._answered = answered
-        self.check_button.on_click(lambda _: self.check())
-        self.again_button.on_click(lambda _: self.try_again())
-        buttons = HBox([self.check_button, self.again_button])
-        super().__init__([self.prompt, self.entry_box, buttons, self.feedback])
-        self.add_class("course-card")
+        self.turn, self._heading, self._answered = turn, heading, answered
+        self.question, self.feedback = HTML(), HTML()
+        actions = {"check": lambda fields: self.check(fields.get("answer", "")), "again": lambda _: self.try_again()}
+        super().__init__([self.question, self.feedback], actions)
         self._ask()
         if turn.feedback:
             self._show(turn.feedback, note)
 
-    def check(self) -> None:
-        """Mark what has been entered."""
-        self._show(self.turn.answer(self.entry.given), alert)
+    def check(self, given: str) -> None:
+        """Mark an answer: the text that was typed, or the letters that were picked."""
+        self._show(self.turn.answer(given), alert)
         self._answered()
 
     def try_again(self) -> None:
@@ -125,97 +114,23 @@ class Card(VBox):
         self.feedback.value = alert("Asked anew.", "The order or the numbers may have changed.")
 
     def _show(self, feedback: Feedback, message: Callable[..., str]) -> None:
-        tone = "note" if feedback.status == "unread" else feedback.status
-        self.feedback.value = message(feedback.headline, feedback.message, tone=tone)
-        if feedback.status != "unread":
-            self.again_button.layout.display = None
+        unread = feedback.status == "unread"
+        shown = message(feedback.headline, feedback.message, tone="note" if unread else feedback.status)
+        self.feedback.value = shown + ("" if unread else button("Try again", "again"))
 
     def _ask(self) -> None:
-        problem = self.turn.problem
-        self.prompt.value = self._heading + markup(problem.prompt) + markup(problem.instruction)
-        self.entry = entry_for(problem, self.turn.given, changed=self._forget_feedback, entered=self.check)
-        self.entry_box.children = [self.entry]
-        keep_order(self)
-
-    def _forget_feedback(self) -> None:
-        """It spoke of the answer that was checked, not of the one being given."""
-        self.feedback.value = ""
+        problem, about = self.turn.problem, f"course-{self.model_id}"
+        prompt = f'<h4>{self._heading}</h4><div id="{about}">{markup(problem.prompt)}</div>'
+        self.question.value = prompt + form("check", fields_for(problem, self.turn.given, about), "Check")
 
 
-def entry_for(
-    problem: Problem, given: str, *, changed: Callable[[], None], entered: Callable[[], None]
-) -> OneOf | AnyOf | Number:
-    """Return the field in which a learner answers `problem`; it shows `given` at first.
+def fields_for(problem: Problem, given: str, about: str) -> str:
+    """Return the fields in which a learner answers `problem`, filled with what was `given`.
 
-    It calls `changed` at each change, `entered` at the Enter key.
+    about: the id of the element with the question, which names a group of options for screen readers.
     """
-    if isinstance(problem, Numeric):
-        return Number(problem, given, changed=changed, entered=entered)
-    return (AnyOf if problem.several else OneOf)(problem, given, changed=changed)
-
-
-class OneOf(VBox):
-    """The options of a `Choice`, one of which can be picked.
-
-    Each is a group of its own for the browser, so that the Tab key reaches it: JupyterLab keeps the arrow keys, which
-    move within a group, for itself.
-    """
-
-    def __init__(self, problem: Choice, given: str, *, changed: Callable[[], None]) -> None:
-        self._changed = changed
-        layout, picked = Layout(width="auto"), given.casefold()
-        self.radios = [
-            RadioButtons(options=[label], index=0 if label[0] in picked else None, layout=layout)
-            for label in _labels(problem)
-        ]
-        super().__init__(self.radios)
-        for radio in self.radios:
-            radio.observe(self._pick, "index")
-
-    @property
-    def given(self) -> str:
-        """The letter of the option that is picked, or nothing."""
-        return "".join(radio.label[0] for radio in self.radios if radio.label)
-
-    def _pick(self, change: dict[str, Any]) -> None:
-        if change["new"] is not None:
-            for radio in self.radios:
-                radio.index = 0 if radio is change["owner"] else None
-            self._changed()
-
-
-class AnyOf(VBox):
-    """The options of a `Choice`, each with a box to tick."""
-
-    def __init__(self, problem: Choice, given: str, *, changed: Callable[[], None]) -> None:
-        layout = Layout(width="auto")
-        self.boxes = [
-            Checkbox(description=label, value=label[0] in given.casefold(), indent=False, layout=layout)
-            for label in _labels(problem)
-        ]
-        super().__init__(self.boxes)
-        for box in self.boxes:
-            box.observe(lambda _: changed(), "value")
-
-    @property
-    def given(self) -> str:
-        """The letters of the options that are ticked."""
-        return ", ".join(box.description[0] for box in self.boxes if box.value)
-
-
-class Number(NumberField):
-    """The field for the answer to a `Numeric`."""
-
-    def __init__(
-        self, problem: Numeric, given: str, *, changed: Callable[[], None], entered: Callable[[], None]
-    ) -> None:
-        super().__init__("Your answer", unit=problem.unit, value=given, entered=entered)
-        self.observe(lambda _: changed(), "value")
-
-    @property
-    def given(self) -> str:
-        return str(self.value)
-
-
-def _labels(problem: Choice) -> list[str]:
-    return [f"{letter}) {plain(option.text)}" for letter, option in problem.lettered.items()]
+    if isinstance(problem, Choice):
+        labels = {letter: f"{letter}) {option.text}" for letter, option in problem.lettered.items()}
+        picked = given.casefold()
+        return options(problem.instruction, labels, picked=picked, several=problem.several, about=about)
+    return f"<p>{inline(problem.instruction)}</p>" + number("Your answer", unit=problem.unit, value=given)

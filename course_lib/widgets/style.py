@@ -1,210 +1,155 @@
-"""The look that the course's widgets share, and the HTML that they are made of.
+"""The HTML that the course's widgets are made of. Its look is in `static/course.css`."""
 
-Colours come from JupyterLab's own CSS variables, so that both themes are right; a fallback follows for where
-JupyterLab is not there. Colour only repeats what a word says. Lengths are in em and percent, for zooming.
-"""
+from __future__ import annotations
 
-import re
+from collections.abc import Container, Mapping
 from html import escape
+from pathlib import Path
 
+import mistune
 from IPython.display import display
 from ipywidgets import HTML, Widget
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
 
-SHEET = """
-.course-card {
-  border: 1px solid var(--jp-border-color1, #bdbdbd);
-  border-radius: 0.25em;
-  padding: 0.75em 1em;
-  margin: 0.5em 0;
-  max-width: 60em;
-}
-.course-widget, .course-widget .widget-html-content, .course-widget label, .course-widget button {
-  color: var(--jp-content-font-color1, inherit);
-  font-family: var(--jp-content-font-family, inherit);
-  font-size: var(--jp-content-font-size1, inherit);
-  line-height: 1.5;
-}
-.course-widget .widget-html-content { min-width: 0; } /* so that a long line of code scrolls, and not all the card */
-.course-widget .widget-html-content p { margin: 0 0 0.5em; }
-.course-widget h3, .course-widget h4 { margin: 0 0 0.5em; font-weight: 600; line-height: 1.3; }
-.course-widget h3 { font-size: 1.15em; }
-.course-widget h4 { font-size: 1em; }
-.course-widget code, .course-widget pre {
-  font-family: var(--jp-code-font-family, monospace);
-  background: var(--jp-layout-color2, rgba(128, 128, 128, 0.15));
-  color: inherit;
-}
-.course-widget code { padding: 0.1em 0.3em; border-radius: 0.2em; }
-.course-widget pre { padding: 0.6em 0.8em; margin: 0 0 0.5em; overflow-x: auto; white-space: pre; }
+STATIC = Path(__file__).with_name("static")
+SHEET = (STATIC / "course.css").read_text("utf-8")
+SCRIPT = (STATIC / "card.js").read_text("utf-8")
+SAVED = (STATIC / "saved.css").read_text("utf-8")
+GO_ON = "To go on, run the cells above this one (menu Run, Run All Above Selected Cell), then this cell."
 
-/* ipywidgets gives an option one line of fixed height, which cuts off a long sentence. */
-.course-widget .widget-radio-box label,
-.course-widget .widget-checkbox,
-.course-widget .widget-checkbox label {
-  display: flex;
-  align-items: baseline;
-  height: auto;
-  white-space: normal;
-  line-height: 1.5;
-  margin: 0;
-  padding: 0.15em 0;
-}
-.course-widget .widget-radio-box label { flex-direction: row-reverse; justify-content: flex-end; }
-.course-widget .widget-radio-box input, .course-widget .widget-checkbox input[type="checkbox"] {
-  flex: none;
-  height: 1em;
-  width: 1em;
-  margin: 0 0.5em 0 0.3em;
-}
-.course-widget .widget-radio-box input { align-self: flex-start; margin-top: 0.25em; }
-.course-widget .widget-radio-box { margin-bottom: 0 !important; }
-.course-widget .widget-text {
-  flex-wrap: wrap;
-  height: auto;
-  max-width: min(30em, calc(100% - 2 * var(--jp-widgets-margin, 2px)));
-}
-.course-widget .widget-text .widget-label { width: auto; text-align: left; white-space: normal; }
-.course-widget .widget-text input { min-width: 8em; }
-.course-widget input::placeholder { color: var(--jp-content-font-color2, inherit); opacity: 1; }
 
-.course-widget button {
-  height: auto;
-  padding: 0.2em 1em;
-  margin-top: 0.4em;
-  border: 1px solid var(--jp-border-color1, #bdbdbd);
-}
-.course-widget button:focus-visible,
-.course-widget input:focus-visible,
-.course-widget summary:focus-visible {
-  outline: 0.15em solid var(--jp-brand-color1, Highlight) !important;
-  outline-offset: 0.15em;
-}
-/* "table" in each, to go before what JupyterLab says of tables. */
-.course-widget table { border-collapse: collapse; margin: 0.2em 0 0.6em; }
-.course-widget table th, .course-widget table td {
-  border: 1px solid var(--jp-border-color2, #e0e0e0);
-  padding: 0.15em 0.6em;
-  text-align: left;
-  vertical-align: top;
-  color: inherit;
-  background: none;
-}
-.course-scroll { overflow-x: auto; }
+class _Renderer(mistune.HTMLRenderer):
+    def block_code(self, code: str, info: str | None = None) -> str:
+        text = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True)) if info == "python" else escape(code)
+        return f"<pre>{text}</pre>\n"
 
-.course-feedback { border-left: 0.3em solid; padding: 0.3em 0.8em; margin-top: 0.5em; }
-.course-right { border-color: var(--jp-success-color1, #388e3c); }
-.course-wrong { border-color: var(--jp-warn-color1, #f57c00); }
-.course-note { border-color: var(--jp-border-color1, #bdbdbd); }
 
-/* JupyterLab breaks lines of output inside words. In a lesson no output does, whatever its cell. */
-.jp-Notebook:has(.course-widget) .jp-OutputArea-output pre { word-break: normal; }
-
-/* The plain-text form stands in for a widget that is not alive, and only for that. */
-.jp-OutputArea:has(.course-widget) .course-text { display: none; }
-
-/* When its kernel has ended, a card keeps what it says. ipywidgets would put a red icon before each of its parts. */
-.course-widget .jupyter-widgets-disconnected::before { content: none; }
-.course-widget.jupyter-widgets-disconnected::before {
-  content: "The kernel that ran this cell has ended. "
-    "To go on, run the cells above it (menu Run, Run All Above Selected Cell), then this one.";
-  color: inherit;
-  font: inherit;
-  padding: 0.25em 0;
-}
-.course-widget.jupyter-widgets-disconnected .widget-button { display: none; }
-.course-widget.jupyter-widgets-disconnected :is(input, select) { opacity: 0.6; pointer-events: none; }
-"""
-
-# JupyterLab takes a letter that is typed outside of text, with a list or a button in focus, say, for a command to the
-# notebook: "m" makes the cell Markdown, and the widget is gone. Its handler is the page's, so that what stops here does
-# not reach it. And ipywidgets tells Python that Enter was pressed before it tells what was typed: hence the `change`.
-# The `style` runs this when the browser has it, for ipywidgets has no other way to listen to keys.
-_KEYS = """
-const widget = this.closest('.course-widget');
-widget.onkeydown = event => {
-  const runs = event.shiftKey && event.key === 'Enter';
-  if (!(runs || event.ctrlKey || event.altKey || event.metaKey)) event.stopPropagation();
-};
-widget.addEventListener('keydown', event => {
-  const typed = event.key === 'Enter' && event.target.matches('.widget-text input');
-  if (typed) event.target.dispatchEvent(new Event('change', {bubbles: true}));
-}, true);
-"""
-# JupyterLab breaks lines of output inside words, unless it is asked not to.
-_CARD = (
-    "white-space: pre-wrap; word-break: normal; "
-    "border: 1px solid #999999; border-radius: 0.25em; padding: 0.75em 1em; max-width: 60em"
-)
-# A saved widget has no model, and JupyterLab shows "Loading widget", then "model not found" in its place: an output
-# without elements. A notebook that is not trusted loses this style, but there JupyterLab shows no widget at all.
-_NO_ERROR = """<style>
-.jp-OutputArea:has(.course-text) .lm-Panel.jp-OutputArea-output:not(:has(*)) { display: none; }
-</style>"""
-_MARKS = re.compile(r"`([^`]+)`|(?<!\w)\*(\w[^*`]*)\*(?!\w)")
+_renderer = _Renderer(escape=True)
+_markdown = mistune.Markdown(_renderer)
 
 
 def sheet() -> HTML:
-    """The style sheet as a widget: the first child of each widget of the course, whose keys it minds."""
-    return HTML(f'<style onload="{_KEYS}">{SHEET}</style>')
+    """Return the style sheet as a widget, the first child of each widget of the course.
+
+    ipywidgets has no other way to run a script than a handler: `onload` runs when the browser has the style.
+    """
+    return HTML(f'<style onload="{escape(SCRIPT)}">{SHEET}</style>')
 
 
 def markup(text: str) -> str:
-    """`text` as safe HTML: blank lines part paragraphs, three backticks hold a block of code; see `inline`."""
-    pieces = []
-    for i, piece in enumerate(text.split("```")):
-        if i % 2:
-            code = piece.partition("\n")[2]  # what stands behind the backticks is the language
-            pieces.append(f"<pre>{escape(code)}</pre>")
-        else:
-            paragraphs = filter(None, map(str.strip, piece.split("\n\n")))
-            pieces += [f"<p>{inline(paragraph)}</p>" for paragraph in paragraphs]
-    return "".join(pieces)
+    """Return Markdown as safe HTML: tags in `text` are shown, not obeyed."""
+    return str(_markdown(text))
 
 
 def inline(text: str) -> str:
-    """`text` as safe HTML without paragraphs: what stands between backticks is code, between asterisks stressed."""
-    return _MARKS.sub(lambda found: f"<code>{found[1]}</code>" if found[1] else f"<em>{found[2]}</em>", escape(text))
+    """Return one line of Markdown as safe HTML without a paragraph. `12. You` stays text, and no list begins."""
+    return str(_renderer.render_tokens(_markdown.inline(text, {"ref_links": {}}), _markdown.block.state_cls()))
 
 
-def plain(text: str) -> str:
-    """`text` for labels, which hold no HTML: without its backticks and asterisks."""
-    return _MARKS.sub(lambda found: found[1] or found[2], text)
+def title(kind: str, name: str) -> str:
+    """Return a card's heading, such as "Exercise" and its title."""
+    return f'<h3><span class="course-kind">{escape(kind)}</span> {inline(name)}</h3>'
+
+
+def chip(word: str, tone: str) -> str:
+    """Return a word in the colour of its `tone`: "right", "wrong" or "note"."""
+    return f'<strong class="course-chip course-{tone}">{escape(word)}</strong>'
 
 
 def alert(headline: str, message: str = "", *, tone: str = "note") -> str:
-    """A message that is read out as it appears; `tone` ("right", "wrong", "note") colours what it says.
+    """Return a message that is read out when it appears. Its `tone` ("right", "wrong", "note") chooses the colour.
 
-    A widget replaces its HTML as a whole, and screen readers keep silent about a new element that is merely a
-    live region; they do read one with the role of an alert.
+    A widget replaces its HTML as a whole. Screen readers ignore a new element that is only a live region, and read one
+    with the role of an alert.
     """
     return f'<div role="alert">{note(headline, message, tone=tone)}</div>'
 
 
 def note(headline: str, message: str = "", *, tone: str = "note") -> str:
-    """The same message, there from the start and so not read out by itself."""
+    """Return the same message without the role: it is there from the start, and is not read out by itself."""
     first, *more = message.split("\n")
-    paragraphs = [f"<strong>{escape(headline)}</strong> {inline(first)}", *map(inline, more)]
-    body = "".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
+    body = f"<p>{chip(headline, tone)} {inline(first)}</p>" + "".join(f"<p>{inline(line)}</p>" for line in more)
     return f'<div class="course-feedback course-{tone}">{body}</div>'
 
 
-def display_with_text(widget: Widget, *, text: str, summary: str) -> None:
-    """Display a widget after its plain-text form, which the reader sees where the widget has no kernel.
+def details(summary: str, html: str) -> str:
+    """Return `html`, folded: a click or the Enter key on the summary opens it."""
+    return f"<details><summary>{escape(summary)}</summary>{html}</details>"
 
-    A notebook that is reopened without its kernel has lost its widgets, and JupyterLab would show an error in
-    place of the other forms of the same output. So `text` is an output of its own, with `summary`, one line, that
-    says how to bring the widget to life; a living widget hides both. In the widget's own output its text is empty:
-    where only text can be shown, the other output has the text already.
+
+def scrolled(html: str) -> str:
+    """Return wide HTML in a box that scrolls; it has the Tab key, so that the arrow keys can scroll it."""
+    return f'<div class="course-scroll" tabindex="0">{html}</div>'
+
+
+def button(label: str, action: str) -> str:
+    """Return a button that calls this action of its card."""
+    return f'<button type="button" data-action="{action}">{escape(label)}</button>'
+
+
+def form(action: str, fields: str, label: str = "") -> str:
+    """Return fields with a button that calls this action of their card, as the Enter key does.
+
+    Without a label there is no button, and each choice calls the action.
     """
-    display_text(f"{text}\n\n{summary}")
-    display(widget._repr_mimebundle_() | {"text/plain": ""}, raw=True)
+    if not label:
+        return f'<form data-action="{action}" data-on="input">{fields}</form>'
+    return f'<form data-action="{action}">{fields}<button class="course-primary">{escape(label)}</button></form>'
 
 
-def display_text(text: str) -> None:
-    """Display the plain-text form of a widget, which is hidden while the widget is alive."""
-    state = (
-        "This card is saved, and so are your answers. To go on, run the cells above it (menu Run, Run All Above "
-        "Selected Cell), then this one."
+def options(
+    legend: str, choices: Mapping[str, str], *, picked: Container[str], several: bool = False, about: str = ""
+) -> str:
+    """Return one field: options to pick, by the value that is sent. Their texts are Markdown.
+
+    Args:
+        legend: what to do, and the name of the group for screen readers.
+        choices: text by value.
+        picked: the values that are picked.
+        several: whether several can be picked.
+        about: the id of the element that names the group instead of the legend.
+    """
+    kind, named = "checkbox" if several else "radio", f' aria-labelledby="{about}"' if about else ""
+    labels = "".join(
+        f'<label><input type="{kind}" name="answer" value="{escape(value)}"{" checked" * (value in picked)}>'
+        f"<span>{inline(text)}</span></label>"
+        for value, text in choices.items()
     )
-    html = f'<pre class="course-text" style="{_CARD}">{escape(text)}\n\n{state}</pre>{_NO_ERROR}'
+    role = "group" if several else "radiogroup"
+    return f'<fieldset{named} role="{role}"><legend>{inline(legend)}</legend>{labels}</fieldset>'
+
+
+def number(label: str, *, unit: str, value: str) -> str:
+    """Return a field for a number, with or without its unit."""
+    example = f"for example 12.5 {unit}".strip()
+    return (
+        f"<label>{escape(f'{label} in {unit}' if unit else label)} "
+        f'<input type="text" name="answer" value="{escape(value)}" placeholder="{escape(example)}" autocomplete="off">'
+        "</label>"
+    )
+
+
+def display_with_text(widget: Widget, *, title: str, state: str, text: str) -> None:
+    """Display a widget after the card that stands in for it where it has no kernel; see `display_saved`."""
+    display_saved(title=title, state=state, text=text)
+    display(widget._repr_mimebundle_() | {"text/plain": ""}, raw=True)  # the other output has the text
+
+
+def display_saved(*, title: str, state: str, text: str) -> None:
+    """Display the card that a reader sees where the widget has no kernel, as in a notebook that is opened again.
+
+    JupyterLab says "model not found" in a widget's place, and shows no other form of the same output. So the card is
+    an output of its own, which hides that line; a living widget hides the card.
+
+    Args:
+        title: the kind and title of the widget, in Markdown.
+        state: what the learner has done, in a few words of Markdown.
+        text: all of the widget as plain text.
+    """
+    html = (
+        f'<div class="course-saved"><p><strong>{inline(title)}</strong> <span class="course-state">{inline(state)}'
+        f"</span></p><p>{GO_ON}</p>{details('As text', f'<pre>{escape(text)}</pre>')}</div><style>{SAVED}</style>"
+    )
     display({"text/html": html, "text/plain": text}, raw=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 
 import torch
-from ipywidgets import HTML, Layout, RadioButtons, VBox
+from ipywidgets import HTML, VBox
 
 from ..errors import CourseError
 from ..world import World
-from .style import alert, display_with_text, note, sheet
+from .card import Card, Fields
+from .style import alert, display_with_text, form, note, options, sheet, title
 
 VARIABLE = "COURSE_WORLD"
 WORLDS = {
@@ -23,17 +24,11 @@ class WorldPicker(VBox):
     """Radio buttons for the kind of worlds that this notebook makes. `choose` does what a click does."""
 
     def __init__(self) -> None:
-        self.options = RadioButtons(
-            options=[(_label(name), name) for name in WORLDS],
-            value=_current(),
-            description="Ranks are",
-            layout=Layout(width="auto"),
-        )
         self.message = HTML(note("Now:", self.standing))
-        self.options.observe(lambda change: self._apply(change["new"]), names="value")
-        super().__init__([sheet(), self.options, self.message])
-        for name in ("course-widget", "course-card"):
-            self.add_class(name)
+        self.choices = HTML()
+        self._show_choices()
+        super().__init__([sheet(), Card([self.choices, self.message], {"choose": self._clicked})])
+        self.add_class("course-widget")
 
     @property
     def standing(self) -> str:
@@ -46,6 +41,21 @@ class WorldPicker(VBox):
         Raises:
             CourseError: there is no such kind, or this machine does not support it.
         """
+        self._set(name)
+        self._show_choices()
+
+    def show(self) -> None:
+        """Show the choice, with a text for places that cannot show widgets."""
+        calls = ", ".join(f'choose_world("{name}")' for name in WORLDS)
+        text = f"Ranks are simulated where nothing else is chosen. To choose by name: {calls}."
+        display_with_text(self, title="Where ranks live", state="run this cell to choose", text=text)
+
+    def _show_choices(self) -> None:
+        labels = {name: _label(name) for name in WORLDS}
+        fields = options("You can leave this as it is.", labels, picked=[_current()])
+        self.choices.value = title("World", "Where ranks live") + form("choose", fields)
+
+    def _set(self, name: str) -> None:
         kind = World(1, backend=name).backend
         if kind not in WORLDS:
             raise CourseError(
@@ -53,22 +63,14 @@ class WorldPicker(VBox):
                 f"{', '.join(WORLDS)} here, and say World(n, backend={name!r}) where you want one."
             )
         os.environ[VARIABLE] = name
-        self.options.value = kind
         self.message.value = alert("Now:", self.standing)
 
-    def show(self) -> None:
-        """Show the choice, with a text for places that cannot show widgets."""
-        calls = ", ".join(f'choose_world("{name}")' for name in WORLDS)
-        text = f"Ranks are simulated where nothing else is chosen. To choose by name: {calls}."
-        display_with_text(self, text=text, summary="Where ranks live: run this cell to choose.")
-
-    def _apply(self, name: str) -> None:
-        if name == _current():
-            return
+    def _clicked(self, fields: Fields) -> None:
         try:
-            self.choose(name)
+            self._set(fields["answer"])
         except CourseError as error:
-            self.options.value = _current()
+            self.choices.value = ""  # a change, or the browser would keep what was clicked
+            self._show_choices()
             self.message.value = alert("Not here.", str(error), tone="wrong")
 
 

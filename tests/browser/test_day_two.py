@@ -22,7 +22,7 @@ CELLS = [
 ]
 WIDGETS = range(1, 6)
 LOST = "Error displaying widget: model not found"
-GO_ON = "To go on, run the cells above it (menu Run, Run All Above Selected Cell), then this one."
+GO_ON = "To go on, run the cells above this one (menu Run, Run All Above Selected Cell), then this cell."
 TEXTS_BEFORE = """widget => [widget, ...widget.querySelectorAll('*')]
     .map(part => getComputedStyle(part, '::before').content).filter(text => text !== 'none' && text !== 'normal')"""
 
@@ -35,7 +35,7 @@ def lesson(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Page:
     run_all(page)
     for number in WIDGETS:
         expect(cell(page, number).locator(".course-widget")).to_be_visible(timeout=READY_MS)
-        expect(cell(page, number).locator(".course-text").first).to_be_hidden()
+        expect(cell(page, number).locator(".course-saved").first).to_be_hidden()
     return page
 
 
@@ -57,7 +57,7 @@ def open_on_day_two(page: Page, server: JupyterLab) -> None:
     open_notebook(page, server, NAME)
 
 
-def test_on_day_two_each_widget_is_its_text(lesson: Page, jupyterlab: JupyterLab) -> None:
+def test_on_day_two_each_widget_is_one_card_with_title_and_state(lesson: Page, jupyterlab: JupyterLab) -> None:
     open_on_day_two(lesson, jupyterlab)
     expect(lesson.get_by_text(LOST)).to_have_count(len(WIDGETS), timeout=READY_MS)
 
@@ -65,7 +65,9 @@ def test_on_day_two_each_widget_is_its_text(lesson: Page, jupyterlab: JupyterLab
         expect(cell(lesson, number).get_by_text(LOST)).to_be_hidden()
     for number in WIDGETS:
         expect(cell(lesson, number).get_by_text(GO_ON)).to_be_visible()
-    expect(cell(lesson, 2).get_by_text("Predict: What is `6 * 7`?")).to_be_visible()
+    expect(cell(lesson, 2).get_by_text("Predict: What is 6 * 7? not made yet")).to_be_visible()
+    expect(cell(lesson, 3).get_by_text("Exercise: Say hello by rank ✗ Not right yet.")).to_be_visible()
+    cell(lesson, 3).get_by_text("As text").click()
     expect(cell(lesson, 3).get_by_text("ranks.hello: failed")).to_be_visible()
 
     run_all(lesson)
@@ -80,8 +82,9 @@ def test_after_a_restart_a_card_keeps_what_it_says_and_has_nothing_to_click(less
 
     for number in WIDGETS:
         widget = cell(lesson, number).locator(".course-widget")
-        assert widget.evaluate(TEXTS_BEFORE) == [f'"The kernel that ran this cell has ended. {GO_ON}"']
-        assert widget.locator(".widget-button").locator("visible=true").count() == 0
+        assert widget.evaluate(TEXTS_BEFORE) == [f'"The kernel of this cell has ended. {GO_ON}"']
+        assert widget.get_by_role("button").count() == 0
+        assert "grayscale" in widget.evaluate("widget => getComputedStyle(widget).filter")
     expect(cell(lesson, 3).locator(".course-widget").get_by_text("Not right yet.")).to_be_visible()
 
     run_all(lesson)

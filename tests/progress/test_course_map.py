@@ -15,10 +15,11 @@ LESSONS = (
     Lesson(
         path=Path("01-ranks.ipynb"),
         title="01 · Ranks",
-        exercises=("ranks.hello", "ranks.ring"),
+        minutes=60,
+        exercises={"ranks.hello": "Say hello", "ranks.ring": "A ring"},
         quizzes={"ranks": ("who", "why")},
     ),
-    Lesson(path=Path("02-a & b.ipynb"), title="02 · A & <b>", exercises=("ab.step",), quizzes={}),
+    Lesson(path=Path("02-a & b.ipynb"), title="02 · A & <b>", minutes=10, exercises={"ab.step": "A step"}, quizzes={}),
 )
 
 
@@ -42,34 +43,52 @@ def drawn(progress: Progress) -> CourseMap:
     return CourseMap(LESSONS, progress.summary())
 
 
-def test_the_map_tells_what_is_done_and_what_comes_next(progress: Progress) -> None:
+def items(progress: Progress) -> list[str]:
+    """The first lesson's items: mark, title, state and detail."""
+    lesson = drawn(progress).stops[0]
+    return [f"{item.shape} {item.title}: {item.state}; {item.detail}" for item in lesson.items]
+
+
+def test_the_map_is_three_lines_a_lesson_and_what_comes_next(progress: Progress) -> None:
+    solve(progress, "ranks.hello")
+
+    assert str(drawn(progress)).splitlines() == [
+        "01 · Ranks",
+        "  ██████░░░░░░░░░░░░░░  1 of 3 done, about 40 minutes left",
+        "  Next: A ring",
+        "",
+        "02 · A & <b>",
+        "  ░░░░░░░░░░░░░░░░░░░░  0 of 1 done, about 10 minutes left",
+        "  Next: A step",
+        "",
+        "Continue: A ring, in 01-ranks.ipynb",
+    ]
+    solve(progress, "ab.step")
+    assert str(drawn(progress)).splitlines()[5:7] == ["  ████████████████████  1 of 1 done", "  ✓ Done"]
+
+
+def test_each_exercise_and_quiz_has_its_state(progress: Progress) -> None:
     solve(progress, "ranks.hello")
     progress.hint_taken("ranks.ring", 1)
     progress.answer("ranks", "who", 0, "a", correct=True)
     progress.answer("ranks", "why", 0, "a", correct=False)
 
-    assert str(drawn(progress)).splitlines() == [
-        "01 · Ranks (1 of 3 done)",
-        "  ✓ ranks.hello  passed       1 attempt, 0 hints",
-        "  ◐ ranks.ring   not started  0 attempts, 1 hint",
-        "  ◐ quiz ranks   1 of 2 right",
-        "",
-        "02 · A & <b> (0 of 1 done)",
-        "  ○ ab.step      not started",
-        "",
-        "Next: ranks.ring, in 01-ranks.ipynb",
+    assert items(progress) == [
+        "✓ Say hello: passed; 1 attempt, 0 hints",
+        "◐ A ring: not started; 0 attempts, 1 hint",
+        "◐ Quiz: 1 of 2 right; ",
     ]
 
 
 def test_next_is_the_first_that_is_not_done_quizzes_included(progress: Progress) -> None:
     solve(progress, "ranks.hello", "ranks.ring")
-    assert drawn(progress).advice == "Next: quiz ranks, in 01-ranks.ipynb"
+    assert drawn(progress).advice == "Continue: Quiz, in 01-ranks.ipynb"
 
     progress.answer("ranks", "who", 0, "a", correct=True)
-    assert drawn(progress).advice == "Next: quiz ranks, in 01-ranks.ipynb"
+    assert drawn(progress).advice == "Continue: Quiz, in 01-ranks.ipynb"
 
     progress.answer("ranks", "why", 0, "a", correct=True)
-    assert drawn(progress).advice == "Next: ab.step, in 02-a & b.ipynb"
+    assert drawn(progress).advice == "Continue: A step, in 02-a & b.ipynb"
 
     solve(progress, "ab.step")
     assert drawn(progress).advice == "Everything is done."
@@ -80,22 +99,24 @@ def test_practice_takes_no_tick_away(progress: Progress) -> None:
     for question in ("who", "why"):
         progress.answer("ranks", question, 0, "a", correct=True)
     progress.answer("ranks", "who", 1, "b", correct=False)
-    assert "✓ quiz ranks   2 of 2 right" in str(drawn(progress))
+    assert items(progress)[2] == "✓ Quiz: 2 of 2 right; "
 
 
 def test_answers_to_a_question_that_was_removed_do_not_count(progress: Progress) -> None:
     for question in ("who", "removed"):
         progress.answer("ranks", question, 0, "a", correct=True)
-    assert "◐ quiz ranks   1 of 2 right" in str(drawn(progress))
+    assert items(progress)[2] == "◐ Quiz: 1 of 2 right; "
 
 
 def test_in_a_notebook_every_lesson_is_a_link_and_nothing_becomes_html(progress: Progress) -> None:
     shown = ShownMap(drawn(progress), notice="The file <x> is full.")
     html = shown._repr_html_()
 
-    assert '<a href="02-a%20%26%20b.ipynb">02 · A &amp; &lt;b&gt;</a> (0 of 1 done)' in html
-    assert '<strong>Next: ranks.hello, in <a href="01-ranks.ipynb">01 · Ranks</a></strong>' in html
-    assert '<th scope="row">ab.step</th><td><span aria-hidden="true">○</span> not started</td>' in html
+    assert '<a href="02-a%20%26%20b.ipynb">02 · A &amp; &lt;b&gt;</a>' in html
+    assert '<a class="course-primary" href="01-ranks.ipynb">Continue</a> Say hello, in 01 · Ranks' in html
+    assert html.count('class="course-primary"') == 1
+    assert '<progress max="3" value="0" aria-label="0 of 3 done, about 60 minutes left">' in html
+    assert '<li><span aria-hidden="true">○</span> A step: not started</li>' in html
     assert "The file &lt;x&gt; is full." in html
     assert repr(shown) == f"The file <x> is full.\n\n{drawn(progress)}"
 
@@ -109,8 +130,8 @@ def test_the_terminal_shows_the_courses_own_lessons(home: Path, capsys: pytest.C
     out = capsys.readouterr().out
 
     assert out == f"{CourseMap(lessons(), Progress().summary())}\n"
-    assert "✓ start.first" in out
-    assert out.endswith("Next: quiz start, in 00-start-here.ipynb\n")
+    assert "1 of 2 done, about 5 minutes left\n  Next: Quiz\n" in out
+    assert out.endswith("Continue: Quiz, in 00-start-here.ipynb\n")
 
 
 def test_progress_goes_to_another_machine_and_back(

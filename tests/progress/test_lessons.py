@@ -23,7 +23,7 @@ def test_a_lesson_is_read_from_its_notebook(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         "01-ranks.ipynb",
-        ("markdown", ["# 01 · Ranks\n", "\n", "## 1. What is a rank?"]),
+        ("markdown", ["# 01 · Ranks\n", "\n", "| Time | 2 hours |\n", "## 1. What is a rank?"]),
         ("code", '@exercise("ranks.hello")\ndef hello(): ...'),
         ("code", ['exercise("ranks.hello").hint()\n', '@course_lib.exercise("ranks.bye")\ndef bye(): ...']),
         ("markdown", '`quiz("not code")`'),
@@ -35,10 +35,11 @@ def test_a_lesson_is_read_from_its_notebook(tmp_path: Path) -> None:
     assert first == Lesson(
         path=path,
         title="01 · Ranks",
-        exercises=("ranks.hello", "ranks.bye"),
+        minutes=120,
+        exercises={"ranks.hello": "Say hello by rank", "ranks.bye": "ranks.bye"},
         quizzes={"ranks": questions("ranks")},
     )
-    assert second.title == "02-memory"
+    assert (second.title, second.minutes) == ("02-memory", 0)
 
 
 def test_a_folder_that_is_not_there_has_no_lessons(tmp_path: Path) -> None:
@@ -74,7 +75,9 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_the_courses_own_lessons_hold_every_exercise_and_quiz_that_is_declared() -> None:
     course = lessons()
-    assert {name for lesson in course for name in lesson.exercises} == set(exercises.names())
+    titles = {name: title for lesson in course for name, title in lesson.exercises.items()}
+    assert titles == {name: exercises.get(name).title for name in exercises.names()}
+    assert all(lesson.minutes for lesson in course)
     assert {name: ids for lesson in course for name, ids in lesson.quizzes.items()} == {
         name: tuple(question.id for question in quizzes.get(name).questions) for name in quizzes.names()
     }

@@ -20,6 +20,7 @@ from course_lib.progress import Attempt, ExerciseProgress, Prediction, Progress,
 
 KILLER = Path(__file__).with_name("progress_killer.py")
 NOBODY = 65534
+MEASURES = {"held_bytes": 1, "peak_bytes": 2, "sent_bytes": 3, "seconds": 0.5}
 
 
 @pytest.fixture
@@ -92,6 +93,15 @@ def test_a_prediction_is_locked_and_scored(path: Path) -> None:
     progress.score("zero1.peak", 992, correct=True)
     scored = Prediction(name="zero1.peak", value=992, measured=992, correct=True)
     assert Progress(path).prediction("zero1.peak") == scored
+
+
+def test_the_scoreboard_has_the_latest_measures_in_the_order_of_the_first(path: Path) -> None:
+    progress = Progress(path)
+    first, second, third = ({**MEASURES, "peak_bytes": peak} for peak in (992, 656, 335))
+    progress.add_score("data parallel", first)
+    progress.add_score("ZeRO-1", second)
+    progress.add_score("data parallel", third)
+    assert list(Progress(path).scores().items()) == [("data parallel", third), ("ZeRO-1", second)]
 
 
 def test_the_summary_tells_what_is_solved(path: Path) -> None:
@@ -203,6 +213,14 @@ def test_importing_again_changes_nothing(path: Path) -> None:
     assert progress.export_json() == export
 
 
+def test_an_export_of_version_1_0_has_no_scores_and_is_read(tmp_path: Path) -> None:
+    laptop, server = Progress(tmp_path / "laptop.sqlite3"), Progress(tmp_path / "server.sqlite3")
+    laptop.hint_taken("zero1.step", 0)
+    export = json.loads(laptop.export_json())
+    del export["tables"]["scores"]
+    assert server.import_json(json.dumps(export)) == 1
+
+
 def change(export: str, table: str, **values: object) -> str:
     changed = json.loads(export)
     changed["tables"][table][0].update(values)
@@ -230,6 +248,8 @@ def change(export: str, table: str, **values: object) -> str:
         (lambda text: change(text, "predictions", value="[]"), "not a whole export .*a prediction or measurement is"),
         (lambda text: change(text, "measurements", value='"1/0"'), "not a whole export .*1/0.*, and no fraction"),
         (lambda text: change(text, "measurements", value=f'"1/{"9" * 5000}"'), r"1/9+\.\.\.9+.*, and no fraction"),
+        (lambda text: change(text, "scores", value="[]"), "not a whole export .*no attribute 'keys'"),
+        (lambda text: change(text, "scores", value='{"seconds": 1}'), "not a whole export .*a score is"),
         (lambda text: text.replace('"format": 1', '"format": 7'), "has format 7, and this .* reads format 1"),
     ],
 )
@@ -239,7 +259,8 @@ def test_a_spoilt_export_is_refused_whole(path: Path, spoil: Callable[[str], str
     other.answer("zero1", "bytes", 1, {"given": "7", "reading": "7 bytes"}, correct=True)
     other.predict("zero1.peak", "992")
     other.score("zero1.peak", "1984/2", correct=True)
-    assert Progress(path.with_name("third.sqlite3")).import_json(other.export_json()) == 5
+    other.add_score("ZeRO-1", MEASURES)
+    assert Progress(path.with_name("third.sqlite3")).import_json(other.export_json()) == 6
     progress = Progress(path)
     before = progress.export_json()
     with pytest.raises(CourseError, match=f"Nothing was imported: .*{message}"):
@@ -517,7 +538,7 @@ def test_a_file_from_a_newer_version_is_kept_aside(path: Path) -> None:
     progress = Progress(path)
     solve(progress, "zero1.step")
     aside = path.with_name("progress.sqlite3.newer-1")
-    assert "by a newer version of the course (format 3, this one reads up to 2)" in progress.notice
+    assert "by a newer version of the course (format 4, this one reads up to 3)" in progress.notice
     assert progress.notice.endswith("Update the course, then rename the file back.")
     assert aside.read_bytes() == newer
     assert Progress(path).summary().exercises.keys() == {"zero1.step"}
@@ -531,7 +552,7 @@ def test_an_older_file_is_brought_up_to_date(path: Path, monkeypatch: pytest.Mon
         assert progress.summary().exercises["zero1.step"].passed
         assert not progress.notice
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+        assert db.execute("PRAGMA user_version").fetchone() == (4,)
         assert db.execute("SELECT text FROM notes").fetchall() == [("from the next version",)]
 
 

@@ -18,7 +18,7 @@ def test_it_starts_with_a_plan() -> None:
         attention="flash",
     )  # fmt: skip
     assert "<img alt=" in planner.figure.value
-    assert "<strong>Fits:</strong> rank 0 holds at most" in planner.verdict.value
+    assert "Fits:</strong> rank 0 holds at most" in planner.verdict.value
 
 
 def test_choosing_in_a_field_draws_its_plan() -> None:
@@ -42,7 +42,7 @@ def test_what_does_not_fit_says_how_much_is_short() -> None:
     planner = show_planner(stage=0)
     short = (planner.plan.peak_bytes - 80e9) / 1e9
 
-    assert f"<strong>Does not fit:</strong> {short:.3g} GB short on rank 0, optimizer step" in planner.verdict.value
+    assert f"Does not fit:</strong> {short:.3g} GB short on rank 0, optimizer step" in planner.verdict.value
 
 
 def test_several_fields_are_set_at_once() -> None:
@@ -57,13 +57,12 @@ def test_what_cannot_be_planned_says_why_and_recovers() -> None:
     planner = show_planner()
     planner.set(world_size=12)
 
-    assert "<strong>Cannot be planned.</strong> 12 ranks on 8x H100 80GB, NVLink: that is one node" in (
-        planner.verdict.value
-    )
-    assert planner.figure.value == ""
+    assert "Cannot be planned.</strong> 12 ranks on 8x H100 80GB, NVLink: that is one node" in (planner.verdict.value)
+    assert planner.figure.layout.visibility == "hidden"
     assert repr(planner).startswith("Cannot be planned: 12 ranks on 8x H100")
     planner.set(world_size=8)
     assert "Fits:" in planner.verdict.value
+    assert planner.figure.layout.visibility == "visible"
 
 
 def test_other_settings_can_be_given_and_stay() -> None:

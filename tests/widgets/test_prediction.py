@@ -13,6 +13,7 @@ from course_lib.progress import Progress
 from course_lib.quizzes.quantities import Unreadable
 from course_lib.widgets.guess import Guess
 from course_lib.widgets.prediction import PredictionCell, PredictionWidget
+from tests.widgets.test_card import click
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,8 +71,7 @@ def test_what_comes_after_the_measurement_is_no_prediction(progress: Progress) -
     with pytest.raises(CourseError, match=r"zero1.peak has been measured already, and 992 would no longer be"):
         cell.commit("992")
 
-    widget = cell._widget
-    assert (widget.field.disabled, widget.button.layout.display) == (True, "none")
+    assert locked(cell._widget)
     assert progress.prediction("zero1.peak") is None
     peak(progress).commit("992")  # the cell, run again, asks anew
 
@@ -99,7 +99,7 @@ def test_prediction_and_score_are_found_again(progress: Progress) -> None:
 
     assert again.outcome == guess.outcome
     assert repr(again.outcome) in PredictionWidget(again).message.value
-    assert PredictionWidget(again).field.disabled
+    assert locked(PredictionWidget(again))
 
 
 @pytest.mark.parametrize("measured", [12, 12.0, Fraction(12), torch.tensor(12), torch.tensor(12.0)])
@@ -120,25 +120,70 @@ def test_how_exact_it_must_be_is_said(progress: Progress) -> None:
     assert Guess("a", "b", progress, tolerance=0).instruction == "Answer with a number, exactly."
 
 
+# One of several choices
+
+CHOICES = ("It grows", "It stays: `grad` is reused", "2Ψ bytes go")
+
+
+def change(progress: Progress) -> Guess:
+    return Guess("zero2.peak", "What happens to the peak?", progress, choices=CHOICES)
+
+
+def test_a_choice_is_right_or_wrong_and_found_again(progress: Progress) -> None:
+    guess = change(progress)
+    guess.commit("It grows")
+    assert guess.standing == "You predicted “It grows”. Run the next cell to see."
+    outcome = guess.reveal("2Ψ bytes go")
+    assert (repr(outcome), outcome.correct) == ("Result: “2Ψ bytes go”. You predicted “It grows”. Off.", False)
+    assert change(progress).outcome == outcome
+    assert guess.reveal("It grows").correct
+
+
+def test_without_a_prediction_the_right_choice_is_shown(progress: Progress) -> None:
+    assert repr(change(progress).reveal("It grows")) == "Result: “It grows”."
+
+
+def test_only_the_choices_can_be_predicted_and_revealed(progress: Progress) -> None:
+    guess = change(progress)
+    with pytest.raises(Unreadable, match="Choose one of: It grows; It stays"):
+        guess.commit("7")
+    with pytest.raises(CourseError, match=r"zero2\.peak: 7 is none of its choices"):
+        guess.reveal(7)
+    assert guess.given is None
+
+
+def test_a_choice_is_picked_and_committed(progress: Progress) -> None:
+    widget = PredictionWidget(change(progress))
+    assert widget.question.value.count('<input type="radio"') == 3
+    assert "It stays: <code>grad</code> is reused" in widget.question.value
+    click(widget.children[1], "commit")
+    assert "Choose one of" in widget.message.value
+    click(widget.children[1], "commit", answer=CHOICES[1])
+    assert "You predicted “It stays: <code>grad</code> is reused”." in widget.message.value
+    assert locked(widget)
+
+
 # The widget
+
+
+def locked(widget: PredictionWidget) -> bool:
+    """Whether the fields cannot be changed, and there is no button."""
+    return "<fieldset disabled>" in widget.question.value and "button" not in widget.question.value
 
 
 def test_a_prediction_is_typed_and_committed(progress: Progress) -> None:
     cell = PredictionCell(peak(progress))
     widget = cell._widget
-    widget.field.value = "lots"
-    widget.button.click()
-    assert "<strong>Not read.</strong> <code>lots</code> cannot be read as a number." in widget.message.value
-    assert not widget.field.disabled
+    click(widget.children[1], "commit", answer="lots")
+    assert "<code>lots</code> cannot be read as a number." in widget.message.value
+    assert not locked(widget)
 
-    widget.field.value = "980"
-    widget.field._handle_custom_msg({"event": "submit"}, [])  # the Enter key
-    assert "<strong>Locked.</strong> You predicted 980 MB." in widget.message.value
-    assert widget.field.disabled
-    assert widget.button.layout.display == "none"
+    click(widget.children[1], "commit", answer="980")
+    assert "Locked.</strong> You predicted 980 MB." in widget.message.value
+    assert locked(widget)
 
     cell.reveal(992e6)
-    assert "<strong>Result.</strong> 992 MB. You predicted 980 MB. Right." in widget.message.value
+    assert "✓ Right.</strong> Result: 992 MB. You predicted 980 MB. Right." in widget.message.value
     assert 'role="alert"' in widget.message.value
     assert "course-right" in widget.message.value
 
@@ -146,21 +191,20 @@ def test_a_prediction_is_typed_and_committed(progress: Progress) -> None:
 def test_the_call_does_what_the_button_does(progress: Progress) -> None:
     cell = PredictionCell(peak(progress))
     cell.commit(980)
-    assert cell._widget.field.value == "980"
-    assert cell._widget.field.disabled
+    assert 'value="980"' in cell._widget.question.value
+    assert locked(cell._widget)
     assert repr(cell).endswith("You predicted 980 MB. Run the next cell to see.")
 
 
 def test_the_field_has_its_label(progress: Progress) -> None:
-    assert PredictionWidget(peak(progress)).field.description == "Your prediction in MB"
-    assert PredictionWidget(Guess("a", "b", progress)).field.description == "Your prediction"
+    assert "<label>Your prediction in MB <input" in PredictionWidget(peak(progress)).question.value
+    assert "<label>Your prediction <input" in PredictionWidget(Guess("a", "b", progress)).question.value
 
 
 def test_a_prediction_that_cannot_be_stored_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     widget = PredictionWidget(peak(Progress(tmp_path / "file" / "progress.sqlite3")))
-    widget.field.value = "980"
-    widget.button.click()
+    click(widget.children[1], "commit", answer="980")
     assert "Progress cannot be stored in" in widget.message.value
 
 
@@ -180,9 +224,7 @@ def test_a_notebook_runs_with_no_prediction_made() -> None:
     NotebookClient(notebook, kernel_name="python3", timeout=60).execute(cwd=str(ROOT))
     (still, alive), (measured,) = (cell.outputs for cell in notebook.cells[1:])
 
-    assert still.data["text/plain"] == (
-        "Predict: What is `6 * 7`?\nAnswer with a number; 10 % off is close enough.\n\n"
-        "Prediction test.run-all: run this cell to make it."
-    )
+    assert still.data["text/plain"] == "Predict: What is `6 * 7`?\nAnswer with a number; 10 % off is close enough."
+    assert "not made yet" in still.data["text/html"]
     assert alive.data["text/plain"] == "" and "application/vnd.jupyter.widget-view+json" in alive.data
     assert measured.data["text/plain"] == "Result: 42."

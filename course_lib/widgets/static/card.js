@@ -1,0 +1,47 @@
+// Runs once for each widget of the course, as the handler of its style sheet: `this` is the <style>.
+const root = this.closest('.course-widget');
+let acted = null; // where the learner acted last: a card and an action
+
+const act = (element, action) => {
+  const card = element.closest('.course-card');
+  const inbox = card.querySelector('.course-inbox input');
+  const fields = {};
+  for (const form of card.querySelectorAll('form'))
+    for (const [name, value] of new FormData(form)) fields[name] = name in fields ? `${fields[name]}, ${value}` : value;
+  const events = JSON.parse(inbox.value || '[]').slice(-9);
+  events.push([(events.at(-1)?.[0] ?? 0) + 1, action, fields]);
+  inbox.value = JSON.stringify(events);
+  inbox.dispatchEvent(new Event('change', {bubbles: true}));
+  delete card.dataset.changed;
+  acted = {card, action};
+};
+
+root.addEventListener('click', event => {
+  const button = event.target.closest('button[data-action]');
+  if (button) act(button, button.dataset.action);
+});
+root.addEventListener('submit', event => {
+  event.preventDefault();
+  act(event.target, event.target.dataset.action);
+});
+root.addEventListener('input', event => {
+  const form = event.target.closest('form'), card = event.target.closest('.course-card');
+  if (form) card.dataset.changed = ''; // the feedback is about the answer before
+  if (form?.dataset.on === 'input') act(form, form.dataset.action);
+});
+
+// When the part with the focus is written again, the focus goes to its successor, unless it went elsewhere before.
+document.addEventListener('focusin', () => { acted = null; });
+new MutationObserver(() => {
+  if (acted && document.activeElement === document.body) {
+    const {card, action} = acted;
+    const choices = [`button[data-action="${action}"]`, 'form :checked', 'form :is(input, button)'];
+    choices.map(choice => card.querySelector(choice)).find(found => found)?.focus({preventScroll: true});
+  }
+}).observe(root, {childList: true, subtree: true});
+
+// JupyterLab takes a letter that is typed outside of text for a command to the notebook: "m" makes the cell Markdown.
+root.addEventListener('keydown', event => {
+  const runs = event.shiftKey && event.key === 'Enter';
+  if (!(runs || event.ctrlKey || event.altKey || event.metaKey)) event.stopPropagation();
+});

@@ -1,0 +1,70 @@
+"""The scoreboard: a row for each of the learner's own stages, kept from lesson to lesson."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import CourseError, World, mark, scoreboard
+from course_lib.progress import Progress
+from course_lib.widgets import cells
+from course_lib.widgets.scores import Scoreboard, measures
+
+NUMEL = 1000
+
+
+@pytest.fixture(autouse=True)
+def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Progress:
+    progress = Progress(tmp_path / "progress.sqlite3")
+    monkeypatch.setattr(cells, "progress", lambda: progress)
+    return progress
+
+
+def stage() -> torch.Tensor:
+    held = torch.ones(NUMEL * (1 + dist.get_rank()))
+    dist.all_reduce(torch.ones(NUMEL))
+    return held
+
+
+def test_each_number_of_a_run_is_that_of_the_rank_with_the_most() -> None:
+    run = World(4).run(stage)
+    row = measures(run)
+    seconds = row.pop("seconds")
+
+    assert row == {"held_bytes": 16_000, "peak_bytes": 20_000, "sent_bytes": 6_000}
+    assert seconds == max(rank.end - rank.start for rank in run.timeline) > 0
+
+
+def test_what_is_held_is_measured_at_the_last_mark() -> None:
+    def step() -> None:
+        state = torch.ones(NUMEL)
+        mark("after the step")
+        del state
+
+    assert measures(World(2).run(step))["held_bytes"] == 4_000
+
+
+def test_a_row_is_added_kept_and_replaced_by_its_name(progress: Progress) -> None:
+    assert repr(scoreboard()).startswith("Nothing is measured yet.")
+    scoreboard("data parallel", World(4).run(stage))
+    scoreboard("ZeRO-1", World(2).run(stage))
+    board = scoreboard("data parallel", World(1).run(stage))
+
+    head, first, second, _ = repr(board).splitlines()
+    assert head.split() == ["held", "peak", "sent", "time"]
+    assert first.split()[:5] == ["data", "parallel", "4", "kB", "8"]
+    assert second.split()[:6] == ["ZeRO-1", "8", "kB", "12", "kB", "4"]
+    assert list(scoreboard().rows) == list(progress.scores()) == ["data parallel", "ZeRO-1"]
+
+
+def test_in_a_notebook_it_is_a_table_and_no_name_becomes_html() -> None:
+    html = scoreboard("<b>mine</b>", World(2).run(stage))._repr_html_()
+
+    assert '<th scope="row">&lt;b&gt;mine&lt;/b&gt;</th><td>8 kB<div class="course-bar" style="width: 100%">' in html
+    assert "<table>" not in Scoreboard({})._repr_html_()
+
+
+def test_a_name_needs_a_run() -> None:
+    with pytest.raises(CourseError, match="takes both a name and a run, or neither"):
+        scoreboard("ZeRO-1")
