@@ -16,7 +16,7 @@ from ..exercises import Finding, Row, Verdict
 from ..exercises.checking.findings import SHAPES
 from .attempt import Attempt
 from .card import Card
-from .style import alert, button, details, display_saved, inline, markup, note, scrolled, sheet, title
+from .style import alert, button, details, display_saved, inline, markup, note, pre, scrolled, sheet, title
 
 WORDS = {"passed": "Passed.", "failed": "Not right yet.", "error": "Error.", "unattempted": "Not attempted yet."}
 TONES = {"passed": "right", "failed": "wrong", "error": "wrong", "unattempted": "note"}
@@ -133,7 +133,7 @@ def finding_html(finding: Finding) -> str:
     parts += [f"<p><strong>Likely:</strong> {inline(finding.likely)}</p>"] if finding.likely else []
     parts.append(f'<p class="course-next"><strong>Next:</strong> {inline(finding.action)}</p>')
     if finding.traceback:
-        parts.append(details("Traceback", _pre(finding.traceback)))
+        parts.append(details("Traceback", pre(escape(finding.traceback))))
     return f'<div class="course-finding">{"".join(parts)}</div>'
 
 
@@ -155,8 +155,4 @@ def _row_html(row: Row) -> str:
 def printed_html(output: tuple[str, ...]) -> str:
     """Return the solution's output as folded HTML."""
     lines = [f"[rank {rank}] {line}" for rank, text in enumerate(output) for line in text.splitlines()]
-    return details("What your function printed", _pre("\n".join(lines[:200]))) if lines else ""
-
-
-def _pre(text: str) -> str:
-    return f"<pre>{escape(text)}</pre>"
+    return details("What your function printed", pre(escape("\n".join(lines[:200])))) if lines else ""

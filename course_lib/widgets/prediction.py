@@ -12,7 +12,7 @@ from .card import Card
 from .guess import Guess, Outcome
 from .style import alert, display_with_text, form, inline, markup, note, number, options, sheet, title
 
-HEADLINES = {True: "✓ Right.", False: "✗ Off.", None: "Result."}
+HEADLINES = {True: "✓ Result:", False: "✗ Result:", None: "Result:"}
 TONES = {True: "right", False: "wrong", None: "note"}
 
 
@@ -109,4 +109,4 @@ class PredictionCell:
 
 
 def _result(message: Callable[..., str], outcome: Outcome) -> str:
-    return message(HEADLINES[outcome.correct], outcome.text, tone=TONES[outcome.correct])
+    return message(HEADLINES[outcome.correct], outcome.text.removeprefix("Result: "), tone=TONES[outcome.correct])

@@ -23,7 +23,7 @@ GO_ON = "To go on, run the cells above this one (menu Run, Run All Above Selecte
 class _Renderer(mistune.HTMLRenderer):
     def block_code(self, code: str, info: str | None = None) -> str:
         text = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True)) if info == "python" else escape(code)
-        return f"<pre>{text}</pre>\n"
+        return f"{pre(text)}\n"
 
 
 _renderer = _Renderer(escape=True)
@@ -80,8 +80,13 @@ def details(summary: str, html: str) -> str:
 
 
 def scrolled(html: str) -> str:
-    """Return wide HTML in a box that scrolls; it has the Tab key, so that the arrow keys can scroll it."""
+    """Return wide HTML in a box that scrolls. The Tab key reaches the box, so that the arrow keys can scroll it."""
     return f'<div class="course-scroll" tabindex="0">{html}</div>'
+
+
+def pre(html: str) -> str:
+    """Return lines of code or output, which scroll in the same way."""
+    return f'<pre tabindex="0">{html}</pre>'
 
 
 def button(label: str, action: str) -> str:

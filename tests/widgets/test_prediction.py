@@ -98,7 +98,7 @@ def test_prediction_and_score_are_found_again(progress: Progress) -> None:
     again = peak(progress)
 
     assert again.outcome == guess.outcome
-    assert repr(again.outcome) in PredictionWidget(again).message.value
+    assert repr(again.outcome).removeprefix("Result: ") in PredictionWidget(again).message.value
     assert locked(PredictionWidget(again))
 
 
@@ -183,7 +183,7 @@ def test_a_prediction_is_typed_and_committed(progress: Progress) -> None:
     assert locked(widget)
 
     cell.reveal(992e6)
-    assert "✓ Right.</strong> Result: 992 MB. You predicted 980 MB. Right." in widget.message.value
+    assert "✓ Result:</strong> 992 MB. You predicted 980 MB. Right." in widget.message.value
     assert 'role="alert"' in widget.message.value
     assert "course-right" in widget.message.value
 
