@@ -35,6 +35,12 @@ TYPE_AND_CLICK = """(field, text) => {
     field.dispatchEvent(new Event('input', {bubbles: true}));
     field.closest('.course-card').querySelector('button').click();
 }"""
+REMOVE_AND_INSERT = """async widget => {
+    const parent = widget.parentNode;
+    widget.remove();
+    parent.append(widget);
+    await new Promise(done => setTimeout(done, 500));
+}"""
 FIELDS = {PREDICT: "Your prediction", QUIZ: "Your answer"}
 
 
@@ -171,6 +177,15 @@ def test_a_button_that_is_written_again_keeps_the_keyboard_focus(lesson: Page) -
     cell(lesson, QUIZ).get_by_role("button", name="Try again").press("Enter")
     expect(cell(lesson, QUIZ).get_by_label("Your answer")).to_be_focused(timeout=READY_MS)
     expect(cell(lesson, QUIZ).get_by_label("Your answer")).to_have_value("")
+
+
+def test_a_cell_that_scrolls_out_and_in_again_answers_a_click_once(lesson: Page) -> None:
+    hints = run(lesson, EXERCISE, WRONG)
+    expect(hints.get_by_role("button", name="Show hint 1 of")).to_be_visible(timeout=READY_MS)
+    hints.locator(".course-widget").evaluate(REMOVE_AND_INSERT)
+    hints.get_by_role("button", name="Show hint 1 of").click()
+    expect(hints.get_by_role("button", name="Show hint 2 of")).to_be_visible(timeout=READY_MS)
+    expect(hints.locator(".course-inbox input")).to_have_value('[[1,"hint",{}]]')
 
 
 def test_a_group_of_options_is_named_by_its_question(lesson: Page) -> None:

@@ -1,5 +1,8 @@
-// Runs once for each widget of the course, as the handler of its style sheet: `this` is the <style>.
+// The handler of the style sheet of each widget of the course: `this` is the <style>. It runs again when JupyterLab takes
+// a cell that scrolls out of sight off the page, and puts it back.
 const root = this.closest('.course-widget');
+if ('listens' in root.dataset) return;
+root.dataset.listens = '';
 let acted = null; // where the learner acted last: a card and an action
 
 const act = (element, action) => {
