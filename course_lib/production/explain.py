@@ -81,17 +81,12 @@ def explain(config: Mapping[str, Any] | str | os.PathLike[str], world_size: int 
 def _read(config: Mapping[str, Any] | str | os.PathLike[str]) -> Mapping[str, Any]:
     if isinstance(config, Mapping):
         return config
-    if not isinstance(config, str | os.PathLike):
-        raise CourseError(
-            f"explain() takes a dict or the path of a JSON file, and was given {type(config).__name__}. "
-            "Pass what you would pass to deepspeed.initialize."
-        )
     try:
         read = json.loads(Path(config).read_text("utf-8"))
     except OSError as error:
         raise CourseError(f"{config} cannot be read: {error.strerror}. Name a file that is there.") from error
     except ValueError as error:
-        raise CourseError(f"{config} is not JSON: {error}. Mend it there.") from error
+        raise CourseError(f"{config} is not JSON: {error}. Correct it there.") from error
     if not isinstance(read, dict):
         raise CourseError(f"{config} has {type(read).__name__} at the top, and not {{...}}. Name a configuration.")
     return read

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .settings import GONE, SECTIONS, SETTINGS, UNEXPLAINED, Setting
+from .settings import CHOICES, GONE, SECTIONS, SETTINGS, UNEXPLAINED
 
 Flat = Mapping[str, Any]
 """A configuration with dotted names, `zero_optimization.stage`. Entries outside known sections stay as they are."""
@@ -20,7 +20,7 @@ def faults(flat: Flat, world_size: int | None) -> Iterator[str]:
     for name, value in flat.items():
         yield from _name(name)
         if name in SETTINGS:
-            yield from _value(name, value, SETTINGS[name])
+            yield from _value(name, value, SETTINGS[name].kind)
     yield from _batches(flat, world_size)
     yield from _precision(flat)
     yield from _stage(flat)
@@ -34,19 +34,16 @@ def _name(name: str) -> Iterator[str]:
         yield f"{name}: a section is wanted, with settings in it. Write {{...}}."
     elif name not in SETTINGS and name not in UNEXPLAINED:
         section, _, last = name.rpartition(".")
-        known = [other for other in SETTINGS.keys() | UNEXPLAINED if other not in GONE]
-        lasts = {other.rpartition(".")[2]: other for other in sorted(known, key=lambda other: other.count("."))}
-        beside = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == section}
-        sections = {other: other for other in SECTIONS if other.rpartition(".")[0] == section}
-        near = difflib.get_close_matches(last, sorted({*beside, *sections}), n=1) or difflib.get_close_matches(
-            last, sorted(lasts), n=1
-        )
-        meant = {**lasts, **sections, **beside}
-        advice = f"Did you mean {meant[near[0]]}?" if near else "Take it out."
+        # Names are compared without their sections. If several are equal, the section of `name` or the shortest wins.
+        known = sorted(SETTINGS.keys() | UNEXPLAINED | SECTIONS, key=lambda other: -other.count("."))
+        known.sort(key=lambda other: other.rpartition(".")[0] == section)
+        lasts = {other.rpartition(".")[2]: other for other in known}
+        near = difflib.get_close_matches(last, lasts, n=1)
+        advice = f"Did you mean {lasts[near[0]]}?" if near else "Take it out."
         yield f"{name}: DeepSpeed knows no such setting. {advice}"
 
 
-def _value(name: str, value: Any, setting: Setting) -> Iterator[str]:
+def _value(name: str, value: Any, kind: str) -> Iterator[str]:
     if value == AUTO:
         return
     fits = {
@@ -55,19 +52,15 @@ def _value(name: str, value: Any, setting: Setting) -> Iterator[str]:
         "number": _is_number(value) and value >= 0,
         "text": isinstance(value, str),
         "section": isinstance(value, Mapping),
-    }[setting.kind]
+    }[kind]
     if not fits:
-        yield f"{name}: {value!r} is no {setting.kind}{_at_least_0(value, setting)}. Write one."
-    elif setting.choices and value not in setting.choices:
-        yield f"{name}: there is no {value!r}. Choose among {', '.join(map(repr, setting.choices))}."
+        yield f"{name}: {value!r} is no {kind}{' from 0 on' if 'number' in kind else ''}. Write one."
+    elif name in CHOICES and value not in CHOICES[name]:
+        yield f"{name}: there is no {value!r}. Choose among {', '.join(map(repr, CHOICES[name]))}."
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
-
-
-def _at_least_0(value: Any, setting: Setting) -> str:
-    return " from 0 on" if _is_number(value) and "number" in setting.kind else ""
 
 
 def _batches(flat: Flat, world_size: int | None) -> Iterator[str]:
