@@ -8,8 +8,7 @@ from pathlib import Path
 import nbformat
 from playwright.sync_api import sync_playwright
 
-from course_lib.commands.doctor import find_chromium
-from tests.browser.conftest import CHROMIUM_FLAGS, NOTEBOOKS
+from tests.browser.conftest import CHROMIUM_FLAGS, NOTEBOOKS, find_chromium
 from tests.browser.jupyterlab import NOTEBOOK, open_notebook, run_all, served
 
 PICTURE = Path(__file__).with_name("screenshot.png")

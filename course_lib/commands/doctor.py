@@ -8,7 +8,6 @@ import importlib
 import importlib.metadata
 import platform
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -22,7 +21,6 @@ from course_lib.progress import Progress
 
 OLDEST_PYTHON = (3, 11)
 COMFORTABLE_BYTES = 4 * 2**30  # lesson 04 trains two ranks, and each holds 1.7 GB at its peak
-CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 NAME_WIDTH = len("simulated worlds")
 INSTALL_AGAIN = "run `make lab` again, or: python -m pip install --editable ."
 
@@ -37,14 +35,26 @@ class Finding:
     remedy: str = ""
 
 
+def ok(name: str, value: str) -> Finding:
+    return Finding(name=name, status="ok", value=value)
+
+
+def warn(name: str, value: str, remedy: str = INSTALL_AGAIN) -> Finding:
+    return Finding(name=name, status="warn", value=value, remedy=remedy)
+
+
+def missing(name: str, value: str, remedy: str = INSTALL_AGAIN) -> Finding:
+    return Finding(name=name, status="missing", value=value, remedy=remedy)
+
+
 def examine() -> Iterator[Finding]:
     """Yield every check's finding, in the order of the page. Checks that use torch run only if it imports."""
     yield python()
     yield packages()
     torch_finding = torch_build()
     yield torch_finding
-    torch_checks = (simulated_worlds, worlds_of_processes, gpus, nccl) if torch_finding.status == "ok" else ()
-    yield from (check() for check in (*torch_checks, memory, loopback, jupyterlab, progress, chromium))
+    torch_checks = (simulated_worlds, worlds_of_processes, gpus) if torch_finding.status == "ok" else ()
+    yield from (check() for check in (*torch_checks, memory, progress))
 
 
 def lessons_can_run(findings: Iterable[Finding]) -> bool:
@@ -62,31 +72,27 @@ def verdict(findings: Iterable[Finding]) -> str:
     """Summarize all findings in a sentence."""
     if lessons_can_run(findings):
         return "The lessons can run on this machine."
-    return 'The lessons cannot run yet. Put right what is marked "missing", then run this again.'
+    return 'The lessons cannot run yet. Correct what is marked "missing", then run this again.'
 
 
 def python() -> Finding:
     value = f"{platform.python_version()}, {sys.executable}"
     if sys.version_info >= OLDEST_PYTHON:
-        return Finding(name="Python", status="ok", value=value)
-    return Finding(name="Python", status="missing", value=value, remedy="install Python 3.11 or newer")
+        return ok("Python", value)
+    return missing("Python", value, "install Python 3.11 or newer")
 
 
 def packages() -> Finding:
     """Check that every package that the course needs is installed, at the version that it is tested with."""
     if version_of("course_lib") is None:
-        value = "course_lib is not installed"
-        return Finding(name="packages", status="missing", value=value, remedy=INSTALL_AGAIN)
+        return missing("packages", "course_lib is not installed")
     required = [line for line in importlib.metadata.requires("course_lib") or [] if "extra ==" not in line]
     found = {pin: version_of(pin.split("==")[0]) for pin in required}
     absent = [pin for pin, version in found.items() if version is None]
     if absent:
-        value = f"absent: {', '.join(absent)}"
-        return Finding(name="packages", status="missing", value=value, remedy=INSTALL_AGAIN)
+        return missing("packages", f"absent: {', '.join(absent)}")
     others = [f"{version} where {pin} is pinned" for pin, version in found.items() if pin.split("==")[1] != version]
-    if others:
-        return Finding(name="packages", status="warn", value=", ".join(others), remedy=INSTALL_AGAIN)
-    return Finding(name="packages", status="ok", value=f"all {len(required)}, as pinned")
+    return warn("packages", ", ".join(others)) if others else ok("packages", f"all {len(required)}, as pinned")
 
 
 def version_of(package: str) -> str | None:
@@ -101,11 +107,9 @@ def torch_build() -> Finding:
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library that torch needs does not load
-        value = f"does not import: {error}"
-        return Finding(name="torch", status="missing", value=value, remedy=INSTALL_AGAIN)
+        return missing("torch", f"does not import: {error}")
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
-    value = f"{torch.__version__}, {build}, {torch.get_num_threads()} threads"
-    return Finding(name="torch", status="ok", value=value)
+    return ok("torch", f"{torch.__version__}, {build}, {torch.get_num_threads()} threads")
 
 
 def simulated_worlds() -> Finding:
@@ -117,10 +121,9 @@ def simulated_worlds() -> Finding:
         from course_lib.world import World
 
         World(2, backend="simulated", timeout=20).run(dist.barrier)
-    except CourseError as error:
-        value = str(error).splitlines()[0]
-        return Finding(name="simulated worlds", status="missing", value=value, remedy=INSTALL_AGAIN)
-    return Finding(name="simulated worlds", status="ok", value="two ranks in threads have met")
+    except (CourseError, ImportError, AttributeError) as error:
+        return missing("simulated worlds", str(error).splitlines()[0])
+    return ok("simulated worlds", "two ranks in threads have met")
 
 
 def worlds_of_processes() -> Finding:
@@ -133,63 +136,32 @@ def worlds_of_processes() -> Finding:
         World(2, backend="processes", timeout=20, measure=False).run(dist.barrier)
     except (CourseError, ValueError) as error:  # ValueError: without a loopback, no such world is possible
         remedy = "lessons run without; World(4, backend='processes') does not"
-        return Finding(name="processes", status="warn", value=str(error).splitlines()[0], remedy=remedy)
-    return Finding(name="processes", status="ok", value="two ranks in processes of their own have met")
+        return warn("processes", str(error).splitlines()[0], remedy)
+    return ok("processes", "two ranks in processes of their own have met")
 
 
 def gpus() -> Finding:
+    """List the GPUs. Several ranks need one each, and torch's NCCL, which builds for Linux have."""
     import torch
 
     if torch.cuda.is_available():
         properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-        value = ", ".join(f"{gpu.name} ({gpu.total_memory / 2**30:.0f} GiB)" for gpu in properties)
-        return Finding(name="GPUs", status="ok", value=value)
+        cards = ", ".join(f"{gpu.name} ({gpu.total_memory / 2**30:.0f} GiB)" for gpu in properties)
+        if torch.distributed.is_nccl_available():
+            return ok("GPUs", f"{cards}, NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}")
+        return warn("GPUs", f"{cards}, but this build of torch lacks NCCL", "install a build of torch for Linux")
     if shutil.which("nvidia-smi"):
         value = "this machine has the NVIDIA driver, but torch sees no GPU"
-        remedy = "install the CUDA build of torch, and see what nvidia-smi says"
-        return Finding(name="GPUs", status="warn", value=value, remedy=remedy)
-    return Finding(name="GPUs", status="ok", value="none, and the lessons need none")
-
-
-def nccl() -> Finding:
-    import torch
-
-    if torch.distributed.is_nccl_available():
-        version = ".".join(str(part) for part in torch.cuda.nccl.version())
-        return Finding(name="NCCL", status="ok", value=version)
-    if torch.cuda.is_available():
-        remedy = "install a build of torch that has it (Linux only)"
-        return Finding(name="NCCL", status="warn", value="not in this build of torch", remedy=remedy)
-    return Finding(name="NCCL", status="ok", value="not in this build of torch, and not needed without GPUs")
+        return warn("GPUs", value, "install the CUDA build of torch, and see what nvidia-smi says")
+    return ok("GPUs", "none, and the lessons need none")
 
 
 def memory() -> Finding:
     free_bytes = psutil.virtual_memory().available
     value = f"{free_bytes / 2**30:.1f} GiB free"
     if free_bytes >= COMFORTABLE_BYTES:
-        return Finding(name="memory", status="ok", value=value)
-    remedy = f"close other programs: lesson 04 wants {COMFORTABLE_BYTES / 2**30:.0f} GiB"
-    return Finding(name="memory", status="warn", value=value, remedy=remedy)
-
-
-def loopback() -> Finding:
-    """Connect to a port of 127.0.0.1: JupyterLab and its kernels communicate through such ports."""
-    try:
-        with (
-            socket.create_server(("127.0.0.1", 0)) as server,
-            socket.create_connection(server.getsockname(), timeout=2),
-        ):
-            return Finding(name="loopback ports", status="ok", value="open on 127.0.0.1")
-    except OSError as error:
-        remedy = "let programs of this machine connect to 127.0.0.1 (firewall, container settings)"
-        return Finding(name="loopback ports", status="missing", value=str(error), remedy=remedy)
-
-
-def jupyterlab() -> Finding:
-    version = version_of("jupyterlab")
-    if version is None:
-        return Finding(name="JupyterLab", status="missing", value="not installed", remedy=INSTALL_AGAIN)
-    return Finding(name="JupyterLab", status="ok", value=version)
+        return ok("memory", value)
+    return warn("memory", value, f"close other programs: lesson 04 wants {COMFORTABLE_BYTES / 2**30:.0f} GiB")
 
 
 def progress() -> Finding:
@@ -198,21 +170,7 @@ def progress() -> Finding:
     folder = next(parent for parent in path.parents if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=folder):
-            return Finding(name="progress", status="ok", value=str(path))
+            return ok("progress", str(path))
     except OSError as error:
         value = f"{path} cannot be written: {error.strerror}"
-        remedy = "set COURSE_HOME to a folder of yours; until then attempts are kept in memory only"
-        return Finding(name="progress", status="warn", value=value, remedy=remedy)
-
-
-def chromium() -> Finding:
-    found = find_chromium()
-    if found:
-        return Finding(name="Chromium", status="ok", value=found)
-    value = "not found; only the browser tests need it"
-    return Finding(name="Chromium", status="warn", value=value, remedy="apt-get install chromium")
-
-
-def find_chromium() -> str | None:
-    """Return the path of the browser that the tests drive, or None."""
-    return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+        return warn("progress", value, "set COURSE_HOME to a folder of yours; until then attempts stay in memory only")

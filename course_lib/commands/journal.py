@@ -1,11 +1,11 @@
-"""A file with one line for each run of a world. `course rerun` compares the files of two executions of a lesson."""
+"""A file with one entry for each run of a world. `course rerun` compares the files of two executions of a lesson."""
 
 from __future__ import annotations
 
-import json
 import math
+import pickle
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..world import Run, World, observers
@@ -26,47 +26,39 @@ class Entry:
     """One run.
 
     Attributes:
-        function: the name of the function that ran.
-        world_size: the number of ranks.
-        peak_bytes: the most that a rank held; None if that was not measured.
+        peak_bytes: the most that a rank held; 0 if that was not measured.
         sent_bytes: by all ranks, ring volume.
         seconds: of the slowest rank.
         collectives: those of rank 0.
     """
 
-    function: str
-    world_size: int
-    peak_bytes: int | None
+    peak_bytes: int
     sent_bytes: int
     seconds: float
     collectives: tuple[Collective, ...]
 
 
 def install(path: str) -> None:
-    """Write a line to the file at `path` after every run of this process, except dry runs, which take no time."""
+    """Add an entry to the file at `path` after every run of this process, except dry runs, which take no time."""
 
-    Path(path).touch()
-
-    def note(function: str, world: World, run: Run) -> None:
+    def note(_: str, world: World, run: Run) -> None:
         if world.backend != "dryrun":
-            with Path(path).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(_entry(function, run, world.measure))) + "\n")
+            with Path(path).open("ab") as file:
+                pickle.dump(_entry(run, world.measure), file)
 
     observers.append(note)
 
 
 def read(path: Path) -> Iterator[Entry]:
     """Yield the entries of a file, in order; none if nothing ran."""
-    for line in path.read_text("utf-8").splitlines():
-        fields = json.loads(line)
-        yield Entry(**fields | {"collectives": tuple(Collective(**one) for one in fields["collectives"])})
+    with path.open("rb") as file:
+        while file.peek():
+            yield pickle.load(file)
 
 
-def _entry(function: str, run: Run, measured: bool) -> Entry:
+def _entry(run: Run, measured: bool) -> Entry:
     return Entry(
-        function=function,
-        world_size=len(run),
-        peak_bytes=max(memory.peak_bytes for memory in run.memory) if measured else None,
+        peak_bytes=max(memory.peak_bytes for memory in run.memory) if measured else 0,
         sent_bytes=sum(comm.sent_bytes for comm in run.comm),
         seconds=max(timeline.end - timeline.start for timeline in run.timeline),
         collectives=tuple(

@@ -1,7 +1,6 @@
 """`course lab`: open JupyterLab on the first lesson, with the course's settings."""
 
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ def launch(notebooks: Path, others: Sequence[str]) -> None:
         others: further arguments for JupyterLab.
 
     Raises:
-        CourseError: the lessons are not there, or JupyterLab has no folder to write in.
+        CourseError: the lessons are not there.
     """
     from jupyterlab.labapp import LabApp  # takes a second to import
 
@@ -29,15 +28,11 @@ def launch(notebooks: Path, others: Sequence[str]) -> None:
     # Threads of torch that wait for each other sleep. By default they spin, and while another program uses the CPU,
     # small operators then take many times as long. OpenMP reads this when a kernel loads torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    arguments = lab_arguments(notebooks, others)
-    try_jupyters_folder()
-    LabApp.launch_instance(arguments)
+    LabApp.launch_instance(lab_arguments(notebooks, others))
 
 
 def lab_arguments(notebooks: Path, others: Sequence[str]) -> list[str]:
-    """Return JupyterLab's arguments, so that it opens the first lesson.
-
-    It listens on the loopback address only, which is its default, and asks for its token.
+    """Return JupyterLab's arguments. By default it listens on the loopback address only, and asks for its token.
 
     Raises:
         CourseError: the lessons are not there.
@@ -47,31 +42,8 @@ def lab_arguments(notebooks: Path, others: Sequence[str]) -> list[str]:
             f"{notebooks} has no {FIRST_LESSON}, so it is not the folder of the lessons, which stand beside "
             "course_lib in the repository. Run `make lab` there, or name the folder: --notebooks FOLDER."
         )
-    arguments = [
-        f"--ServerApp.root_dir={notebooks}",
-        f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}",
-    ]
+    arguments = [f"--ServerApp.root_dir={notebooks}", f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         print("You are root, so JupyterLab gets --allow-root: usual in a container, unwise elsewhere.")
         arguments.append("--allow-root")
     return [*arguments, *others]
-
-
-def try_jupyters_folder() -> None:
-    """Create the folder in which JupyterLab stores information about its kernels, and try to write there.
-
-    Raises:
-        CourseError: it cannot be written, for example in a read-only home.
-    """
-    from jupyter_core.paths import jupyter_data_dir
-
-    folder = Path(jupyter_data_dir())
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return
-    except OSError as error:
-        raise CourseError(
-            f"{folder} cannot be written ({error.strerror}), and JupyterLab keeps its kernels' connection files there. "
-            "Make it writable, or name a home that is: HOME=/a/folder/of/yours make lab"
-        ) from error

@@ -1,6 +1,6 @@
 """`course rerun`: execute lessons on a different kind of world, without a browser, and compare with simulated ranks.
 
-    for lesson in rerun([Path("notebooks/04-zero-1.ipynb")], "nccl:8", folder):
+    for lesson in rerun([Path("notebooks/04-zero-1.ipynb")], "nccl:8", folder, hardware):
         print(lesson)
 
 Each notebook runs twice, each time in its own kernel, and the learner's record stays unchanged. The executed copies
@@ -19,14 +19,17 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
 
 from ..errors import CourseError
 from ..planner import PASSES, Hardware, bus_bandwidth, seconds
 from ..world import World
-from . import journal
+from .journal import Collective, Entry, read
 
 CELL_SECONDS = 600
 """The longest that one cell may take."""
+
+INSTALL = "import course_lib.commands.journal as _journal; _journal.install({file!r}); del _journal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,17 +82,13 @@ def rerun(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardwar
         hardware: the hardware for which collectives are planned.
 
     Raises:
-        CourseError: there is no such world here, a notebook cannot be read, or the folder cannot be written, or
-            contains the notebooks.
+        CourseError: there is no such world here, a notebook cannot be read, or the folder cannot be made, or contains
+            the notebooks. Nothing has run then.
     """
-    World(1, backend=world)  # raises before anything runs
-    _try(folder, notebooks)
-    for path in notebooks:
-        try:
-            notebook = nbformat.read(path, as_version=4)
-        except (OSError, ValueError) as error:
-            reason = f"{path} is not a notebook that Jupyter has saved ({error})"
-            raise CourseError(f"{reason}. Open it in JupyterLab and save it again.") from error
+    World(1, backend=world)  # raises if there is no such world
+    read_notebooks = [(path, _read(path)) for path in notebooks]
+    _make(folder, notebooks)
+    for path, notebook in read_notebooks:
         _, simulated = _execute(notebook, "simulated")
         failed, measured = _execute(notebook, world)
         copy = folder / path.name
@@ -104,67 +103,70 @@ def rerun(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardwar
         )
 
 
-def _try(folder: Path, notebooks: Sequence[Path]) -> None:
-    """Create the folder for the copies, and try to write there. Refuse the notebooks' own folder."""
+def _read(path: Path) -> NotebookNode:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        notebook: NotebookNode = nbformat.read(path, as_version=4)
+        return notebook
     except OSError as error:
-        reason = f"{folder} cannot be written ({error.strerror}), and the executed copies go there"
-        raise CourseError(f"{reason}. Name another folder: --copies FOLDER") from error
+        raise CourseError(f"{path} cannot be read ({error.strerror}). Name a notebook that is there.") from error
+    except ValueError as error:
+        reason = f"{path} is not a notebook that Jupyter has saved ({error})"
+        raise CourseError(f"{reason}. Open it in JupyterLab and save it again.") from error
+
+
+def _make(folder: Path, notebooks: Sequence[Path]) -> None:
+    """Make the folder for the copies. Refuse the notebooks' own folder."""
     for path in notebooks:
         if path.resolve().parent == folder.resolve():
             reason = f"{path} would be replaced by its executed copy"
             raise CourseError(f"{reason}, which goes to {folder}. Name another folder: --copies FOLDER")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"{folder} cannot be made ({error.strerror}), and the executed copies go there"
+        raise CourseError(f"{reason}. Name another folder: --copies FOLDER") from error
 
 
-def _execute(notebook: nbformat.NotebookNode, world: str) -> tuple[str, list[journal.Entry]]:
+def _execute(notebook: NotebookNode, world: str) -> tuple[str, list[Entry]]:
     """Run all cells. Return the reason of an early end, or an empty text, and the runs of worlds."""
+    failed = ""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "journal"
-        environment = os.environ | {"COURSE_HOME": scratch, "COURSE_WORLD": world}
-        installed = f"import course_lib.commands.journal as _journal; _journal.install({str(file)!r}); del _journal"
-        failed = ""
+        file.touch()
+        client = NotebookClient(notebook, kernel_name="python3", timeout=CELL_SECONDS)
+        client.extra_arguments = [f"--IPKernelApp.exec_lines={INSTALL.format(file=str(file))}"]
         try:
-            client = NotebookClient(notebook, kernel_name="python3", timeout=CELL_SECONDS)
-            client.extra_arguments = [f"--IPKernelApp.exec_lines={installed}"]
-            client.execute(env=environment)
+            client.execute(env=os.environ | {"COURSE_HOME": scratch, "COURSE_WORLD": world})
         except CellExecutionError as error:
             failed = f"{error.ename}: {error.evalue}"
         except (CellTimeoutError, DeadKernelError) as error:
             failed = str(error)
-        if not file.exists():
-            return failed or "its kernel could not install the journal", []
-        return failed, list(journal.read(file))
+        return failed, list(read(file))
 
 
-def _collectives(entries: Sequence[journal.Entry]) -> Iterator[journal.Collective]:
-    for entry in entries:
-        yield from (one for one in entry.collectives if one.op in PASSES and one.members > 1 and one.total_bytes)
+def _collectives(entries: Sequence[Entry]) -> list[Collective]:
+    calls = (call for entry in entries for call in entry.collectives)
+    return [call for call in calls if call.op in PASSES and call.members > 1 and call.total_bytes]
 
 
-def _totals(entries: Sequence[journal.Entry]) -> Totals:
-    collectives = list(_collectives(entries))
-    spent = math.fsum(one.seconds for one in collectives)
-    carried = math.fsum(
-        one.seconds * bus_bandwidth(one.op, one.total_bytes, one.seconds, one.members) for one in collectives
-    )
+def _totals(entries: Sequence[Entry]) -> Totals:
+    calls = _collectives(entries)
+    spent = math.fsum(call.seconds for call in calls)
+    carried = (call.seconds * bus_bandwidth(call.op, call.total_bytes, call.seconds, call.members) for call in calls)
     return Totals(
         runs=len(entries),
-        peak_bytes=max((entry.peak_bytes or 0 for entry in entries), default=0),
+        peak_bytes=max((entry.peak_bytes for entry in entries), default=0),
         sent_bytes=sum(entry.sent_bytes for entry in entries),
         seconds=math.fsum(entry.seconds for entry in entries),
         collective_seconds=spent,
-        bus_bandwidth=carried / spent if spent else 0.0,
+        bus_bandwidth=math.fsum(carried) / spent if spent else 0.0,
     )
 
 
-def _planned_seconds(entries: Sequence[journal.Entry], hardware: Hardware) -> float | None:
+def _planned_seconds(entries: Sequence[Entry], hardware: Hardware) -> float | None:
+    calls = _collectives(entries)
     try:
-        return math.fsum(
-            seconds(one.op, one.total_bytes, hardware.shard_group(one.members)) for one in _collectives(entries)
-        )
+        return math.fsum(seconds(call.op, call.total_bytes, hardware.shard_group(call.members)) for call in calls)
     except ValueError:  # a group has more ranks than the hardware has devices
         return None
 
@@ -173,17 +175,12 @@ def table(lessons: Sequence[Rerun], world: str, hardware: Hardware) -> str:
     """Return all lessons as one table. MB and GB are 10^6 and 10^9 bytes."""
     rows = [("lesson", "", "runs", "peak MB", "sent MB", "seconds", "in collectives", "bus GB/s"), *map(_row, lessons)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(cells))
-        for cells in (zip(row, widths, strict=True) for row in rows)
-    ]
-    return "\n".join(
-        [
-            f"{world} / simulated; in collectives also what is planned for {hardware.name}",
-            *lines,
-            *(f"{one.notebook.stem} failed: {one.failed.strip().splitlines()[-1]}" for one in lessons if one.failed),
-        ]
-    )
+    lines = [f"{world} / simulated; in collectives also what is planned for {hardware.name}"]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join([row[0].ljust(widths[0]), row[1].ljust(widths[1]), *cells[2:]]))
+    lines += [f"{one.notebook.stem} failed: {one.failed.strip().splitlines()[-1]}" for one in lessons if one.failed]
+    return "\n".join(lines)
 
 
 def _row(lesson: Rerun) -> tuple[str, ...]:
