@@ -7,12 +7,12 @@ import cloudpickle
 from ..widgets import exercise
 
 
-def capture(name: str, file: str, *, earlier: bool) -> None:
-    """Pack the latest solution of an exercise. An unchanged stub does not count if there is an earlier solution.
+def capture(name: str, file: str) -> None:
+    """Pack the latest solution of an exercise. An unchanged stub does not replace an earlier solution.
 
     Raises:
         CourseError: there is no such exercise, or nothing was handed in.
     """
     attempt = exercise(name).attempt
-    if not (earlier and attempt.exercise.is_stub(attempt.solution)):
+    if not (Path(file).exists() and attempt.exercise.is_stub(attempt.solution)):
         Path(file).write_bytes(cloudpickle.dumps(attempt.solution))

@@ -16,7 +16,7 @@ from typing import Any
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbclient import NotebookClient
-from nbclient.exceptions import DeadKernelError
+from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbclient.util import ensure_async
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
@@ -24,7 +24,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from ..progress import named
 from .limits import REAPER, Limits, Watch
 
-TAKE = "__import__('course_lib.grading.capture', fromlist=['capture']).capture({name!r}, {file!r}, earlier={earlier})"
+TAKE = "__import__('course_lib.grading.capture', fromlist=['capture']).capture({name!r}, {file!r})"
 KERNEL = (sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}")
 STARTUP_SECONDS = 120
 HANDED_IN = re.compile(r"""^@[\w.]*\bexercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
@@ -64,14 +64,9 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
     assert manager.kernel_spec is not None
     manager.kernel_spec.argv = [*REAPER, *KERNEL]
     client = _Client(manager, sources, limits)
-    with asyncio.Runner() as runner:  # ends what nbclient leaves running after a malformed message
-        try:
-            # Not runner.run: it makes Ctrl-C a cancellation, and nbclient takes a cancellation for a dead kernel.
-            runner.get_loop().run_until_complete(client.run(sources, scratch, environment))
-        except RuntimeError as error:
-            client.ran.ended = f"its kernel did not start ({error})"
-        except (AttributeError, LookupError, TypeError, ValueError) as error:  # its code can write to its sockets
-            client.ran.ended = f"it sent what is no message of a kernel ({type(error).__name__}: {error})"
+    with asyncio.Runner() as runner:  # ends the tasks that nbclient leaves running after an error
+        # Not runner.run: it makes Ctrl-C a cancellation, and nbclient takes a cancellation for a dead kernel.
+        runner.get_loop().run_until_complete(client.run(sources, scratch, environment))
     return client.ran
 
 
@@ -87,15 +82,12 @@ class _Client(NotebookClient):
             interrupt_on_timeout=True,
             error_on_timeout=stopped,
             startup_timeout=STARTUP_SECONDS,
-            allow_errors=True,
-            on_cell_executed=self._executed,
             log=SILENT,
         )
         self.ran = Ran()
         self._names = {name for source in sources for name in handed_in(source)}
         self._limits = limits
         self._shown_bytes = 0
-        self._error = ""
 
     async def run(self, sources: Sequence[str], scratch: Path, environment: Mapping[str, str]) -> None:
         """Start the kernel, run the cells, and save what each hands in."""
@@ -113,34 +105,32 @@ class _Client(NotebookClient):
 
     async def _cells(self, sources: Sequence[str], scratch: Path) -> None:
         for number, source in enumerate(sources, 1):
+            names = handed_in(source)
             try:
                 error = await self._error_of(source)
-                for name in handed_in(source):
-                    await self._take(name, scratch / f"{number}-{len(self.ran.solutions)}.pickle", error)
+                for name in names:
+                    await self._take(name, scratch / f"{name}.pickle", error)
             except DeadKernelError:
                 self.ran.ended = self._watch.ended or "it ended its own process: os._exit, a crash, or no memory left"
-                self.ran.problems |= dict.fromkeys(handed_in(source), f"its cell did not end: {self.ran.ended}")
+                self.ran.problems |= dict.fromkeys(names, f"its cell did not end: {self.ran.ended}")
                 return
             if error:
                 self.ran.raised[number] = error
 
     async def _take(self, name: str, file: Path, error: str) -> None:
-        problem = await self._error_of(TAKE.format(name=name, file=str(file), earlier=name in self.ran.solutions))
-        if file.exists() and not problem:
+        problem = await self._error_of(TAKE.format(name=name, file=str(file)))
+        if file.exists():
             self.ran.solutions[name] = file
-        elif name not in self.ran.solutions:
+        else:
             self.ran.problems[name] = error or problem
 
     async def _error_of(self, source: str) -> str:
         """Run one text, and return the error that it raised, or nothing."""
-        self._error = ""
-        await self.async_execute_cell(new_code_cell(source), 0)
-        return self._error
-
-    def _executed(self, *, execute_reply: Mapping[str, Any], **_: Any) -> None:
-        reply = execute_reply["content"]
-        if reply["status"] == "error":
-            self._error = f"{reply['ename']}: {reply['evalue']}".partition("\n")[0]
+        try:
+            await self.async_execute_cell(new_code_cell(source), 0)
+        except CellExecutionError as error:
+            return f"{error.ename}: {error.evalue}".partition("\n")[0]
+        return ""
 
     def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> None:
         """Count the bytes shown, and record the claims in them."""

@@ -88,17 +88,8 @@ class Watch:
 
     def _kill(self) -> None:
         """Let the reaper kill what it started, then kill the process group; the process may have killed its reaper."""
-        with suppress(psutil.Error):
+        with suppress(psutil.Error):  # also if it takes too long
             self._process.terminate()
-        deadline = time.monotonic() + KILL_SECONDS
-        while self._runs() and time.monotonic() < deadline:
-            time.sleep(0.01)
+            self._process.wait(KILL_SECONDS)
         with suppress(ProcessLookupError, PermissionError):  # macOS refuses to signal a group of zombies
             os.killpg(self._process.pid, signal.SIGKILL)
-
-    def _runs(self) -> bool:
-        """Return whether the process has not ended. An ended process remains for a while, as a zombie."""
-        try:
-            return bool(self._process.status() != psutil.STATUS_ZOMBIE)
-        except psutil.Error:
-            return False
