@@ -3,9 +3,10 @@
 from .comm import CommCall, Communication, matrix, meaning
 from .cuda import CudaMemory, cuda_snapshot
 from .ledger.allocator import ALLOCATORS
+from .ledger.history import MemoryEvent
 from .ledger.ledger import CATEGORIES
 from .ledger.peak import Holding, Peak
-from .memory import MemoryEvent, MemoryReport, Snapshot, StillHeld
+from .memory import MemoryReport, Snapshot, StillHeld
 from .memory_meter import MemoryMeter, mark
 from .tensors.holders import who_holds
 from .tensors.storages import storage_of, tensors_in

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from .cuda import CudaMemory
-from .ledger.history import Change
+from .ledger.history import MemoryEvent
 from .ledger.peak import Peak
 
 
@@ -64,25 +63,6 @@ class Snapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryEvent:
-    """A change to the memory of a rank. In a long run, early changes are combined in groups of a hundred.
-
-    Attributes:
-        seconds: the time from the start of the run.
-        current_bytes: the bytes held afterwards.
-        highest_bytes: the most bytes held since the event before.
-        operator: the operator that made the block; for a group of blocks, the one at the highest point.
-        deltas: bytes allocated (above 0) or freed (below 0), by category.
-    """
-
-    seconds: float
-    current_bytes: int
-    highest_bytes: int
-    operator: str
-    deltas: Mapping[str, int]
-
-
-@dataclass(frozen=True, kw_only=True)
 class MemoryReport(Snapshot):
     """The memory of a rank: a `Snapshot` when its function returned, with its variables still alive, and the history.
 
@@ -90,27 +70,14 @@ class MemoryReport(Snapshot):
         rank: the rank.
         marks: the snapshots that `mark` took, by label.
         at_peak: the memory at the peak; None if the rank never held anything.
-        changes: the raw data of `timeline`.
+        timeline: every change, in order. Here and at the peak, a tensor's category is its purpose over its whole life.
+            In a snapshot, it is the purpose at that moment.
     """
 
     rank: int
     marks: Mapping[str, Snapshot]
     at_peak: Peak | None
-    changes: tuple[Change, ...] = field(repr=False)
-
-    @cached_property
-    def timeline(self) -> tuple[MemoryEvent, ...]:
-        """Every change, in order.
-
-        Here and at the peak, a tensor's category is its purpose over its whole life. In a snapshot, it is the purpose
-        at that moment.
-        """
-        return tuple(
-            MemoryEvent(
-                seconds=seconds, current_bytes=current, highest_bytes=highest, operator=operator, deltas=dict(deltas)
-            )
-            for seconds, current, highest, operator, deltas in self.changes
-        )
+    timeline: tuple[MemoryEvent, ...]
 
     def __str__(self) -> str:
         return f"rank {self.rank}: {super().__str__()}"

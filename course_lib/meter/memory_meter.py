@@ -225,7 +225,7 @@ class MemoryMeter:
             rank=self.rank,
             marks=self._marks,
             at_peak=peak_of(self.ledger, self._started, self._line_of),
-            changes=tuple(self.ledger.history.changes(self._started)),
+            timeline=tuple(self.ledger.history.events(self._started)),
         )
 
 

@@ -19,8 +19,8 @@ KB = 1024
 
 def held(fn: Callable[[], Any]) -> list[tuple[int, str]]:
     """Bytes that came and went on a rank that calls `fn`, with the operator that made them."""
-    changes = World(1).run(fn).memory[0].changes
-    return [(sum(deltas.values()), operator) for _, _, _, operator, deltas in changes]
+    timeline = World(1).run(fn).memory[0].timeline
+    return [(sum(deltas.values()), operator) for _, _, _, operator, deltas in timeline]
 
 
 MAKING: dict[str, Callable[[Tensor, Tensor], Any]] = {
@@ -62,7 +62,7 @@ def test_an_update_by_a_number_makes_nothing_and_computes_what_torch_does(name: 
         return x
 
     run = World(2).run(use)
-    assert [change[3] for change in run.memory[0].changes] == ["full"]
+    assert [change.operator for change in run.memory[0].timeline] == ["full"]
     assert torch.equal(run[0], use())
 
 

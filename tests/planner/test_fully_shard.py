@@ -85,7 +85,7 @@ def check(known: Known, planned: Plan, how: Trained) -> None:
     run = World(planned.settings.world_size).run(train, known, how)
     memory, between = run.memory[0], planned.moments["between steps"]
     held, sharded = memory.marks["between steps"].by_category, memory.marks["sharded"].seconds
-    peak = max(highest for seconds, _, highest, *_ in memory.changes if seconds >= sharded)  # not of making the model
+    peak = max(highest for seconds, _, highest, *_ in memory.timeline if seconds >= sharded)  # not of making the model
 
     assert [held[name] for name in STATES] == [between[name] for name in STATES]
     assert planned.peak_bytes == pytest.approx(peak, rel=0.02)

@@ -92,7 +92,7 @@ def observe(exercise: Declaration, solution: Solution, case: Case, world: World 
     except CourseError as error:
         return Observation(error=error, output=error.output if isinstance(error, RankError) else ())
     values, before, after = zip(*run, strict=True)
-    memory = tuple(replace(report, changes=()) for report in run.memory) if exercise.measured else ()
+    memory = tuple(replace(report, timeline=()) for report in run.memory) if exercise.measured else ()
     return Observation(
         values=values, before=before, after=after, calls=run.calls, memory=memory, output=tuple(run.output)
     )

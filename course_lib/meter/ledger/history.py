@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from .ledger import Block
@@ -16,8 +16,23 @@ DETAILED = 20_000
 GROUP = 100
 """Earlier changes are combined in groups of this size."""
 
-Change = tuple[float, int, int, str, dict[str, int]]
-"""Seconds, bytes held afterwards, most bytes held since the previous change, operator, bytes added to each category."""
+
+class MemoryEvent(NamedTuple):
+    """A change to the memory of a rank. In a long run, early changes are combined in groups of a hundred.
+
+    Attributes:
+        seconds: the time from the start of the run.
+        current_bytes: the bytes held afterwards.
+        highest_bytes: the most bytes held since the event before.
+        operator: the operator that made the block; for a group of blocks, the one at the highest point.
+        deltas: bytes allocated (above 0) or freed (below 0), by category.
+    """
+
+    seconds: float
+    current_bytes: int
+    highest_bytes: int
+    operator: str
+    deltas: Mapping[str, int]
 
 
 class History:
@@ -28,7 +43,7 @@ class History:
         # repeatedly.
         self._seconds, self._deltas, self._currents = array("d"), array("q"), array("q")
         self._blocks: list[Block] = []
-        self._earlier: list[Change] = []
+        self._earlier: list[MemoryEvent] = []
 
     def add(self, seconds: float, block: Block, delta: int, current: int) -> None:
         """Record that `block` was allocated or freed at `seconds`: `delta` bytes were added, which makes `current`."""
@@ -39,14 +54,13 @@ class History:
         if len(self._blocks) > 2 * DETAILED:
             self._condense()
 
-    def changes(self, started: float) -> Iterator[Change]:
+    def events(self, started: float) -> Iterator[MemoryEvent]:
         """Yield all changes since `started`, in order. Call it at the end, when all categories are known."""
-        for seconds, current, highest, operator, deltas in self._earlier:
-            yield seconds - started, current, highest, operator, deltas
-        for seconds, block, delta, current in zip(
-            self._seconds, self._blocks, self._deltas, self._currents, strict=True
-        ):
-            yield seconds - started, current, current, block.operator, {_category(block): delta}
+        for event in self._earlier:
+            yield event._replace(seconds=event.seconds - started)
+        columns = zip(self._seconds, self._blocks, self._deltas, self._currents, strict=True)
+        for seconds, block, delta, current in columns:
+            yield MemoryEvent(seconds - started, current, current, block.operator, {_category(block): delta})
 
     def _condense(self) -> None:
         for start in range(0, DETAILED, GROUP):
@@ -58,7 +72,8 @@ class History:
                 deltas[block.counted_as] += self._deltas[number]
             most = max(group, key=self._currents.__getitem__)
             seconds, current = self._seconds[group[-1]], self._currents[group[-1]]
-            self._earlier.append((seconds, current, self._currents[most], self._blocks[most].operator, dict(deltas)))
+            operator = self._blocks[most].operator
+            self._earlier.append(MemoryEvent(seconds, current, self._currents[most], operator, dict(deltas)))
         for column in (self._seconds, self._blocks, self._deltas, self._currents):
             del column[:DETAILED]
 

@@ -57,24 +57,6 @@ class Block(weakref.ref[torch.UntypedStorage]):
         number: its place in the order of allocations; 0 while its allocation is not added up, -1 after its free is.
     """
 
-    __slots__ = (
-        "address",
-        "category",
-        "counted_as",
-        "in_forward",
-        "layout",
-        "line",
-        "nbytes",
-        "number",
-        "operator",
-        "seconds",
-        "size",
-        "tensor",
-    )
-
-    __eq__ = object.__eq__  # a weak reference compares and hashes its storage, which may be gone
-    __hash__ = object.__hash__
-
     address: int
     nbytes: int
     size: int
@@ -87,6 +69,10 @@ class Block(weakref.ref[torch.UntypedStorage]):
     category: str | None
     counted_as: str | None
     number: int
+
+    __slots__ = tuple(__annotations__)
+    __eq__ = object.__eq__  # a weak reference compares and hashes its storage, which may be gone
+    __hash__ = object.__hash__
 
     def guess(self, category: str) -> None:
         """Set the category, unless one is known."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, TypeVar
 
 import torch
 from torch.nn.parallel import distributed
 
 from .ledger import Block
-
-_Value = TypeVar("_Value")
 
 _OTHERS, _LEARNERS, _DDPS = range(3)  # the owner of a file
 _MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
@@ -29,11 +26,10 @@ class Places:
     def __init__(self, is_learners: Callable[[CodeType], bool]) -> None:
         self._is_learners = is_learners
         self._kinds: dict[str, int] = {}  # by filename: a cache, because this runs for each frame
-        self._values: dict[Any, Any] = {}
 
     def note(self, block: Block, layout: tuple[torch.dtype, torch.Size], frame: FrameType | None) -> None:
         """Set the layout of `block`, its line from the stack of `frame`, and its category if DDP made it."""
-        block.layout = self._alike(layout)
+        block.layout = layout
         kinds = self._kinds
         while frame is not None:
             code = frame.f_code
@@ -41,7 +37,7 @@ class Places:
             if kind is None:
                 kind = kinds[code.co_filename] = self._kind(code)
             if kind == _LEARNERS:
-                block.line = self._alike((code.co_filename, frame.f_lineno, code.co_name))
+                block.line = (code.co_filename, frame.f_lineno, code.co_name)
                 return
             if kind == _DDPS and code.co_name in _MAKE_BUCKETS:
                 block.guess("communication")
@@ -51,8 +47,3 @@ class Places:
         if self._is_learners(code):
             return _LEARNERS
         return _DDPS if code.co_filename == distributed.__file__ else _OTHERS
-
-    def _alike(self, value: _Value) -> _Value:
-        """Return the first value equal to this one, because each step makes the same blocks again."""
-        first: _Value = self._values.setdefault(value, value)
-        return first

@@ -26,29 +26,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...errors import CourseError
 from .compiling import tracing, untraced
 
 _KEY_NAME = "TESTING_ONLY_GenericWrapper"
-_NEEDED = (
-    "_dispatch_key_parse",
-    "_dispatch_tls_set_dispatch_key_included",
-    "_dispatch_tls_set_dispatch_key_excluded",
-    "_dispatch_tls_is_dispatch_key_excluded",
-    "_dispatch_get_all_op_names",
-    "_current_autograd_node",
-)
-
-_missing = [name for name in _NEEDED if not hasattr(torch._C, name)]
-if _missing:
-    raise CourseError(
-        f"torch {torch.__version__} lacks {', '.join(_missing)} in torch._C, which measuring memory is built on. "
-        "These are private names, which another torch may rename. Install the torch that this course pins: "
-        "run `make lab` again, or `pip install torch==2.13.0`."
-    )
-
-
 _KEY = torch._C._dispatch_key_parse(_KEY_NAME)  # passing the name would parse it in each call: 2 µs
+_leave_out = torch._C._dispatch_tls_set_dispatch_key_excluded
 
 
 class Watcher(Protocol):
@@ -98,9 +80,6 @@ def watching(watcher: Watcher) -> Iterator[None]:
         del _thread.watcher
 
 
-_leave_out = torch._C._dispatch_tls_set_dispatch_key_excluded
-
-
 def is_left_out() -> bool:
     """Return whether the calling thread is not watched at the moment, for example inside a watched operator."""
     left_out: bool = torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)
@@ -130,12 +109,12 @@ def unseen(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         _leave_out(_KEY, False)
 
 
-def unwatched(fn: Callable[[], Any]) -> Callable[[], Any]:
+def unwatched(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return `fn` wrapped so that it is not watched, on any thread."""
 
-    def call() -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         with _left_out(True):
-            return fn()
+            return fn(*args, **kwargs)
 
     return call
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -20,55 +20,30 @@ from .arithmetic import arithmetic_stand_ins
 from .compiling import untraced
 from .operators import current, unwatched, unwatched_inside, watched_again
 
-_Object = TypeVar("_Object")
-
-
-class _Living(Generic[_Object]):
-    """Weak references to objects. A WeakSet would compare its members, and comparing tensors gives a tensor."""
-
-    def __init__(self) -> None:
-        self._refs: dict[int, weakref.ref[_Object]] = {}
-
-    def add(self, one: _Object) -> None:
-        self._refs[id(one)] = weakref.ref(one)
-
-    def discard(self, one: _Object) -> None:
-        self._refs.pop(id(one), None)
-
-    def __iter__(self) -> Iterator[_Object]:
-        self._refs = {key: ref for key, ref in self._refs.items() if ref() is not None}
-        for ref in self._refs.values():
-            one = ref()
-            if one is not None:
-                yield one
-
 
 class Owners:
     """The modules, parameters and optimizers of one rank."""
 
     def __init__(self) -> None:
-        self._modules: _Living[nn.Module] = _Living()
-        self._optimizers: _Living[Optimizer] = _Living()
-        self._parameters: _Living[Tensor] = _Living()
+        # By id: a WeakSet would compare its members, and comparing tensors gives a tensor.
+        self._made: WeakValueDictionary[int, nn.Module | Optimizer | Tensor] = WeakValueDictionary()
 
     def add(self, one: nn.Module | Optimizer | Tensor) -> None:
         """Record a new module, optimizer or parameter."""
-        if isinstance(one, nn.Module):
-            self._modules.add(one)
-        elif isinstance(one, Optimizer):
-            self._optimizers.add(one)
-        else:
-            self._parameters.add(one)
+        self._made[id(one)] = one
 
     def forget(self, tensor: Tensor) -> None:
         """Drop the weak reference to a parameter."""
-        self._parameters.discard(tensor)
+        self._made.pop(id(tensor), None)
 
     def lasting(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor of persistent state with its category. A storage belongs to the first that yields it."""
-        in_modules = {id(p): p for module in self._modules for p in module._parameters.values() if p is not None}
-        stepped = {id(p): p for o in self._optimizers for group in o.param_groups for p in group["params"]}
-        unowned = {id(p): p for p in self._parameters}
+        made = list(self._made.values())
+        modules = [one for one in made if isinstance(one, nn.Module)]
+        optimizers = [one for one in made if isinstance(one, Optimizer)]
+        in_modules = {id(p): p for module in modules for p in module._parameters.values() if p is not None}
+        stepped = {id(p): p for o in optimizers for group in o.param_groups for p in group["params"]}
+        unowned = {id(p): p for p in made if isinstance(p, Tensor)}
         # A model in bf16 or fp16 is trained through fp32 copies of its parameters, which the optimizer updates.
         width = min((p.dtype.itemsize for p in in_modules.values() if p.is_floating_point()), default=8)
         masters = {
@@ -78,11 +53,10 @@ class Owners:
         yield from (("parameters", p) for key, p in params.items() if key not in masters)
         yield from (("gradients", grad) for p in params.values() if (grad := gradient(p)) is not None)
         yield from (("optimizer", p) for p in masters.values())
-        for optimizer in self._optimizers:
-            yield from (("optimizer", tensor) for tensor in tensors_in(optimizer.state))
+        yield from (("optimizer", tensor) for optimizer in optimizers for tensor in tensors_in(optimizer.state))
         # Buffers come last, because a module may keep shards or gradients as buffers. They are included, because a
         # running mean or a mask that was broadcast or saved for backward is neither communication nor an activation.
-        yield from (("other", b) for module in self._modules for b in module._buffers.values() if b is not None)
+        yield from (("other", b) for module in modules for b in module._buffers.values() if b is not None)
 
 
 def gradient(tensor: Tensor) -> Tensor | None:
@@ -101,7 +75,8 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
     yield Parameter, "__new__", _reporting_result(Parameter.__new__)
     yield torch.UntypedStorage, "resize_", _reporting_size(torch.UntypedStorage.resize_)
     yield torch.utils, "swap_tensors", _without_references(torch.utils.swap_tensors)
-    yield Tensor, "_make_subclass", _unwatched(Tensor._make_subclass)
+    # It detaches a tensor that must not have a Python object yet, and a watcher would give it one.
+    yield Tensor, "_make_subclass", unwatched(Tensor._make_subclass)
     yield saved_tensors_hooks, "__init__", _with_pack_hook_watched(saved_tensors_hooks.__init__)
     # Inside grad, jvp and vmap of torch.func, tensors are wrappers without memory. Some of them cannot be passed to
     # Python.
@@ -156,16 +131,6 @@ def _without_references(swap: Callable[[Tensor, Tensor], None]) -> Callable[[Ten
             watcher.found(param)
 
     return swap_tensors
-
-
-def _unwatched(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `_make_subclass`. It detaches a tensor that must not have a Python object yet, and a watcher would give it
-    one."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return unwatched(lambda: make(*args, **kwargs))()
-
-    return call
 
 
 def _with_pack_hook_watched(make: Callable[..., Any]) -> Callable[..., Any]:
