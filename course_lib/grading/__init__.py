@@ -1,16 +1,14 @@
 """`course check`: grade learners' notebooks one by one, whatever their code does.
 
     grade -> kernel, judge -> limits        kernel runs the notebook, judge checks the functions that it defined
-    reaper                                  the parent of both processes; it kills what they leave behind
     report                                  the results as a table, JSON and CSV
 
 [Note: what is trusted]
 A notebook runs in a fresh kernel, in a scratch folder, with its own record. Nothing that it prints or shows counts.
 After the cell of an exercise the kernel is asked for the function that was handed in, packed with the variables that it
 uses. A second process, in which no cell has run, unpacks and checks it. So a notebook that replaces the checker
-replaces only its own copy, and one that kills its parent kills only its reaper. Code of the notebook runs in both
-processes, so code written to deceive the second process can. This is a grader for a class, not a sandbox for strangers'
-code.
+replaces only its own copy. Code of the notebook runs in both processes, so code written to deceive the second process
+can. This is a grader for a class, not a sandbox for strangers' code.
 """
 
 from .grade import grade

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from .limits import REAPER, Limits, Watch
+from .limits import Limits, Watch
 from .report import Grade
 
 CRASHED = "the function ended the process that checked it: os._exit, a crash, or no memory left"
@@ -46,7 +46,7 @@ def _checked(solutions: Mapping[str, Path], scratch: Path, limits: Limits, secon
         ours,
         subprocess.Popen(
             # -P: do not import the checker from a folder in which the notebook could write.
-            [*REAPER, sys.executable, "-P", "-m", f"{__package__}.checker"],
+            [sys.executable, "-P", "-m", f"{__package__}.checker"],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +21,9 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
 from ..progress import named
-from .limits import REAPER, Limits, Watch
+from .limits import Limits, Watch
 
 TAKE = "__import__('course_lib.grading.capture', fromlist=['capture']).capture({name!r}, {file!r})"
-KERNEL = (sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}")
 STARTUP_SECONDS = 120
 HANDED_IN = re.compile(r"""^@[\w.]*\bexercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
 SILENT = logging.Logger(__name__, level=logging.CRITICAL + 1)  # nbclient logs what is reported as a remark
@@ -60,10 +58,7 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
     """
     own = {"COURSE_HOME": scratch / "home", "IPYTHONDIR": scratch / "ipython", "TMPDIR": scratch}
     environment = os.environ | {name: str(folder) for name, folder in own.items()}
-    manager = AsyncKernelManager(kernel_name="python3")
-    assert manager.kernel_spec is not None
-    manager.kernel_spec.argv = [*REAPER, *KERNEL]
-    client = _Client(manager, sources, limits)
+    client = _Client(sources, limits)
     with asyncio.Runner() as runner:  # ends the tasks that nbclient leaves running after an error
         # Not runner.run: it makes Ctrl-C a cancellation, and nbclient takes a cancellation for a dead kernel.
         runner.get_loop().run_until_complete(client.run(sources, scratch, environment))
@@ -73,11 +68,11 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
 class _Client(NotebookClient):
     """Runs one notebook. It keeps no outputs, because only what was handed in counts."""
 
-    def __init__(self, manager: AsyncKernelManager, sources: Sequence[str], limits: Limits) -> None:
+    def __init__(self, sources: Sequence[str], limits: Limits) -> None:
         stopped = {"ename": "KeyboardInterrupt", "evalue": f"it was stopped after {limits.turn_seconds:g} s"}
         super().__init__(
             new_notebook(cells=[new_code_cell()]),
-            manager,
+            AsyncKernelManager(kernel_name="python3"),
             timeout_func=lambda cell: limits.turn_seconds,
             interrupt_on_timeout=True,
             error_on_timeout=stopped,

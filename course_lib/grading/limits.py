@@ -2,19 +2,15 @@
 
 import os
 import signal
-import sys
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 import psutil
 
 POLL_SECONDS = 0.2
-KILL_SECONDS = 10.0
-REAPER = (sys.executable, str(Path(__file__).with_name("reaper.py"))) if sys.platform == "linux" else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +32,10 @@ class Limits:
 
 
 class Watch:
-    """A process under limits, inside a `with`. At the end, it and everything that it started are killed.
+    """A process under limits, inside a `with`. At the end, it and every process that it was seen to start are killed.
 
     Args:
-        pid: the process, which leads its process group: a `REAPER` where there is one.
+        pid: the process, which leads its process group.
         limits: for it and everything that it starts.
         seconds: the time left, if less than the limit.
 
@@ -50,6 +46,7 @@ class Watch:
     def __init__(self, pid: int, limits: Limits, seconds: float | None = None) -> None:
         self.ended = ""
         self._limits, self._process = limits, psutil.Process(pid)
+        self._seen = {self._process}
         self._deadline = time.monotonic() + (limits.seconds if seconds is None else seconds)
         self._over = threading.Event()
         self._poll = threading.Thread(target=self._watch, daemon=True)
@@ -81,15 +78,18 @@ class Watch:
         """Return the resident memory. `resource.setrlimit` limits address space, of which threads reserve gigabytes."""
         used = 0
         with suppress(psutil.Error):
-            for process in [self._process, *self._process.children(recursive=True)]:
-                with suppress(psutil.Error):
-                    used += process.memory_info().rss
+            self._seen.update(self._process.children(recursive=True))
+        for process in self._seen:
+            with suppress(psutil.Error):  # it has ended
+                used += process.memory_info().rss
         return used
 
     def _kill(self) -> None:
-        """Let the reaper kill what it started, then kill the process group; the process may have killed its reaper."""
-        with suppress(psutil.Error):  # also if it takes too long
-            self._process.terminate()
-            self._process.wait(KILL_SECONDS)
+        """Kill the process group, and the processes that have left it."""
+        with suppress(psutil.Error):
+            self._seen.update(self._process.children(recursive=True))
         with suppress(ProcessLookupError, PermissionError):  # macOS refuses to signal a group of zombies
             os.killpg(self._process.pid, signal.SIGKILL)
+        for process in self._seen:
+            with suppress(psutil.Error):
+                process.kill()

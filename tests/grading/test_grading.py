@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
@@ -19,7 +20,7 @@ from course_lib.commands import cli
 from course_lib.exercises import get
 from course_lib.grading import Grade, Graded, Limits, as_csv, as_json, grade
 from course_lib.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
-from course_lib.grading.limits import REAPER, Watch
+from course_lib.grading.limits import Watch
 from course_lib.progress import Progress
 
 IMPORTS = "import torch.distributed as dist\nfrom course_lib import exercise"
@@ -51,14 +52,7 @@ checker.write_text(f"print({grade!r})")
 """
 GARBLED = 'get_ipython().kernel.iopub_socket.send(b"?")'
 EXIT = 'import os; exercise("ranks.broadcast"); os._exit(0)'
-DETACH = f"""
-import os, subprocess
-if os.fork() == 0:
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    os.execve("/bin/sleep", ["sleep", "{SLEEP}"], {{}})
-"""
+DETACH = f"import subprocess; subprocess.Popen(['sleep', '{SLEEP}'], start_new_session=True)"
 DELETE = """
 import os, shutil
 from IPython.display import clear_output
@@ -90,7 +84,7 @@ def graded(write: Write) -> dict[str, Graded]:
         write("right", IMPORTS, HELPER, RIGHT),
         write("forged", IMPORTS, "1 / 0", WRONG, FORGED, MISSPELT),
         write("patched", IMPORTS, SHADOW, PATCH, WRONG, HAND_IN_THE_REFERENCE),
-        write("leaves", DELETE, IMPORTS, HELPER, f"{RIGHT}\nclear_output()", DETACH, EXIT, HELLO),
+        write("leaves", DELETE, DETACH, IMPORTS, HELPER, f"{RIGHT}\nclear_output()", EXIT, HELLO),
         write("empty", GARBLED),
         write("magic", IMPORTS, HELPER, f"%%time\n{RIGHT}", STUB, '@exercise("ranks.hello")\ndef hello(:'),
     ]
@@ -146,13 +140,6 @@ def _command(process: psutil.Process) -> list[str]:
         return list(process.cmdline())
     except psutil.Error:
         return []
-
-
-def test_a_reaper_is_the_parent_of_a_command_and_kills_the_processes_that_it_leaves() -> None:
-    command = [*REAPER, sys.executable, "-c", f"import os; print(os.getppid(), flush=True){DETACH}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None and int(process.stdout.readline()) == process.pid
-    assert not [process for process in psutil.process_iter() if str(SLEEP) in _command(process)]
 
 
 @pytest.mark.slow
@@ -231,30 +218,16 @@ def test_what_is_no_notebook_is_named(tmp_path: Path) -> None:
     assert nothing.ended == f"[Errno 2] No such file or directory: '{tmp_path / 'nothing.ipynb'}'"
 
 
-BREEDS = """
-import os, time
-end = time.monotonic() + 20
-for _ in range(3):
-    if os.fork() == 0:
-        os.setsid()
-        while time.monotonic() < end:
-            time.sleep(0.02)
-            if os.fork():
-                os._exit(0)
-        os._exit(0)
-print("bred", flush=True)
-time.sleep(20)
-"""
-
-
-@pytest.mark.slow
-def test_processes_that_start_others_and_end_are_ended() -> None:
-    command = [*REAPER, sys.executable, "-c", BREEDS]
-    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdout.readline() == b"bred\n"
-        with Watch(process.pid, Limits()):
-            assert [found for found in psutil.process_iter() if BREEDS in _command(found)]
-    assert not [found for found in psutil.process_iter() if BREEDS in _command(found)]
+def test_a_process_that_left_its_group_is_ended_although_its_parent_has_ended() -> None:
+    command = [sys.executable, "-c", f"{DETACH}; import time; time.sleep(100)"]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        with Watch(process.pid, Limits()) as watch:
+            while len(watch._seen) < 2:
+                time.sleep(0.01)
+            process.kill()
+            process.wait()
+            assert [found for found in psutil.process_iter() if str(SLEEP) in _command(found)]
+        assert not [found for found in psutil.process_iter() if str(SLEEP) in _command(found)]
 
 
 # The process that checks
