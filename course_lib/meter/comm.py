@@ -124,12 +124,7 @@ class CommCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Communication:
-    """The bytes that one rank sent in a run.
-
-    Attributes:
-        rank: the rank.
-        calls: the collectives, messages and new groups that it took part in, in order.
-    """
+    """The bytes that one rank sent in a run: its collectives, messages and new groups, in order."""
 
     rank: int
     calls: tuple[CommCall, ...]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from os import PathLike
@@ -41,13 +41,7 @@ class CallInterval(Interval):
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """The timeline of one rank from `start`, when it entered the function, to `end`, when it left.
-
-    Attributes:
-        rank: the rank.
-        start, end: in seconds from the start of the run.
-        calls: the collectives, messages and new groups that it took part in, in order.
-    """
+    """The timeline of one rank from `start`, when it entered the function, to `end`, when it left, with its calls."""
 
     rank: int
     start: float
@@ -75,14 +69,12 @@ class Timeline:
     @property
     def waited_for_peers(self) -> tuple[CallInterval, ...]:
         """The part of each of `waited` before every member had made its call."""
-        parts = (CallInterval(start=w.start, end=min(w.call.matched, w.end), call=w.call) for w in self.waited)
-        return tuple(part for part in parts if part.start < part.end)
+        return tuple(replace(w, end=min(w.call.matched, w.end)) for w in self.waited if w.start < w.call.matched)
 
     @property
     def waited_for_bytes(self) -> tuple[CallInterval, ...]:
         """The part of each of `waited` after every member had made its call, while bytes moved."""
-        parts = (CallInterval(start=max(w.call.matched, w.start), end=w.end, call=w.call) for w in self.waited)
-        return tuple(part for part in parts if part.start < part.end)
+        return tuple(replace(w, start=max(w.call.matched, w.start)) for w in self.waited if w.call.matched < w.end)
 
     @property
     def in_flight(self) -> tuple[CallInterval, ...]:
@@ -149,10 +141,9 @@ def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     yield where | {"ph": "M", "name": "thread_name", "args": {"name": "the rank"}}
     for interval in timeline.computed:
         yield where | _complete("computes", interval)
-    for interval in timeline.waited_for_peers:
-        yield where | _complete(f"waits for peers: {interval.call.op}", interval) | {"args": _call_args(interval.call)}
-    for interval in timeline.waited_for_bytes:
-        yield where | _complete(f"waits for bytes: {interval.call.op}", interval) | {"args": _call_args(interval.call)}
+    for what, waits in (("peers", timeline.waited_for_peers), ("bytes", timeline.waited_for_bytes)):
+        for wait in waits:
+            yield where | _complete(f"waits for {what}: {wait.call.op}", wait) | {"args": _call_args(wait.call)}
     for number, flight in enumerate(timeline.in_flight):
         common = where | {"cat": "in flight", "id": f"{timeline.rank}.{number}", "name": flight.call.op}
         yield common | {"ph": "b", "ts": flight.start * 1e6, "args": _call_args(flight.call)}

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-BLOCK_BYTES = 512
-"""CUDA's caching allocator rounds every request up to a multiple of this (`kMinBlockSize`)."""
-
-SEGMENT_BYTES = 2 * 2**20
-"""For a large request, the allocator gets memory from the driver in multiples of this (`kRoundLarge`)."""
-
-LARGE_BYTES = 10 * 2**20
-"""A request is large from this size on (`kMinLargeAlloc`)."""
-
-SPLIT_BYTES = 2**20
-"""The rest of a segment becomes a free block if it is larger than this (`kSmallSize`). If not, the tensor keeps it."""
+# The constants of CUDA's caching allocator, with its names for them.
+BLOCK_BYTES = 512  # every request is rounded up to a multiple of this: kMinBlockSize
+SEGMENT_BYTES = 2 * 2**20  # for a large request, the driver provides multiples of this: kRoundLarge
+LARGE_BYTES = 10 * 2**20  # a request is large from this size on: kMinLargeAlloc
+SPLIT_BYTES = 2**20  # the rest of a segment is a free block if it is larger; if not, the tensor keeps it: kSmallSize
 
 
 def exact(nbytes: int) -> int:
