@@ -22,7 +22,6 @@ import cloudpickle
 import torch
 
 from ..errors import CourseError
-from .torch_hooks.patching import SharedContext, replaced
 
 FunctionCall = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A function, its arguments and its keyword arguments."""
@@ -129,8 +128,7 @@ def _packed(call: Any, share: _Share) -> bytes:
 
 def _dump(value: Any, share: _Share) -> bytes:
     buffer = io.BytesIO()
-    with _quick_submodules.in_use():
-        _Pickler(buffer, share).dump(value)
+    _Pickler(buffer, share).dump(value)
     return buffer.getvalue()
 
 
@@ -149,10 +147,7 @@ def _submodules(code: CodeType, used: Iterable[Any]) -> list[Any]:
     return found
 
 
-_quick_submodules = SharedContext(
-    lambda: replaced([(cloudpickle.cloudpickle, "_find_imported_submodules", _submodules)])
-)
-"""The context in which cloudpickle uses `_submodules`. The replaced name belongs to the process."""
+cloudpickle.cloudpickle._find_imported_submodules = _submodules
 
 
 def _why(call: Any, error: Exception, share: _Share) -> str:

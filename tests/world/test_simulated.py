@@ -15,7 +15,7 @@ from course_lib import RankError, World
 from course_lib.world.collectives.local_call import LocalCall
 from course_lib.world.collectives.recorder import made_here
 from course_lib.world.rank_threads.coordinator import ThreadCoordinator
-from course_lib.world.simulated.rank import Rank
+from course_lib.world.simulated.backend import Rank
 from tests.world.programs import failure, lines, rank, slow_package, total
 
 

@@ -1,30 +1,39 @@
 """The dry run: one rank out of any number, with tensors that have a size and no memory. It shows what a rank holds and
 sends.
 
-A thread runs the learner's function as that rank. Its tensors are fake (`fake_tensors`), its peers do not exist
-(`rank`), and the meter counts as usual: so 7.5 B parameters on 16,384 ranks fit in a laptop. The memory that a CPU's
-kernels use while they compute, such as an LSTM's, is not counted: there, the peak is lower than on real ranks.
+A thread runs the learner's function as that rank. Its tensors are fake (`fake_tensors`), its peers do not exist, and
+the meter counts as usual: so 7.5 B parameters on 16,384 ranks fit in a laptop. A collective finishes at once: the shape
+of its result is known, the numbers are not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
+import torch
+import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
+from ...meter import tensors_in
 from .. import measured
+from ..collectives.fault import State
+from ..collectives.local_call import LocalCall
 from ..errors.message import error_of
+from ..learner_code import ErrorReport
 from ..pickling import Copies
 from ..rank_threads import interrupts, process_state
+from ..rank_threads.coordinator import ThreadCoordinator
+from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
 from ..run import show
 from ..torch_hooks import interposer, private
-from ..torch_hooks.patching import Replacement, SharedContext, replaced
+from ..torch_hooks.patching import Replacement
 from .fake_patches import replacements
-from .rank import DryRank, WithoutPeers
+from .fake_tensors import NoNumbers, WithoutNumbers, fake_copy
 from .run import DryRunResult
 
 CLOSING = 0.6
@@ -68,11 +77,11 @@ class DryRun:
     def _run(
         self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
     ) -> DryRunResult:
-        coordinator = WithoutPeers(self._rank, self._world_size)
-        rank = DryRank(self._rank, coordinator, copies)
-        if size_of is not None:
-            rank.meter = measured.memory_meter(self._rank, coordinator.started, size_of, WeakSet())
-        with process_state.of_threads(measured=size_of is not None), _dry_threads.in_use():
+        with process_state.of_threads(_replacements(), measure=size_of is not None):
+            coordinator = WithoutPeers(self._rank, self._world_size)
+            rank = DryRank(self._rank, coordinator, copies)
+            if size_of is not None:
+                rank.meter = measured.memory_meter(self._rank, coordinator.started, size_of, WeakSet())
             reports = run_ranks(coordinator, [rank], timeout, late)
             rank.join(CLOSING)
         output = rank.rank_state.output
@@ -92,6 +101,66 @@ class DryRun:
         )
 
 
+class WithoutPeers(ThreadCoordinator):
+    """The coordinator of rank `rank`: the others have nothing to do, and every call proceeds at once."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__(world_size)
+        self.states = [State.RETURNED] * world_size
+        self.states[rank] = State.RUNNING
+
+    def called(self, local: LocalCall) -> None:
+        pass
+
+    def wait_for(self, local: LocalCall) -> None:
+        pass
+
+
+class DryRank(RankThread):
+    """The rank: its thread and, afterwards, its result or exception."""
+
+    def __init__(self, rank: int, coordinator: WithoutPeers, copies: Copies) -> None:
+        super().__init__(rank, coordinator, copies)
+        self._mode = WithoutNumbers()
+
+    def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
+        call = self.recorder.collective(operator, arguments, ("cpu",))
+        call.times.matched = call.times.done = call.times.issued
+        if self.meter is not None:
+            self.meter.lend(arguments.values())  # sets their category; no transport borrows them
+        tensors = list(tensors_in(arguments))
+        if not any(isinstance(tensor, private.FakeTensor) for tensor in tensors):
+            return execute(*arguments.values())  # integers of DDP's C++ part: as if its peers had the same ones
+        self._mode.forget(tensors)
+        return private.completed(operator, arguments)
+
+    def join_group(self) -> None:
+        world_size = self.coordinator.world_size
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=self.rank, world_size=world_size)
+
+    def call_copy(self) -> None:
+        call = fake_copy(self._copies, self._mode, self._made)
+        with self._mode:
+            result = self.in_learners_code(*call)
+        self.result = private.without_mode(result)
+
+    def report(self, error: BaseException) -> ErrorReport:
+        """Return the report of `error`; if `NoNumbers` caused it, with that error's type and message."""
+        behind: BaseException | None = error
+        while behind is not None and not isinstance(behind, NoNumbers):
+            behind = behind.__cause__
+        report = super().report(error)
+        return report if behind is None else replace(report, type=NoNumbers.__name__, message=str(behind))
+
+    def leave_groups(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _made(self, tensor: torch.Tensor) -> None:
+        if self.meter is not None:
+            self.meter.resized(tensor, "set_")  # the name of the operator that unpickles tensors
+
+
 def _without_peers(helper: Callable[..., Any]) -> Callable[..., Any]:
     """Return a replacement for the function that makes process groups: a dry run's groups send nothing."""
 
@@ -109,7 +178,3 @@ def _without_peers(helper: Callable[..., Any]) -> Callable[..., Any]:
 def _replacements() -> Iterator[Replacement]:
     yield c10d, "_new_process_group_helper", _without_peers(c10d._new_process_group_helper)
     yield from replacements()
-
-
-_dry_threads = SharedContext(lambda: replaced(_replacements()))
-"""The context in which threads may be dry runs. Process-wide, because it replaces functions of torch."""

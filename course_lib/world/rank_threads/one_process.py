@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch.autograd import profiler
 
 from ...errors import CourseError
 from ..torch_hooks import interposer
-from ..torch_hooks.patching import SharedContext, replaced
+from ..torch_hooks.patching import Replacement
 
 
 class _OneProfiler:
@@ -28,15 +27,11 @@ class _OneProfiler:
         self._thread: threading.Thread | None = None
         self._disable: Callable[[], Any] = profiler._disable_profiler
 
-    @contextmanager
-    def in_runs(self) -> Iterator[None]:
-        """Refuse a second profiler while ranks run."""
+    def replacements(self) -> Iterator[Replacement]:
+        """Yield the replacements that refuse a second profiler."""
         self._thread = threading.current_thread() if torch.autograd._profiler_enabled() else None
-        prepare = profiler._prepare_profiler
-        with replaced(
-            [(profiler, "_prepare_profiler", self._starting(prepare)), (profiler, "_disable_profiler", self._stop)]
-        ):
-            yield
+        yield profiler, "_prepare_profiler", self._starting(profiler._prepare_profiler)
+        yield profiler, "_disable_profiler", self._stop
 
     def end_rank(self) -> None:
         """Stop the profiler that the calling rank has left running: the next run would start another on top of it."""
@@ -82,23 +77,13 @@ def _not_with_peers(name: str, trace: Callable[..., Any]) -> Callable[..., Any]:
     return trace_without_peers
 
 
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    with (
-        one_profiler.in_runs(),
-        replaced(
-            [
-                (torch.export, "export", _not_with_peers("torch.export", torch.export.export)),
-                (torch.export, "draft_export", _not_with_peers("torch.export", torch.export.draft_export)),
-                (torch.jit, "trace", _not_with_peers("torch.jit.trace", torch.jit.trace)),
-            ]
-        ),
-    ):
-        yield
+def replacements() -> Iterator[Replacement]:
+    """Yield the replacements with which simulated ranks get these refusals."""
+    yield from one_profiler.replacements()
+    yield torch.export, "export", _not_with_peers("torch.export", torch.export.export)
+    yield torch.export, "draft_export", _not_with_peers("torch.export", torch.export.draft_export)
+    yield torch.jit, "trace", _not_with_peers("torch.jit.trace", torch.jit.trace)
 
 
 one_profiler = _OneProfiler()
 """The profiler of this process, of which torch has one."""
-
-one_at_a_time = SharedContext(_one_at_a_time)
-"""The context in which simulated ranks get these refusals."""

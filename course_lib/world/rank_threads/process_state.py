@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 
 from .. import measured
 from ..torch_hooks import interposer
-from ..torch_hooks.patching import SharedContext
+from ..torch_hooks.patching import Replacement, replaced
 from . import rank_state
 from .stopping import without_stopped
 
+_one_run = threading.Lock()
+"""Held while threads are ranks, because all that this changes belongs to the process. A second run waits."""
+
 
 @contextmanager
-def of_threads(*, measured: bool) -> Iterator[None]:
-    """Let threads be ranks inside the block; `measured`: their memory is measured."""
-    contexts = [_process_settings, _collector, rank_state.state_by_thread, interposer.rank_threads]
-    with ExitStack() as stack:
-        for context in [*contexts, _meters_informed] if measured else contexts:
-            stack.enter_context(context.in_use())
+def of_threads(backends_own: Iterable[Replacement], *, measure: bool) -> Iterator[None]:
+    """Let threads be ranks inside the block, with the replacements of their backend; `measure` their memory."""
+    with (
+        _one_run,
+        _process_settings_kept(),
+        _new_objects_collected(),
+        replaced(rank_state.replacements()),
+        interposer.rank_threads(),
+        replaced(backends_own),
+        measured.meters_informed() if measure else nullcontext(),
+    ):
         yield
 
 
@@ -54,9 +63,3 @@ def _new_objects_collected() -> Iterator[None]:
     finally:
         gc.collect()
         gc.unfreeze()
-
-
-# Process-wide, because what they change belongs to the process, and several runs may overlap in it.
-_process_settings = SharedContext(_process_settings_kept)
-_collector = SharedContext(_new_objects_collected)
-_meters_informed = SharedContext(measured.meters_informed)

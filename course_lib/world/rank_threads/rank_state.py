@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..torch_hooks.patching import Replacement, SharedContext, replaced
+from ..torch_hooks.patching import Replacement
 
 TORCH_SEED = 67280421310721
 """The seed of torch in a new process (`c10::detail::default_rng_seed_val`)."""
@@ -223,7 +223,8 @@ def _redirected_back(process_exit: Callable[..., Any]) -> Callable[..., Any]:
     return leave
 
 
-def _replacements() -> Iterator[Replacement]:
+def replacements() -> Iterator[Replacement]:
+    """Yield the replacements with which threads may have a rank state."""
     yield sys, "stdout", _TextOf("stdout", sys.stdout)
     yield sys, "stderr", _TextOf("stderr", sys.stderr)
     redirect = contextlib._RedirectStream  # of stdout and of stderr
@@ -238,7 +239,3 @@ def _replacements() -> Iterator[Replacement]:
                 yield module, name, _function_of(function, stream, name)
     for name, method in {"seed": "seed", "ranf": "random_sample", "sample": "random_sample"}.items():
         yield np.random, name, _function_of(getattr(np.random, name), "numpy", method)  # plain functions in NumPy 2
-
-
-state_by_thread = SharedContext(lambda: replaced(_replacements()))
-"""The context in which threads may have a rank state. Process-wide, because it replaces attributes of modules."""

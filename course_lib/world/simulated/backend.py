@@ -1,17 +1,20 @@
 """The simulated backend: ranks are threads of this process, with real gloo between them.
 
-One thread for each rank runs the learner's function; `rank_threads.supervisor` waits for all. Nothing is kept between
-runs: groups, threads and sockets are made in a few milliseconds, and closed before the run returns.
+Nothing is kept between runs: groups, threads and sockets are made in a few milliseconds, and closed before the run
+returns.
 """
 
 from __future__ import annotations
 
 import gc
+import threading
 import time
+import weakref
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
-from weakref import WeakSet
 
+import torch
 import torch.distributed as dist
 
 from ...errors import CourseError
@@ -23,11 +26,11 @@ from ..errors.message import error_of
 from ..pickling import Copies
 from ..rank_threads import interrupts, one_process, process_state
 from ..rank_threads.coordinator import ThreadCoordinator
+from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
 from ..run import Run, show
-from ..torch_hooks import gloo
+from ..torch_hooks import gloo, private
 from .open_files import make_room
-from .rank import Rank
 
 MAX_RANKS = 64
 """The most ranks of a simulated world."""
@@ -65,9 +68,9 @@ class Simulated:
 
     def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
         make_room(self._world_size)
-        coordinator = ThreadCoordinator(self._world_size)
-        ranks = _ranks(coordinator, copies, size_of)
-        with process_state.of_threads(measured=size_of is not None), one_process.one_at_a_time.in_use():
+        with process_state.of_threads(one_process.replacements(), measure=size_of is not None):
+            coordinator = ThreadCoordinator(self._world_size)
+            ranks = _ranks(coordinator, copies, size_of)
             reports = run_ranks(coordinator, ranks, timeout, late, SETTLE)
             _close(coordinator, ranks)
         outputs = [rank.rank_state.output for rank in ranks]
@@ -86,11 +89,48 @@ class Simulated:
         )
 
 
+class Rank(RankThread):
+    """One rank of a simulated world.
+
+    Attributes:
+        finish: set when all ranks have left, and may close their groups.
+        left_groups: the groups that it has closed.
+    """
+
+    def __init__(self, rank: int, coordinator: ThreadCoordinator, copies: Copies, store: dist.Store) -> None:
+        super().__init__(rank, coordinator, copies)
+        self.finish = threading.Event()
+        self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
+        self._store = store
+        self._threads = max(1, torch.get_num_threads() // coordinator.world_size)
+
+    def new_group(self, group_name: str, ranks: list[int]) -> None:
+        make_room(len(ranks))
+        super().new_group(group_name, ranks)
+
+    def join_group(self) -> None:
+        torch.set_num_threads(self._threads)  # its part of the cores, like torchrun; see process_state.py
+        dist.init_process_group(
+            "gloo",
+            store=self._store,
+            rank=self.rank,
+            world_size=self.coordinator.world_size,
+            timeout=timedelta(hours=1),  # ranks wait in the coordinator, not in gloo
+        )
+
+    def leave_groups(self) -> None:
+        one_process.one_profiler.end_rank()
+        self.finish.wait()
+        if dist.is_initialized():
+            self.left_groups = [weakref.ref(group) for group in private.groups()]
+            dist.destroy_process_group()
+
+
 def _ranks(coordinator: ThreadCoordinator, copies: Copies, size_of: Callable[[int], int] | None) -> list[Rank]:
     store = dist.HashStore()
     ranks = [Rank(rank, coordinator, copies, store) for rank in range(coordinator.world_size)]
     if size_of is not None:
-        meters: WeakSet[MemoryMeter] = WeakSet()  # weak, because each meter holds this set
+        meters: weakref.WeakSet[MemoryMeter] = weakref.WeakSet()  # weak, because each meter holds this set
         for rank in ranks:
             rank.meter = measured.memory_meter(rank.rank, coordinator.started, size_of, meters)
     return ranks

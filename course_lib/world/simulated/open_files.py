@@ -16,9 +16,6 @@ try:
 except ImportError:  # Windows has no such limit
     resource = None  # type: ignore[assignment]
 
-PLENTY = 65_536
-"""The limit to ask for where the present one is too low."""
-
 SPARE = 256
 """Files for other uses: the kernel's, the learner's, and those of groups that are made at the same moment."""
 
@@ -33,21 +30,17 @@ def make_room(ranks: int) -> None:
         return
     ends = ranks * (ranks - 1)
     needed = psutil.Process().num_fds() + ends + SPARE
-    for wanted in (max(needed, PLENTY), needed):  # macOS refuses some values below its limit
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft == resource.RLIM_INFINITY or soft >= needed:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed <= soft or soft == resource.RLIM_INFINITY:
+        return
+    if needed <= hard or hard == resource.RLIM_INFINITY:
+        wanted = 2 * needed if hard == resource.RLIM_INFINITY else min(2 * needed, hard)
+        with suppress(ValueError, OSError):  # macOS refuses some values below its limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             return
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (_at_most(hard, wanted), hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < needed:
-        raise CourseError(
-            f"A group of {ranks} simulated ranks has connections with {ends:,} ends in this process, each an open "
-            f"file. With the files that are open now, that is more than it may have open: {soft:,}, of which "
-            f"{SPARE} are kept for other uses. Make groups once and keep them, or take fewer ranks; or raise the "
-            "limit where JupyterLab is started (`ulimit -Hn`, as root, or the settings of the container)."
-        )
-
-
-def _at_most(hard: int, wanted: int) -> int:
-    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    raise CourseError(
+        f"A group of {ranks} simulated ranks has connections with {ends:,} ends in this process, each an open "
+        f"file. With the files that are open now, that is more than it may have open: {soft:,}, of which "
+        f"{SPARE} are kept for other uses. Make groups once and keep them, or take fewer ranks; or raise the "
+        "limit where JupyterLab is started (`ulimit -Hn`, as root, or the settings of the container)."
+    )

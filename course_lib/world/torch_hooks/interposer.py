@@ -28,7 +28,7 @@ from torch.utils.hooks import RemovableHandle
 
 from . import dispatch, private
 from .gloo import LoopbackGloo
-from .patching import Replacement, SharedContext, replaced
+from .patching import Replacement, replaced
 
 
 class Interposer(Protocol):
@@ -222,14 +222,11 @@ def _replacements() -> Iterator[Replacement]:
 
 
 @contextmanager
-def _rank_threads() -> Iterator[None]:
+def rank_threads() -> Iterator[None]:
+    """Let threads be `interposed` inside the block."""
     private.native._set_thread_isolation_mode(True)  # a registry of group names for each thread, in C++
     try:
         with replaced(_replacements()):
             yield
     finally:
         private.native._set_thread_isolation_mode(False)
-
-
-rank_threads = SharedContext(_rank_threads)
-"""The context in which threads may be `interposed`. Process-wide, because it replaces attributes of torch."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 Replacement = tuple[Any, str, Any]
@@ -27,29 +26,3 @@ def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
                 setattr(owner, name, original)
             else:  # it was inherited
                 delattr(owner, name)
-
-
-class SharedContext:
-    """A context that several runs share: the first user enters it, the last user exits it."""
-
-    def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._users = 0
-        self._entered: AbstractContextManager[None] | None = None
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Enter the shared context; the last user exits it."""
-        with self._lock:
-            if self._users == 0:
-                self._entered = self._make()
-                self._entered.__enter__()
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if self._users == 0 and self._entered is not None:
-                    self._entered.__exit__(None, None, None)
