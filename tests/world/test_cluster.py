@@ -21,6 +21,7 @@ from course_lib.world.collectives.call import Call
 from course_lib.world.learner_code import SourceLine
 from course_lib.world.processes.placement import LOOPBACK, Machine, a_gpu_each, evenly, sharing
 from course_lib.world.processes.protocol import Finished
+from course_lib.world.processes.run_loop import RunLoop
 from tests.world.engines import ROOT, Engines
 from tests.world.programs import total
 
@@ -175,9 +176,11 @@ def test_times_are_told_by_the_kernels_clock(far_end):
         has_group=True,
         spent=False,
     )
-    far_end.wire.send((7, left))
-    number, told = far_end.handle.receive()
-    assert (number, told.span) == (7, (1.0, 3.0))
+    run_loop = RunLoop([far_end.handle], 7, [])
+    far_end.wire.send((7, "finished", (left,)))
+    run_loop._read(0)
+    told = run_loop.left[0]
+    assert told.span == (1.0, 3.0)
     assert (told.calls[0].times.issued, told.calls[0].times.matched, told.calls[0].times.done) == (1.0, 2.0, math.inf)
 
 

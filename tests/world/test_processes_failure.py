@@ -16,7 +16,6 @@ from course_lib import RankError, World
 from course_lib.world.collectives.call import Call
 from course_lib.world.learner_code import SourceLine
 from course_lib.world.processes.pool import pool
-from course_lib.world.processes.protocol import OutsideGroup
 from course_lib.world.processes.run_loop import RunLoop
 from course_lib.world.processes.worker_handle import Process
 from tests.world import programs
@@ -44,7 +43,7 @@ def failure(fn, world_size: int = 3, timeout: float = 30.0) -> RankError:
 
 def test_what_a_rank_told_before_it_died_is_heard_first(far_end):
     call = Call(op="barrier", group_name="", ranks=(), source_line=SourceLine(filename="", line=1, function=""))
-    far_end.wire.send((1, OutsideGroup(call=call)))
+    far_end.wire.send((1, "outside", (call,)))
     far_end.handle.process.exitcode = -signal.SIGKILL
     run_loop = RunLoop([far_end.handle], 1, [])
     run_loop._died(0)

@@ -9,8 +9,7 @@ import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-from course_lib.world.processes.output import Output
-from course_lib.world.processes.protocol import END_OF_RUN
+from course_lib.world.processes.output import END_OF_RUN, Output
 
 PROGRAM = """
 import os
@@ -76,6 +75,7 @@ def test_output_ends_at_the_mark_however_it_is_cut():
         for start in range(0, len(text), size):
             assert not output.ended
             output.add(0, text[start : start + size])
+        output.close()
         assert output.ended == {0} and output.texts == ["a\0b\n"]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import CourseError
 from ..processes.placement import LOOPBACK, Machine, Place
-from ..processes.pool import Pool
+from ..processes.pool import Pool, Source
 from ..processes.protocol import Group
 from ..processes.worker_handle import WorkerHandle
 from .remote import RemoteMachine
@@ -35,10 +35,10 @@ SILENCE = 30.0
 """Seconds without an answer from this kernel's machine after which a machine ends its ranks."""
 
 
-class Cluster:
-    """The machines of one `ipyparallel.Client`; see `pool.Source`."""
+class Cluster(Source):
+    """The machines of one `ipyparallel.Client`."""
 
-    kernel = None
+    local = False
 
     def __init__(self, client: ipyparallel.Client) -> None:
         self._client = client

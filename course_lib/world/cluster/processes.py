@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import Any
+
+import torch
 
 from ...errors import CourseError
 from ..processes.backend import Processes
-from ..processes.gpus import on_gpus as processes_on_gpus
+from ..processes.placement import a_gpu_each, sharing, usable
 from ..processes.pool import Pool, pool
 
 
@@ -18,8 +21,31 @@ def on_cpus(world_size: int, *, cluster: Any = None) -> Processes:
 
 
 def on_gpus(world_size: int, *, cluster: Any = None, gpus: int | None = None, share_gpu: bool = False) -> Processes:
-    """Return a world of processes on GPUs: see `processes.gpus`."""
-    return processes_on_gpus(world_size, pool=_pool(cluster), gpus=gpus, share_gpu=share_gpu)
+    """Return a world of processes on GPUs, at most `gpus` of a machine.
+
+    NCCL needs a GPU for every rank. gloo also accepts tensors on GPUs, so ranks that share GPUs use it.
+
+    Raises:
+        CourseError: there is no GPU, or there are too few.
+    """
+    pool = _pool(cluster)
+    pool.start()
+    machines = pool.source.machines
+    gpu_counts = usable(machines, gpus)
+    where = "this machine" if len(machines) == 1 else " or ".join(machine.name for machine in machines)
+    if not all(gpu_counts):
+        raise CourseError(
+            f"World(backend='nccl'): torch sees no GPU on {where} (`course doctor` tells why). For ranks on the "
+            "CPU, say backend='processes', or leave the argument out for simulated ranks."
+        )
+    nccl = world_size <= sum(gpu_counts) and all(machine.nccl for machine in machines)
+    if not nccl and not share_gpu:
+        a_gpu_each(world_size, machines, limit=gpus)  # raises if there are too few
+        raise CourseError(
+            f"World(backend='nccl'): this build of torch ({torch.__version__}) has no NCCL. Install torch's CUDA "
+            "build for Linux, or say share_gpu=True: then gloo takes its place, which is slower."
+        )
+    return Processes(world_size, pool=pool, placing=partial(a_gpu_each if nccl else sharing, limit=gpus), nccl=nccl)
 
 
 def _pool(cluster: Any) -> Pool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ LARGE_BYTES = 10**7
 """Warn when the pickled function is larger than this."""
 
 TAKEN_ALONG = ("NCCL_", "TORCH_", "GLOO_", "OMP_", "COURSE_")
-"""Prefixes of the kernel's environment variables that ranks on other machines get."""
+"""Prefixes of environment variables that configure torch and the course."""
 
 OF_A_MACHINE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "COURSE_HOST", "COURSE_HOME")
 """Exceptions: each machine has its own value."""
@@ -120,21 +121,11 @@ class Processes:
         return run_loop
 
     def _jobs(
-        self,
-        places: Sequence[Place],
-        number: int,
-        packed: bytes,
-        size_of: Callable[[int], int] | None,
-        started: float,
+        self, places: Sequence[Place], number: int, packed: bytes, size_of: Callable[[int], int] | None, started: float
     ) -> list[Job]:
-        machines = {machine.name: machine for machine in self._pool.source.machines}
-        group, kernel = self._pool.group(places, nccl=self.nccl), self._pool.source.kernel
-        sources = _sources(self._pool.sent)
-        taken_along = {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(TAKEN_ALONG) and name not in OF_A_MACHINE
-        }
+        source = self._pool.source
+        machines = {machine.name: machine for machine in source.machines}
+        group, sources = self._pool.group(places, nccl=self.nccl), _cells()
         return [
             Job(
                 number=number,
@@ -146,8 +137,9 @@ class Processes:
                 packed=packed,
                 size_of=size_of,
                 started=started,
-                kernel=kernel,
-                environ=taken_along if kernel is None else {},
+                environ=dict(os.environ) if source.local else _taken_along(),
+                folder=os.getcwd() if source.local else None,
+                path=sys.path if source.local else None,
                 interface=machines[place.machine].interface,
                 threads=max(1, machines[place.machine].threads // place.local_world_size),
                 sources=sources,
@@ -156,12 +148,14 @@ class Processes:
         ]
 
 
-def _sources(sent: set[str]) -> dict[str, list[str]]:
-    """Return the sources of cells that have not been sent yet."""
-    new = {
-        name: entry[2]
-        for name, entry in list(linecache.cache.items())
-        if name not in sent and len(entry) == 4 and entry[1] is None
+def _taken_along() -> dict[str, str]:
+    """Return the kernel's environment variables that ranks on other machines get."""
+    return {
+        name: value for name, value in os.environ.items() if name.startswith(TAKEN_ALONG) and name not in OF_A_MACHINE
     }
-    sent |= new.keys()
-    return new
+
+
+def _cells() -> dict[str, list[str]]:
+    """Return the source code that is in no file: that of cells."""
+    entries = list(linecache.cache.items())
+    return {name: entry[2] for name, entry in entries if len(entry) == 4 and entry[1] is None}

@@ -5,36 +5,36 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from contextlib import suppress
+from types import ModuleType
 
 from ..learner_code import is_learners_file
 
 
 class FreshImports:
-    """The learner's modules that this process has imported.
+    """The modules that this process has imported, with the times at which the learner's files were changed.
 
     A module's function travels by name. A process outlives its run, and would otherwise use the module's old version.
     """
 
     def __init__(self) -> None:
-        self._seen: set[str] = set()
-        self._changed: dict[str, tuple[str, int]] = {}  # the learner's modules: file, and its modification time
+        self._changed: dict[str, int | None] = {}
 
     def note(self) -> None:
         """Remember the modules that were imported since the last call."""
-        for name in sys.modules.keys() - self._seen:
-            self._seen.add(name)
-            file = getattr(sys.modules[name], "__file__", None)
-            if file is not None and is_learners_file(file):
-                with suppress(OSError):  # the file is gone
-                    self._changed[name] = (file, os.stat(file).st_mtime_ns)
+        for name in sys.modules.keys() - self._changed.keys():
+            self._changed[name] = _changed(sys.modules[name])
 
     def forget_changed(self) -> None:
         """Remove modules whose files have changed, so that the next import loads them again."""
-        for name, (file, changed) in list(self._changed.items()):
-            with suppress(OSError):
-                if os.stat(file).st_mtime_ns != changed:
-                    sys.modules.pop(name, None)
-                    self._seen.discard(name)
-                    del self._changed[name]
-                    importlib.invalidate_caches()
+        for name, changed in list(self._changed.items()):
+            if changed is not None and name in sys.modules and _changed(sys.modules[name]) != changed:
+                del sys.modules[name], self._changed[name]
+                importlib.invalidate_caches()
+
+
+def _changed(module: ModuleType) -> int | None:
+    """Return when the learner changed the module's file; None for a library's module, or one without a file."""
+    file = getattr(module, "__file__", None)
+    if file is None or not is_learners_file(file) or not os.path.exists(file):
+        return None
+    return os.stat(file).st_mtime_ns

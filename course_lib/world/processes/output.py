@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import time
 
 from ..rank_threads.rank_state import Printed
-from .protocol import END_OF_RUN
+from ..run import show
+
+END_OF_RUN = b"\0course: end of run\0"
+"""The worker's last output of a run. It is not shown."""
 
 SHOW_EVERY = 0.25
 """Seconds between two updates. A shorter run shows its output once, in the order of ranks, and so always the same."""
@@ -20,28 +22,23 @@ class Output:
     """
 
     def __init__(self, world_size: int) -> None:
-        self._printed = [Printed() for _ in range(world_size)]
-        self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(world_size)]
-        self._unshown = [""] * world_size
-        self._held = [b""] * world_size  # perhaps the beginning of the mark
+        self._shown = [Printed() for _ in range(world_size)]
+        self._unshown = [b""] * world_size
         self.ended: set[int] = set()
         self._due = time.monotonic() + SHOW_EVERY
 
     @property
     def texts(self) -> list[str]:
-        """Return all output, by rank."""
-        return [printed.text for printed in self._printed]
+        """Return what was shown, by rank."""
+        return [shown.text for shown in self._shown]
 
     def add(self, rank: int, written: bytes) -> None:
         """Add output of `rank`."""
-        written = self._held[rank] + written
-        if END_OF_RUN in written:
+        unshown = self._unshown[rank] + written
+        if END_OF_RUN in unshown:
             self.ended.add(rank)
-            written = written.replace(END_OF_RUN, b"")
-        start = written.rfind(END_OF_RUN[:1], -len(END_OF_RUN))
-        whole = len(written) if start < 0 or not END_OF_RUN.startswith(written[start:]) else start
-        self._held[rank] = written[whole:]
-        self._unshown[rank] += self._printed[rank].add(self._decoders[rank].decode(written[:whole]))
+            unshown = unshown.replace(END_OF_RUN, b"")
+        self._unshown[rank] = unshown
 
     def show_when_due(self) -> None:
         """Print the complete lines, if an update is due."""
@@ -49,16 +46,14 @@ class Output:
         if now < self._due:
             return
         self._due = now + SHOW_EVERY
-        for rank, text in enumerate(self._unshown):
-            whole, newline, rest = text.rpartition("\n")
+        for rank, written in enumerate(self._unshown):
+            whole, newline, self._unshown[rank] = written.rpartition(b"\n")
             self._show(rank, whole + newline)
-            self._unshown[rank] = rest
 
     def close(self) -> None:
         """Print the rest."""
-        for rank, text in enumerate(self._unshown):
-            self._show(rank, text)
+        for rank, written in enumerate(self._unshown):
+            self._show(rank, written)
 
-    def _show(self, rank: int, text: str) -> None:
-        for line in text.splitlines():
-            print(f"[rank {rank}] {line}")
+    def _show(self, rank: int, written: bytes) -> None:
+        show(self._shown[rank].add(written.decode(errors="replace")), rank)

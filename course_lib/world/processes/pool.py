@@ -11,29 +11,33 @@ import os
 import threading
 from collections.abc import Sequence
 from itertools import count
-from typing import Protocol
+from multiprocessing.util import get_temp_dir
+from pathlib import Path
 
 from ...errors import CourseError
 from ..errors.rank_error import who
-from .placement import Machine, Place
-from .protocol import Group, Kernel
-from .this_machine import ThisMachine
-from .worker_handle import WorkerHandle
+from .placement import LOOPBACK, Machine, Place
+from .protocol import Group
+from .worker_handle import WorkerHandle, start_server
 
 
-class Source(Protocol):
-    """A source of new processes: see `ThisMachine`, and `cluster.backend.Cluster` for several machines."""
+class Source:
+    """The source of a pool's processes: this machine. `cluster.backend.Cluster` is the source on several machines.
+
+    Attributes:
+        local: the processes are on the kernel's machine, and share its environment.
+    """
+
+    local = True
 
     @property
     def machines(self) -> Sequence[Machine]:
         """Return the machines that are available now."""
-
-    @property
-    def kernel(self) -> Kernel | None:
-        """Return the kernel's environment, if the processes share it."""
+        return [Machine.here(LOOPBACK)]
 
     def start(self) -> None:
         """Prepare to start processes, without waiting."""
+        start_server()
 
     def spawn(self, machines: Sequence[str]) -> list[WorkerHandle]:
         """Return new processes, each on one of the `machines`.
@@ -41,15 +45,17 @@ class Source(Protocol):
         Raises:
             CourseError: one of them can no longer start processes.
         """
+        return [WorkerHandle.start() for _ in machines]
 
     def group(self, number: int, first: Place) -> Group:
         """Return where the ranks of a new group find each other; the first of them is at `first`."""
+        return Group(name=str(Path(get_temp_dir()) / f"group {number}"))
 
     def confirm(self) -> None:
-        """Wait until the state of every process, alive or dead, is known."""
+        """Wait until the state of every process, alive or dead, is known. Here, the sentinels report deaths at once."""
 
     def close(self) -> None:
-        """End every process."""
+        """End every process. Here, multiprocessing ends its server with the kernel."""
 
 
 class Pool:
@@ -59,13 +65,11 @@ class Pool:
         source: starts them.
         lock: held while a run uses the processes.
         numbers: the numbers of runs.
-        sent: names of the cells whose sources every process has.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.numbers = count(1)
-        self.sent: set[str] = set()
         self.lock = threading.RLock()
         self._processes: dict[tuple[str, int], WorkerHandle] = {}  # by seat
         self._kernel = os.getpid()
@@ -105,7 +109,6 @@ class Pool:
         empty = [seat for seat in seats if seat not in self._processes]
         if empty:
             self._processes |= zip(empty, self.source.spawn([machine for machine, _ in empty]), strict=True)
-            self.sent.clear()
         return [self._processes[seat] for seat in seats]
 
     def drop(self, places: Sequence[Place]) -> None:
@@ -136,10 +139,9 @@ class Pool:
         self._processes.clear()
         self.source.close()
         self.spoil_group()
-        self.sent.clear()
 
 
-pool = Pool(ThisMachine())
+pool = Pool(Source())
 """The processes of this machine."""
 
 atexit.register(pool.close)

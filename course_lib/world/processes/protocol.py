@@ -1,6 +1,7 @@
-"""The protocol between the kernel and a worker: each message is one of these records.
+"""The protocol between the kernel and a worker.
 
-A worker's message is preceded by the number of its run, because it may arrive late.
+The kernel sends the name of a method of `ProcessRank` and its argument, or `"run"` and a `Job`. A rank sends the name
+of a method of `RunLoop` and its arguments, preceded by the number of the run, because the message may arrive late.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ from dataclasses import dataclass, replace
 
 from ...meter import MemoryReport
 from ..collectives.call import Call
-from ..learner_code import ErrorReport, SourceLine
+from ..learner_code import ErrorReport
 from ..pickling import Packed
 from .placement import Place
-
-# -- from the kernel ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,21 +30,6 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernel:
-    """The kernel's environment, which ranks on the same machine share.
-
-    Attributes:
-        environ: its environment variables.
-        folder: its working directory.
-        path: its `sys.path`.
-    """
-
-    environ: dict[str, str]
-    folder: str
-    path: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Job:
     """A run, for one rank.
 
@@ -58,8 +42,8 @@ class Job:
         packed: function and arguments; see `pickling.unpack_call`.
         size_of: how memory is counted, pickled by name; None if it is not measured.
         started: when the run began, in seconds of `time.perf_counter` on the rank's machine.
-        kernel: the kernel's environment, if the rank is on its machine; None if not.
-        environ: additional environment variables.
+        environ: the kernel's environment variables: all on its machine, and on others those that configure torch.
+        folder, path: the kernel's working directory and `sys.path`; None on other machines.
         interface: the network interface through which ranks reach each other.
         threads: the number of threads that compute: the rank's part of the cores.
         sources: source code that is in no file, such as that of cells: lines by filename.
@@ -74,89 +58,17 @@ class Job:
     packed: bytes
     size_of: Callable[[int], int] | None
     started: float
-    kernel: Kernel | None
-    environ: dict[str, str]
+    environ: Mapping[str, str]
+    folder: str | None
+    path: list[str] | None
     interface: str
     threads: int
     sources: Mapping[str, list[str]]
 
-    @property
-    def device(self) -> int | None:
-        """Return the GPU to use; None for the CPU."""
-        return self.place.device
-
-
-@dataclass(frozen=True, kw_only=True)
-class Proceed:
-    """Every member has made this call: the rank may enter the backend."""
-
-    call: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stop:
-    """The run is over; the rank must send its `Location` and stop."""
-
-
-# -- from a rank -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Started:
-    """The rank has joined its group and now calls the function."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallArrived:
-    """The rank has made a call.
-
-    Attributes:
-        index: of the call among all calls of the rank in this run.
-        call: the call.
-        tag: of a message.
-        waits: the rank does nothing until the call may proceed.
-        gated: the rank waits for `Proceed` before the backend sees the call.
-    """
-
-    index: int
-    call: Call
-    tag: int
-    waits: bool
-    gated: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Blocked:
-    """The rank now only waits for an earlier call."""
-
-    index: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refused:
-    """The backend refused a call after the rank had gone on."""
-
-    index: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutsideGroup:
-    """The rank called a collective on a group that it does not belong to."""
-
-    call: Call
-
-
-@dataclass(frozen=True, kw_only=True)
-class Location:
-    """The learner's line that the rank is at; None if it is in library code."""
-
-    source_line: SourceLine | None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """The rank has finished a run.
+    """The end of a run on one rank.
 
     Attributes:
         stopped: the run was stopped.
@@ -181,16 +93,9 @@ class Finished:
     spent: bool
 
     def earlier(self, seconds: float) -> Finished:
-        """Return this message with all times that much earlier."""
+        """Return this record with all times that much earlier."""
         for call in self.calls if seconds else ():
             for name in ("issued", "matched", "done", "waited_from"):
                 setattr(call.times, name, getattr(call.times, name) - seconds)
         entered, left = self.span
         return replace(self, span=(entered - seconds, left - seconds))
-
-
-FromRank = Started | CallArrived | Blocked | Refused | OutsideGroup | Location | Finished
-ToRank = Job | Proceed | Stop
-
-END_OF_RUN = b"\0course: end of run\0"
-"""The worker's last output of a run. The kernel reads the output until this mark, which it does not show."""

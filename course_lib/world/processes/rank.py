@@ -1,9 +1,9 @@
 """`ProcessRank`: the interposer of a rank's process during one run.
 
-The rank first reports each call to the kernel (`CallArrived`), which compares it with the other ranks' calls. The call
-enters the backend once every member has called (`Proceed`). So a call that does not match never reaches gloo, and no
-rank hangs there: see `collectives.coordinator`. NCCL calls enter at once, because the GPU computes ahead. The kernel
-compares these too, and aborts those that never end.
+The rank first reports each call to the kernel, which compares it with the other ranks' calls. The call enters the
+backend once every member has called. So a call that does not match never reaches gloo, and no rank hangs there: see
+`collectives.coordinator`. NCCL calls enter at once, because the GPU computes ahead. The kernel compares these too, and
+aborts those that never end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -27,18 +26,7 @@ from ..collectives.rank import InterposedRank
 from ..collectives.recorder import is_asynchronous
 from ..learner_code import source_line_of
 from ..torch_hooks import private
-from .protocol import (
-    Blocked,
-    CallArrived,
-    FromRank,
-    Job,
-    Location,
-    OutsideGroup,
-    Proceed,
-    Refused,
-    Stop,
-    ToRank,
-)
+from .protocol import Job
 
 STOP = signal.SIGUSR1
 """The signal to a rank's main thread: raise `Stopped` in the learner's function."""
@@ -47,23 +35,8 @@ STOP_EVERY = 0.02
 """Seconds between two signals to a rank that must stop."""
 
 
-@dataclass(kw_only=True)
-class Ticket:
-    """A rank's record of a call that may not enter the backend yet.
-
-    Attributes:
-        index: of the call, among the rank's.
-        may_go: set when the call may proceed, or the run is over.
-    """
-
-    index: int
-    may_go: threading.Event = field(default_factory=threading.Event)
-
-
 class ProcessRank(InterposedRank):
-    """The interposer of this process (see `interposer.Interposer`), and the handler of the kernel's messages.
-
-    Its peers are behind these messages: it is its own `collectives.rank.Peers`.
+    """The interposer of this process. It is its own `collectives.rank.Peers`: the peers are behind messages.
 
     Attributes:
         job: the run.
@@ -75,15 +48,15 @@ class ProcessRank(InterposedRank):
 
     generator: torch.Generator | None = None  # the process's own
 
-    def __init__(self, job: Job, send: Callable[[FromRank], None]) -> None:
-        super().__init__(job.rank, self, ("cpu",) if job.device is None else ("cpu", "cuda"))
+    def __init__(self, job: Job, send: Callable[..., None]) -> None:
+        super().__init__(job.rank, self, ("cpu",) if job.place.device is None else ("cpu", "cuda"))
         self.job = job
         self.stopping = False
         self.stoppable = False
         self.span = (inf, inf)
         self.done = threading.Event()
         self._send = send
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._open: dict[int, LocalCall] = {}  # calls that may not enter the backend yet, by index
 
     @property
@@ -93,32 +66,28 @@ class ProcessRank(InterposedRank):
 
     # -- messages from the kernel ----------------------------------------------------------------------------------
 
-    def handle(self, message: ToRank) -> None:
-        if isinstance(message, Proceed):
-            self._go(message.call)
-        elif isinstance(message, Stop):
-            self._send(Location(source_line=source_line_of(threading.main_thread())))
-            self._stop()
-
-    def _go(self, index: int) -> None:
-        with self._lock:
-            local = self._open.pop(index, None)
+    def proceed(self, index: int) -> None:
+        """Let the call with this index enter the backend: every member has called."""
+        local = self._open.get(index)
         if local is None:
             return
         if local.future is not None:  # else the rank itself starts it
             local.start()
             local.deliver(local.error)
             if local.error is not None:
-                self._send(Refused(index=index, reason=str(local.error)))
-        local.ticket.may_go.set()
+                self._send("refused", index, str(local.error))
+        with self._changed:
+            self._open.pop(index)
+            self._changed.notify_all()
 
-    def _stop(self) -> None:
-        with self._lock:
+    def stop(self, _: None) -> None:
+        """Report the learner's line that the rank is at, and stop the rank: the run is over."""
+        self._send("located", source_line_of(threading.main_thread()))
+        with self._changed:
             self.stopping = True
-            waiting = list(self._open.values())
-        for local in waiting:
-            local.call_off()
-            local.ticket.may_go.set()
+            for local in self._open.values():
+                local.call_off()
+            self._changed.notify_all()
         threading.Thread(target=self._keep_stopping, daemon=True).start()
 
     def _keep_stopping(self) -> None:
@@ -157,26 +126,25 @@ class ProcessRank(InterposedRank):
     # -- the peers: see collectives.rank.Peers ---------------------------------------------------------------------
 
     def called(self, local: LocalCall) -> None:
-        ticket = local.ticket = Ticket(index=len(self.calls) - 1)
-        with self._lock:
+        local.ticket = len(self.calls) - 1
+        with self._changed:
             if self.stopping:
                 raise Stopped
-            self._open[ticket.index] = local
-        waits = local.future is None
-        self._send(CallArrived(index=ticket.index, call=local.call, tag=local.tag, waits=waits, gated=True))
+            self._open[local.ticket] = local
+        self._send("called", local.ticket, local.call, local.tag, local.future is None, True)
 
     def wait_for(self, local: LocalCall) -> None:
-        ticket: Ticket = local.ticket
-        if local.future is not None and not ticket.may_go.is_set():
-            self._send(Blocked(index=ticket.index))
-        ticket.may_go.wait()
+        if local.future is not None and local.ticket in self._open:
+            self._send("waits", local.ticket)
+        with self._changed:
+            self._changed.wait_for(lambda: self.stopping or local.ticket not in self._open)
         if self.stopping:
             raise Stopped
 
     def called_outside(self, rank: int, call: Call) -> None:
-        self._send(OutsideGroup(call=call))
-        while not self.stopping:
-            time.sleep(STOP_EVERY)
+        self._send("outside", call)
+        with self._changed:
+            self._changed.wait_for(lambda: self.stopping)
         raise Stopped
 
     # -- tensors on a GPU ------------------------------------------------------------------------------------------
@@ -200,7 +168,7 @@ class ProcessRank(InterposedRank):
 
     def _at_once(self, local: LocalCall) -> Any:
         """Hand the call to NCCL at once; its work ends when the GPU reaches it."""
-        self._send(CallArrived(index=len(self.calls) - 1, call=local.call, tag=local.tag, waits=False, gated=False))
+        self._send("called", len(self.calls) - 1, local.call, local.tag, False, False)
         result = local.result()
         local.call.times.done = time.perf_counter()
         return result

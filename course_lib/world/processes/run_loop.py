@@ -16,24 +16,13 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from ..collectives.call import Call
 from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import Fault, RankReport, State
 from ..collectives.pending import PendingCall
 from ..learner_code import ErrorReport, SourceLine, source_line_in_dump
 from .output import Output
-from .protocol import (
-    Blocked,
-    CallArrived,
-    Finished,
-    FromRank,
-    Job,
-    Location,
-    OutsideGroup,
-    Proceed,
-    Refused,
-    Started,
-    Stop,
-)
+from .protocol import Finished, Job
 from .worker_handle import WorkerHandle
 
 STARTING = 60.0
@@ -87,7 +76,8 @@ class RunLoop:
         """Send every rank its job, and wait until all have left or the run has failed."""
         self._timeout, self._deadline = timeout, time.monotonic() + timeout + STARTING
         for rank, job in enumerate(jobs):
-            self._processes[rank].send(job)
+            handle = self._processes[rank]
+            handle.send("run", replace(job, started=job.started + handle.process.clock_ahead))
         while not self.coordinator.over:
             if self._interrupts:
                 self._interrupts.clear()
@@ -110,7 +100,7 @@ class RunLoop:
         reports = self.coordinator.reports(self._located.get)
         self.coordinator.stopping = True
         for rank in self._active:
-            self._processes[rank].send(Stop())
+            self._processes[rank].send("stop")
         self._read_while(lambda: bool(self._active), GRACE)
         self._read_rest()  # a large result may have held up the others
         for number, seconds in ((signal.SIGABRT, GRACE), (signal.SIGKILL, DEATH)):  # the first writes the rank's stack
@@ -153,6 +143,61 @@ class RunLoop:
             if rank not in self.left and state is not State.DIED
         ]
 
+    # -- messages of ranks -------------------------------------------------------------------------------------------
+
+    def started(self, rank: int) -> None:
+        """Record that `rank` has joined its group and now calls the function."""
+        self._waited_for -= {rank}
+        if not self._waited_for:
+            self._deadline = time.monotonic() + self._timeout
+
+    def called(self, rank: int, index: int, call: Call, tag: int, waits: bool, gated: bool) -> None:
+        """Compare a call of `rank` with those of its peers.
+
+        Args:
+            index: of the call among all calls of the rank in this run.
+            call: the call.
+            tag: of a message.
+            waits: the rank does nothing until the call may proceed.
+            gated: the rank waits for `proceed` before the backend sees the call.
+        """
+
+        def go() -> None:
+            if gated:
+                self._processes[rank].send("proceed", index)
+
+        pending = self.coordinator.arrive(rank, call, tag, go)
+        self._calls[rank, index] = pending
+        if waits or pending.broken:
+            self.coordinator.wait(rank, pending)
+
+    def waits(self, rank: int, index: int) -> None:
+        """Record that `rank` now only waits for an earlier call."""
+        self.coordinator.wait(rank, self._calls[rank, index])
+
+    def refused(self, rank: int, index: int, reason: str) -> None:
+        """Fail the run: the backend refused a call after `rank` had gone on."""
+        self.coordinator.refused(self._calls[rank, index], (rank,), reason)
+
+    def outside(self, rank: int, call: Call) -> None:
+        """Fail the run: `rank` called a collective on a group that it does not belong to."""
+        self.coordinator.outside(rank, call)
+
+    def located(self, rank: int, source_line: SourceLine | None) -> None:
+        """Record the learner's line that `rank` is at; None if it is in library code."""
+        self._located.setdefault(rank, source_line)
+
+    def finished(self, rank: int, left: Finished) -> None:
+        """Record how `rank` has left the function."""
+        self.left[rank] = left.earlier(self._processes[rank].process.clock_ahead)
+        if left.raised is None and not left.stopped:
+            self.coordinator.left(rank, State.RETURNED)
+        elif self.coordinator.stopping:
+            self.coordinator.left(rank, State.RAISED)
+        else:
+            fault = Fault(kind="exited" if left.exited else "raised", ranks=(rank,))
+            self.coordinator.left(rank, State.RAISED, fault)
+
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def _read_while(self, condition: Callable[[], bool], seconds: float) -> None:
@@ -176,51 +221,13 @@ class RunLoop:
         return bool(ready)
 
     def _message(self, rank: int) -> None:
-        numbered = self._processes[rank].receive()
-        if numbered is None:
+        message = self._processes[rank].receive()
+        if message is None:
             self._unregister(self._processes[rank].wire)
-        elif numbered[0] == self._number:
-            self._handle(rank, numbered[1])
-
-    def _handle(self, rank: int, message: FromRank) -> None:
-        if isinstance(message, Finished):
-            self._handle_finished(rank, message)
-        elif isinstance(message, Started):
-            self._waited_for -= {rank}
-            if not self._waited_for:
-                self._deadline = time.monotonic() + self._timeout
-        elif isinstance(message, Location):
-            self._located.setdefault(rank, message.source_line)
-        elif self.coordinator.stopping:
             return
-        elif isinstance(message, CallArrived):
-            self._handle_call(rank, message)
-        elif isinstance(message, Blocked):
-            self.coordinator.wait(rank, self._calls[rank, message.index])
-        elif isinstance(message, Refused):
-            self.coordinator.refused(self._calls[rank, message.index], (rank,), message.reason)
-        elif isinstance(message, OutsideGroup):
-            self.coordinator.outside(rank, message.call)
-
-    def _handle_call(self, rank: int, arrived: CallArrived) -> None:
-        def go() -> None:
-            if arrived.gated:
-                self._processes[rank].send(Proceed(call=arrived.index))
-
-        pending = self.coordinator.arrive(rank, arrived.call, arrived.tag, go)
-        self._calls[rank, arrived.index] = pending
-        if arrived.waits or pending.broken:
-            self.coordinator.wait(rank, pending)
-
-    def _handle_finished(self, rank: int, left: Finished) -> None:
-        self.left[rank] = left
-        if left.raised is None and not left.stopped:
-            self.coordinator.left(rank, State.RETURNED)
-        elif self.coordinator.stopping:
-            self.coordinator.left(rank, State.RAISED)
-        else:
-            fault = Fault(kind="exited" if left.exited else "raised", ranks=(rank,))
-            self.coordinator.left(rank, State.RAISED, fault)
+        number, event, arguments = message
+        if number == self._number and (event in ("finished", "located") or not self.coordinator.stopping):
+            getattr(self, event)(rank, *arguments)
 
     def _printed(self, rank: int) -> None:
         written = self._processes[rank].read_output()

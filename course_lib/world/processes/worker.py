@@ -38,7 +38,8 @@ from ..rank_threads.stopping import without_stopped
 from ..torch_hooks import interposer, private
 from ..torch_hooks.gloo import loopback
 from .fresh_imports import FreshImports
-from .protocol import END_OF_RUN, Finished, FromRank, Group, Job, Started, ToRank
+from .output import END_OF_RUN
+from .protocol import Finished, Group, Job
 from .rank import STOP, ProcessRank
 
 
@@ -92,24 +93,24 @@ class Worker:
             left = self._work(rank)
             _flush()
             os.write(self._output_fd, END_OF_RUN)
-            self._send(rank.job.number, left)
+            self._send(rank.job.number, "finished", left)
 
     def _listen(self) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                self._handle(self._wire.recv())
+                self._handle(*self._wire.recv())
         os._exit(0)  # the kernel is gone
 
-    def _handle(self, message: ToRank) -> None:
-        if isinstance(message, Job):
-            self._rank = ProcessRank(message, partial(self._send, message.number))
+    def _handle(self, request: str, argument: Any) -> None:
+        if request == "run":
+            self._rank = ProcessRank(argument, partial(self._send, argument.number))
             self._jobs.put(self._rank)
-        elif self._rank is not None:
-            self._rank.handle(message)
+        else:
+            getattr(self._rank, request)(argument)
 
-    def _send(self, number: int, message: FromRank) -> None:
+    def _send(self, number: int, event: str, *arguments: Any) -> None:
         with self._sending:
-            self._wire.send((number, message))
+            self._wire.send((number, event, arguments))
 
     def _stop(self, _: int, frame: FrameType | None) -> None:
         if self._rank is not None and self._rank.stoppable and not importing(frame):  # see stopping.imports
@@ -136,7 +137,7 @@ class Worker:
             span=rank.span,
             memory=rank.meter.report() if rank.meter is not None and error is None else None,
             has_group=dist.is_initialized() and dist.group.WORLD is self._default,
-            spent=rank.job.device is not None and not _gpu_works(),
+            spent=rank.job.place.device is not None and not _gpu_works(),
         )
 
     def _call(self, rank: ProcessRank) -> Any:
@@ -153,10 +154,10 @@ class Worker:
                 stack.enter_context(measured.meters_informed())
                 stack.enter_context(rank.meter.watching())
             fn, args, kwargs = pickling.unpack_call(job.packed)
-            self._send(job.number, Started())
+            self._send(job.number, "started")
             with rank.in_learners_code():
                 value = fn(*args, **kwargs) if rank.meter is None else rank.meter.call(fn, args, kwargs)
-            if job.device is not None:
+            if job.place.device is not None:
                 torch.cuda.synchronize()
         return value
 
@@ -172,7 +173,7 @@ class Worker:
                 rank=job.rank,
                 world_size=job.world_size,
                 timeout=timedelta(hours=1),  # the kernel detects a missing rank, and stops the others
-                device_id=torch.device("cuda", job.device or 0) if job.nccl else None,
+                device_id=torch.device("cuda", job.place.device or 0) if job.nccl else None,
             )
             self._group, self._default = job.group, dist.group.WORLD
         assert self._store is not None
@@ -181,13 +182,12 @@ class Worker:
     def _prepare(self, job: Job) -> None:
         """Make this process like a new one, started by the kernel, or by hand if it is on another machine."""
         _print_to(self._output_fd)
-        environ = self._environ if job.kernel is None else job.kernel.environ
         os.environ.clear()
-        os.environ.update(_nccl(job.interface) | environ | job.environ)
+        os.environ.update(_nccl(job.interface) | (self._environ if job.folder is None else {}) | dict(job.environ))
         os.environ.update(rank_variables(job.rank, job.world_size) | job.place.variables)
-        if job.kernel is not None:
-            sys.path[:] = job.kernel.path
-            os.chdir(job.kernel.folder)
+        if job.folder is not None and job.path is not None:
+            sys.path[:] = job.path
+            os.chdir(job.folder)
         for filename, lines in job.sources.items():
             linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
         if job.group.store is not None:  # several machines
@@ -195,9 +195,10 @@ class Worker:
         torch.set_num_threads(job.threads)
         torch.set_grad_enabled(True)
         torch.set_default_dtype(torch.float32)
-        torch.set_default_device(None if job.device is None else f"cuda:{job.device}")
-        if job.device is not None:
-            torch.cuda.set_device(job.device)
+        device = job.place.device
+        torch.set_default_device(None if device is None else f"cuda:{device}")
+        if device is not None:
+            torch.cuda.set_device(device)
             gc.collect()  # reference cycles of the last run
             torch.cuda.empty_cache()
         seed_process(job.rank)

@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, Pipe
 from types import ModuleType
@@ -21,7 +20,6 @@ from typing import Any
 from ...errors import CourseError
 from ..errors.exit_status import how_it_died
 from . import worker
-from .protocol import Finished, FromRank, Job, ToRank
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -132,22 +130,18 @@ class WorkerHandle:
         """Return whether its process has ended."""
         return self.process.exitcode is not None
 
-    def send(self, message: ToRank) -> None:
+    def send(self, request: str, argument: Any = None) -> None:
         """Send a message. A dead worker gets none."""
-        if isinstance(message, Job):
-            message = replace(message, started=message.started + self.process.clock_ahead)
         with suppress(OSError):  # the sentinel will report its death
-            self.wire.send(message)
+            self.wire.send((request, argument))
 
-    def receive(self) -> tuple[int, FromRank] | None:
-        """Return the next message, preceded by its run's number; None if the worker is dead."""
+    def receive(self) -> tuple[int, str, tuple[Any, ...]] | None:
+        """Return the next message: its run's number, the event and its arguments. Return None if the worker is dead."""
         try:
-            number, message = self.wire.recv()
+            message: tuple[int, str, tuple[Any, ...]] = self.wire.recv()
         except (EOFError, OSError):
             return None
-        if isinstance(message, Finished):
-            message = message.earlier(self.process.clock_ahead)
-        return number, message
+        return message
 
     def read_output(self) -> bytes | None:
         """Return output that has arrived; None at its end. Call it when `output` is ready."""
