@@ -68,11 +68,8 @@ def _is_learners(filename: str, function: str) -> bool:
 
 def importing(frame: FrameType | None) -> bool:
     """Return whether a module is being imported on the stack of `frame`."""
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
+    frames = () if frame is None else traceback.walk_stack(frame)
+    return any(one.f_code.co_filename.startswith("<frozen importlib") for one, _ in frames)
 
 
 def learner_line() -> SourceLine:
@@ -88,13 +85,11 @@ def source_line_on(frame: FrameType) -> SourceLine | None:
     only code that runs ranks is on the stack.
     """
     outermost: FrameType | None = None
-    walker: FrameType | None = frame
-    while walker is not None:
+    for walker, _ in traceback.walk_stack(frame):
         if is_learners(walker.f_code):
             return _source_line(walker)
         if not walker.f_code.co_filename.startswith(_INTERNAL):
             outermost = walker
-        walker = walker.f_back
     return None if outermost is None else _source_line(outermost)
 
 
@@ -129,10 +124,8 @@ def called_from_python() -> bool:
 
     If so, the caller gets its Work. If not, torch's C++ made the call and waits for it internally.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_WORLD):
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename == distributed_c10d.__file__
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    return next((file for file in files if not file.startswith(_WORLD)), "") == distributed_c10d.__file__
 
 
 def _source_line(frame: FrameType) -> SourceLine:
@@ -234,9 +227,7 @@ def _text(error: BaseException) -> str:
 
 def _innermost(trace: TracebackType | None) -> SourceLine | None:
     found = None
-    while trace is not None:
-        if is_learners(trace.tb_frame.f_code):
-            code = trace.tb_frame.f_code
-            found = SourceLine(filename=code.co_filename, line=trace.tb_lineno, function=code.co_name)
-        trace = trace.tb_next
+    for frame, line in traceback.walk_tb(trace):
+        if is_learners(frame.f_code):
+            found = SourceLine(filename=frame.f_code.co_filename, line=line, function=frame.f_code.co_name)
     return found

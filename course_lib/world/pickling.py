@@ -1,6 +1,6 @@
 """Pickling: what goes to a rank (a function, its arguments and what they use) and what comes back.
 
-Ranks share no memory, as processes do not: each works on its own copy. Ranks that are threads share locks.
+Ranks share no memory, as processes do not: each works on its own copy.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import dis
 import inspect
 import io
 import pickle
-import queue
 import sys
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import CodeType, ModuleType
@@ -26,19 +24,6 @@ from ..errors import CourseError
 FunctionCall = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A function, its arguments and its keyword arguments."""
 
-_SHARED = (
-    type(threading.Lock()),
-    type(threading.RLock()),
-    threading.Event,
-    threading.Condition,
-    threading.Semaphore,
-    threading.Barrier,
-    threading.Thread,
-    queue.Queue,
-    queue.SimpleQueue,
-)
-"""Types that cannot be copied. Threads share objects of these types."""
-
 # cloudpickle copies the globals that a function reads. It misses globals that only a class body in the function reads,
 # such as a decorator or a type annotation: Python reads these with different instructions.
 cloudpickle.cloudpickle.GLOBAL_OPS += tuple(
@@ -50,7 +35,7 @@ cloudpickle.cloudpickle.GLOBAL_OPS += tuple(
 
 
 def pack_call(*call: Any) -> bytes:
-    """Return a function with its arguments as bytes, which `unpack_call` reads in any process.
+    """Return a function with its arguments as bytes, of which `unpack_call` makes a copy for a rank.
 
     Functions and classes of a notebook travel with the variables that they read. Functions of imported modules travel
     by name.
@@ -58,78 +43,17 @@ def pack_call(*call: Any) -> bytes:
     Raises:
         CourseError: the function uses something that cannot be copied. The message names it.
     """
-    return _packed(call, lambda _: None)
+    try:
+        packed: bytes = cloudpickle.dumps(call)
+    except Exception as error:
+        raise CourseError(_why(call, error)) from None
+    return packed
 
 
 def unpack_call(packed: bytes) -> FunctionCall:
     """Return a new copy of the function, its arguments and its keyword arguments."""
     call: FunctionCall = pickle.loads(packed)
     return call
-
-
-def largest(*call: Any) -> tuple[str, int]:
-    """Return the name and the size in bytes of the largest object that the function uses."""
-    sizes = {label: len(_dump(value, lambda _: None)) for label, value in _used(*call).items()}
-    return max(sizes.items(), key=lambda item: item[1], default=("the function itself", 0))
-
-
-class Unpickler(pickle.Unpickler):
-    """An unpickler of `Copies`, which finds shared objects by their positions."""
-
-    def __init__(self, packed: bytes, shared: Sequence[Any]) -> None:
-        super().__init__(io.BytesIO(packed))
-        self._shared = shared
-
-    def persistent_load(self, position: int) -> Any:
-        return self._shared[position]
-
-
-class Copies:
-    """A function with its arguments, packed once and unpacked for each rank of this process. The ranks share locks.
-
-    Raises:
-        CourseError: the function uses something that cannot be copied. The message names it.
-    """
-
-    def __init__(self, *call: Any) -> None:
-        self._shared: list[Any] = []
-        self._packed = _packed(call, self._share)
-
-    def unpack(self, unpickler: type[Unpickler] = Unpickler) -> FunctionCall:
-        """Return a new copy of the function, its arguments and its keyword arguments."""
-        call: FunctionCall = unpickler(self._packed, self._shared).load()
-        return call
-
-    def _share(self, value: Any) -> int | None:
-        if not isinstance(value, _SHARED):
-            return None
-        self._shared.append(value)
-        return len(self._shared) - 1
-
-
-_Share = Callable[[Any], int | None]
-
-
-class _Pickler(cloudpickle.Pickler):
-    def __init__(self, buffer: io.BytesIO, share: _Share) -> None:
-        super().__init__(buffer)
-        self._share = share
-
-    def persistent_id(self, value: Any) -> int | None:
-        return self._share(value)
-
-
-def _packed(call: Any, share: _Share) -> bytes:
-    try:
-        return _dump(call, share)
-    except Exception as error:
-        raise CourseError(_why(call, error, share)) from None
-
-
-def _dump(value: Any, share: _Share) -> bytes:
-    buffer = io.BytesIO()
-    _Pickler(buffer, share).dump(value)
-    return buffer.getvalue()
 
 
 def _submodules(code: CodeType, used: Iterable[Any]) -> list[Any]:
@@ -150,11 +74,11 @@ def _submodules(code: CodeType, used: Iterable[Any]) -> list[Any]:
 cloudpickle.cloudpickle._find_imported_submodules = _submodules
 
 
-def _why(call: Any, error: Exception, share: _Share) -> str:
+def _why(call: Any, error: Exception) -> str:
     culprit = "something that it uses"
     for label, value in _used(*call).items():
         try:
-            _dump(value, share)
+            cloudpickle.dumps(value)
         except Exception as culprits_error:
             culprit, error = f"{label}, a {type(value).__name__},", culprits_error
             break

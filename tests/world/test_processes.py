@@ -76,12 +76,6 @@ def test_output_is_shown_while_ranks_run(capsys, tmp_path):
     thread.join()
 
 
-def test_a_large_captured_variable_is_named():
-    weight = torch.zeros(3_000_000)
-    with pytest.warns(UserWarning, match=r"every rank is sent 12,.* for variable 'weight', again in each run"):
-        processes(1).run(lambda: weight.sum().item())
-
-
 def test_what_cannot_travel_is_named():
     lock = threading.Lock()
     with pytest.raises(CourseError, match="variable 'lock', a lock, cannot be copied"):

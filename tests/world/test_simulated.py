@@ -16,21 +16,12 @@ from course_lib.world.collectives.local_call import LocalCall
 from course_lib.world.collectives.recorder import made_here
 from course_lib.world.rank_threads.coordinator import ThreadCoordinator
 from course_lib.world.simulated.backend import Rank
-from tests.world.programs import failure, lines, rank, slow_package, total
+from tests.world import programs
+from tests.world.programs import failure, lines, slow_package, total
 
 
 def test_there_can_be_64_ranks():
     assert list(World(64).run(total)) == [64.0] * 64
-
-
-def test_locks_are_shared_between_threads():
-    lock = threading.Lock()
-
-    def hold():
-        with lock:
-            return rank()
-
-    assert list(World(2).run(hold)) == [0, 1]
 
 
 def test_ranks_share_the_cores_and_give_them_back() -> None:
@@ -97,13 +88,14 @@ def test_the_coordinator_does_not_keep_a_call_that_it_has_delivered():
     assert gone_at == [[False, False, False], [False, False, False], [False, True, False]]  # this frame holds the last
 
 
-def test_a_loop_that_catches_everything_is_left_behind():
+def test_a_loop_that_catches_everything_is_left_behind(monkeypatch):
     over = threading.Event()
+    monkeypatch.setattr(programs, "over", over, raising=False)  # ranks share modules
 
     def program():
         while True:
             try:
-                while not over.is_set():
+                while not programs.over.is_set():
                     time.sleep(0.01)
                 return
             except BaseException:

@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterable
 from ..learner_code import SourceLine
 from .call import Call
 from .fault import Fault, Kind, RankReport, State
-from .matching import Matching
-from .pending import PendingCall, uneven_splits
+from .matching import Matching, PendingCall, uneven_splits
 
 SETTLE = 0.15
 """Seconds after a fault in which the other ranks may reach their next wait, or fail too."""

@@ -19,12 +19,11 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
 from ...meter import tensors_in
-from .. import measured
+from .. import measured, pickling
 from ..collectives.fault import State
 from ..collectives.local_call import LocalCall
 from ..errors.message import error_of
 from ..learner_code import ErrorReport
-from ..pickling import Copies
 from ..rank_threads import interrupts, process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.rank_thread import RankThread
@@ -72,14 +71,14 @@ class DryRun:
     ) -> DryRunResult:
         """Call `fn(*args, **kwargs)` as that rank."""
         with interrupts.put_off() as late:
-            return self._run(Copies(fn, args, kwargs), timeout, size_of, late)
+            return self._run(pickling.pack_call(fn, args, kwargs), timeout, size_of, late)
 
     def _run(
-        self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
+        self, packed: bytes, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
     ) -> DryRunResult:
         with process_state.of_threads(_replacements(), measure=size_of is not None):
             coordinator = WithoutPeers(self._rank, self._world_size)
-            rank = DryRank(self._rank, coordinator, copies)
+            rank = DryRank(self._rank, coordinator, packed)
             if size_of is not None:
                 rank.meter = measured.memory_meter(self._rank, coordinator.started, size_of, WeakSet())
             reports = run_ranks(coordinator, [rank], timeout, late)
@@ -119,8 +118,8 @@ class WithoutPeers(ThreadCoordinator):
 class DryRank(RankThread):
     """The rank: its thread and, afterwards, its result or exception."""
 
-    def __init__(self, rank: int, coordinator: WithoutPeers, copies: Copies) -> None:
-        super().__init__(rank, coordinator, copies)
+    def __init__(self, rank: int, coordinator: WithoutPeers, packed: bytes) -> None:
+        super().__init__(rank, coordinator, packed)
         self._mode = WithoutNumbers()
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
@@ -139,7 +138,7 @@ class DryRank(RankThread):
         dist.init_process_group("gloo", store=dist.HashStore(), rank=self.rank, world_size=world_size)
 
     def call_copy(self) -> None:
-        call = fake_copy(self._copies, self._mode, self._made)
+        call = fake_copy(self._packed, self._mode, self._made)
         with self._mode:
             result = self.in_learners_code(*call)
         self.result = private.without_mode(result)

@@ -7,10 +7,12 @@ stay known: `torch.tensor(3.0).item()` is 3.0. Code that needs an unknown value,
 
 from __future__ import annotations
 
+import io
+import pickle
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
 from ...meter import current, tensors_in, watched_again
-from ..pickling import Copies, FunctionCall, Unpickler
+from ..pickling import FunctionCall
 from ..torch_hooks import interposer
 from ..torch_hooks.private import VALUE_ASKED, FakeTensor, FakeTensorMode, cpu_kernels
 
@@ -107,12 +109,10 @@ def _collective(operator: Any, args: Any) -> Any:
 
 def _object_collective() -> str:
     """Return a description of the collective of Python objects that is on the stack; empty if there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         name = frame.f_code.co_name
         if frame.f_code.co_filename == c10d.__file__ and "_object" in name and name in c10d.__all__:
             return f"{name}: Python objects travel as tensors, and are read from the bytes that arrive"
-        frame = frame.f_back
     return ""
 
 
@@ -128,16 +128,17 @@ def _is_small_integer(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= KNOWN_NUMEL
 
 
-def fake_copy(copies: Copies, mode: WithoutNumbers, made: Callable[[Tensor], None]) -> FunctionCall:
-    """Return a copy whose tensors are fake. Make each with `mode`, and call `made` with it."""
+def fake_copy(packed: bytes, mode: WithoutNumbers, made: Callable[[Tensor], None]) -> FunctionCall:
+    """Return a copy of a packed call whose tensors are fake. Make each with `mode`, and call `made` with it."""
 
     def rebuild(*args: Any) -> Tensor:
         fake = mode.from_tensor(torch._utils._rebuild_tensor_v2(*args))
         made(fake)
         return fake
 
-    class FakeUnpickler(Unpickler):
+    class FakeUnpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
             return rebuild if name == "_rebuild_tensor_v2" else super().find_class(module, name)
 
-    return copies.unpack(FakeUnpickler)
+    call: FunctionCall = FakeUnpickler(io.BytesIO(packed)).load()
+    return call

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..collectives.fault import Fault, Kind, RankReport
-from ..collectives.pending import PendingCall
+from ..collectives.matching import PendingCall
 from .exit_status import after_death
 from .mismatch import disagreement
 from .rank_error import Interrupted, RankError, advice_for, grouped, quoted, who
@@ -23,28 +23,11 @@ def error_of(
     """Return the exception to raise for a failed run.
 
     Args:
-        fault: why the run could not go on.
-        reports: what each rank was doing.
         diverged: the first pending call with calls from different lines, if any.
-        timeout: the time limit, in seconds.
-        output: what each rank had printed.
         replaced: the ranks that have a new process now.
         world_size: number of ranks; by default that of `reports`. A dry run reports one of many.
     """
-    message = _message(fault, reports, diverged, timeout, replaced, world_size or len(reports))
-    if fault.kind == "interrupted":
-        return Interrupted(message)
-    return RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=output)
-
-
-def _message(
-    fault: Fault,
-    reports: Sequence[RankReport],
-    diverged: PendingCall | None,
-    timeout: float,
-    replaced: Sequence[int],
-    world_size: int,
-) -> str:
+    world_size = world_size or len(reports)
     headline, advice = _WRITERS[fault.kind](fault, reports, world_size)
     if fault.kind == "timeout":
         headline = f"the run was stopped after its time limit of {timeout:g} s: {headline}"
@@ -55,29 +38,31 @@ def _message(
         unfinished = _unfinished(fault, reports)
         if unfinished:
             lines += unfinished
-            advice = (
-                "look at that exception first: a rank that raises takes another way than its peers. If that is meant: "
-                f"{advice}"
+            first = (
+                "look at that exception first: a rank that raises takes another way than its peers. If that is meant"
             )
+            advice = f"{first}: {advice}"
     lines.append(f"Next: {advice}")
+    message = "\n".join([*lines, *_notes(reports, replaced)])
+    if fault.kind == "interrupted":
+        return Interrupted(message)
+    return RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=output)
+
+
+def _notes(reports: Sequence[RankReport], replaced: Sequence[int]) -> Iterator[str]:
+    """Yield notes on the ranks that did not stop, and on those that have a new process."""
     busy = [report.rank for report in reports if not report.stopped]
     if busy:
-        lines.append(_still_busy(busy))
+        yield (
+            f"Note: {who(busy)} could not be interrupted (a long call outside Python, or a loop that catches every "
+            "exception). What it still does is ignored, until it ends by itself."
+        )
     if replaced:
         others = "" if len(replaced) == len(reports) else "; the others kept theirs"
-        lines.append(
+        yield (
             f"Note: {who(replaced, len(reports))} got a new process. What earlier runs had left in the old one, in "
             f"variables of modules for example, is lost{others}."
         )
-    return "\n".join(lines)
-
-
-def _still_busy(ranks: Sequence[int]) -> str:
-    """Return a note on `ranks` that did not stop."""
-    return (
-        f"Note: {who(ranks)} could not be interrupted (a long call outside Python, or a loop that catches every "
-        "exception). What it still does is ignored, until it ends by itself."
-    )
 
 
 def _raised(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,9 +20,6 @@ from .run_loop import RunLoop
 
 MAX_RANKS = 64
 """The most processes of a world on one machine."""
-
-LARGE_BYTES = 10**7
-"""Warn when the pickled function is larger than this."""
 
 TAKEN_ALONG = ("NCCL_", "TORCH_", "GLOO_", "OMP_", "COURSE_")
 """Prefixes of environment variables that configure torch and the course."""
@@ -76,13 +72,6 @@ class Processes:
         size_of: Callable[[int], int] | None,
     ) -> Run:
         packed = pickling.pack_call(fn, args, kwargs)
-        if len(packed) > LARGE_BYTES:
-            label, nbytes = pickling.largest(fn, args, kwargs)
-            warnings.warn(
-                f"every rank is sent {len(packed):,} bytes, {nbytes:,} of them for {label}, again in each run. Make "
-                "that inside the function, or load it there from a file.",
-                stacklevel=3,
-            )
         with self._pool.lock, interrupts.put_off() as late:
             run_loop = self._completed_run(packed, timeout, size_of, late)
         coordinator, outputs = run_loop.coordinator, run_loop.output.texts

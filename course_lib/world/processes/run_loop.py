@@ -19,7 +19,7 @@ from typing import Any
 from ..collectives.call import Call
 from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import Fault, RankReport, State
-from ..collectives.pending import PendingCall
+from ..collectives.matching import PendingCall
 from ..learner_code import ErrorReport, SourceLine, source_line_in_dump
 from .output import Output
 from .protocol import Finished, Job

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import fcntl
 import gc
 import linecache
 import multiprocessing
@@ -52,21 +51,10 @@ def main(wire: Connection, output: Connection, stack: Connection) -> None:
         stack: where a crash writes the stack of the Python code.
     """
     os.setsid()  # Jupyter interrupts the kernel's process group; only the kernel's messages must stop ranks
-    _die_with_kernel()
     multiprocessing.set_start_method(None, force=True)  # the learner's function may choose one
     gc.freeze()  # the collector must not write to memory shared with the fork server, which would copy it
     faulthandler.enable(stack.fileno(), all_threads=False)
     Worker(wire, output).serve()
-
-
-def _die_with_kernel() -> None:
-    """Let Linux kill this process when the kernel ends, even if native code holds the GIL."""
-    if sys.platform == "linux":
-        kernel = multiprocessing.parent_process()
-        assert kernel is not None
-        fcntl.fcntl(kernel.sentinel, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(kernel.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(kernel.sentinel, fcntl.F_SETFL, os.O_ASYNC)
 
 
 class Worker:

@@ -11,7 +11,7 @@ from ..collectives.call import Call
 from ..collectives.coordinator import Coordinator
 from ..collectives.fault import Fault, State, Stopped
 from ..collectives.local_call import LocalCall
-from ..collectives.pending import PendingCall
+from ..collectives.matching import PendingCall
 
 
 class ThreadCoordinator(Coordinator):

@@ -12,7 +12,7 @@ import torch
 from ..collectives.fault import Fault, State, Stopped
 from ..collectives.rank import InterposedRank
 from ..learner_code import ErrorReport
-from ..pickling import Copies
+from ..pickling import unpack_call
 from ..torch_hooks import interposer
 from .coordinator import ThreadCoordinator
 from .rank_state import RankState
@@ -25,18 +25,17 @@ class RankThread(Stoppable, InterposedRank):
     Attributes:
         result: what the learner's function returned.
         raised: what it raised.
-        groups: the rank's process groups; see `interposer.ThreadInterposer`.
     """
 
-    def __init__(self, rank: int, coordinator: ThreadCoordinator, copies: Copies) -> None:
+    def __init__(self, rank: int, coordinator: ThreadCoordinator, packed: bytes) -> None:
         Stoppable.__init__(self, name=f"rank {rank}")
         InterposedRank.__init__(self, rank, coordinator)
         self.coordinator = coordinator
         self.rank_state = RankState(rank, coordinator.world_size)
         self.result: Any = None
         self.raised: ErrorReport | None = None
-        self.groups = interposer.no_groups()
-        self._copies = copies
+        self._groups = interposer.no_groups()
+        self._packed = packed
 
     @property
     def generator(self) -> torch.Generator:
@@ -44,7 +43,7 @@ class RankThread(Stoppable, InterposedRank):
 
     @contextlib.contextmanager
     def identity(self) -> Iterator[None]:
-        with interposer.interposed(self), self.rank_state.own():
+        with interposer.interposed(self, self._groups), self.rank_state.own():
             yield
 
     # -- what kinds of ranks do differently --------------------------------------------------------------------------
@@ -55,7 +54,7 @@ class RankThread(Stoppable, InterposedRank):
 
     def call_copy(self) -> None:
         """Call a copy of the learner's function, and keep its result."""
-        self.result = self.in_learners_code(*self._copies.unpack())
+        self.result = self.in_learners_code(*unpack_call(self._packed))
 
     def report(self, error: BaseException) -> ErrorReport:
         """Return the report of the exception that ended the learner's function."""

@@ -19,11 +19,10 @@ import torch.distributed as dist
 
 from ...errors import CourseError
 from ...meter import MemoryMeter
-from .. import measured
+from .. import measured, pickling
 from ..collectives.coordinator import SETTLE
 from ..collectives.fault import State
 from ..errors.message import error_of
-from ..pickling import Copies
 from ..rank_threads import interrupts, one_process, process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.rank_thread import RankThread
@@ -64,13 +63,13 @@ class Simulated:
         size_of: Callable[[int], int] | None,
     ) -> Run:
         with interrupts.put_off() as late:
-            return self._run(Copies(fn, args, kwargs), timeout, size_of, late)
+            return self._run(pickling.pack_call(fn, args, kwargs), timeout, size_of, late)
 
-    def _run(self, copies: Copies, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
+    def _run(self, packed: bytes, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
         make_room(self._world_size)
         with process_state.of_threads(one_process.replacements(), measure=size_of is not None):
             coordinator = ThreadCoordinator(self._world_size)
-            ranks = _ranks(coordinator, copies, size_of)
+            ranks = _ranks(coordinator, packed, size_of)
             reports = run_ranks(coordinator, ranks, timeout, late, SETTLE)
             _close(coordinator, ranks)
         outputs = [rank.rank_state.output for rank in ranks]
@@ -97,8 +96,8 @@ class Rank(RankThread):
         left_groups: the groups that it has closed.
     """
 
-    def __init__(self, rank: int, coordinator: ThreadCoordinator, copies: Copies, store: dist.Store) -> None:
-        super().__init__(rank, coordinator, copies)
+    def __init__(self, rank: int, coordinator: ThreadCoordinator, packed: bytes, store: dist.Store) -> None:
+        super().__init__(rank, coordinator, packed)
         self.finish = threading.Event()
         self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
         self._store = store
@@ -126,9 +125,9 @@ class Rank(RankThread):
             dist.destroy_process_group()
 
 
-def _ranks(coordinator: ThreadCoordinator, copies: Copies, size_of: Callable[[int], int] | None) -> list[Rank]:
+def _ranks(coordinator: ThreadCoordinator, packed: bytes, size_of: Callable[[int], int] | None) -> list[Rank]:
     store = dist.HashStore()
-    ranks = [Rank(rank, coordinator, copies, store) for rank in range(coordinator.world_size)]
+    ranks = [Rank(rank, coordinator, packed, store) for rank in range(coordinator.world_size)]
     if size_of is not None:
         meters: weakref.WeakSet[MemoryMeter] = weakref.WeakSet()  # weak, because each meter holds this set
         for rank in ranks:

@@ -53,14 +53,6 @@ class Interposer(Protocol):
         Raise the error that ended the call or the run."""
 
 
-class ThreadInterposer(Interposer, Protocol):
-    """An interposer of a single thread."""
-
-    @property
-    def groups(self) -> SimpleNamespace:
-        """The thread's own process groups; `no_groups()` at first."""
-
-
 _thread = threading.local()
 _process = SimpleNamespace(interposer=None, hooks=None)
 
@@ -75,10 +67,11 @@ _libraries = dispatch.register(current)
 
 
 @contextmanager
-def interposed(interposer: ThreadInterposer) -> Iterator[None]:
-    """Route the calling thread's groups, collectives and random numbers through `interposer`."""
+def interposed(interposer: Interposer, groups: SimpleNamespace) -> Iterator[None]:
+    """Route the calling thread's collectives and random numbers through `interposer`, and keep its process groups in
+    `groups`: at first `no_groups()`."""
     before, included = dict(vars(_thread)), torch._C._dispatch_tls_is_dispatch_key_included(dispatch.KEY)
-    _thread.interposer, _thread.world, _thread.hooks = interposer, interposer.groups, []
+    _thread.interposer, _thread.world, _thread.hooks = interposer, groups, []
     torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, True)
     try:
         yield
