@@ -60,11 +60,7 @@ class Backend(Protocol):
 
 
 def chosen(world_size: int, backend: str | None, options: dict[str, Any]) -> tuple[str, Backend]:
-    """Return the chosen backend's name, and the backend. `options` are those that were passed to the world.
-
-    Raises:
-        CourseError: the backend does not exist, or cannot run with these arguments.
-    """
+    """Return the chosen backend's name, and the backend. `options` are those that were passed to the world."""
     asked = backend if backend is not None else os.environ.get("COURSE_WORLD") or "simulated"
     matched = re.fullmatch(r"([a-z]+)(?::([1-9][0-9]*))?", asked) if isinstance(asked, str) else None
     name, gpus = (matched[1], matched[2]) if matched else ("", None)

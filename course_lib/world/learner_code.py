@@ -153,7 +153,6 @@ class ErrorReport:
 
     Attributes:
         type: name of the exception's class.
-        message: its text.
         source_line: the learner's innermost line.
         traceback: the full traceback, library frames included.
     """

@@ -137,13 +137,7 @@ class _ResultPickler(cloudpickle.Pickler):
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A packed return value.
-
-    Attributes:
-        type_name: name of its class.
-        data: the pickled value; empty if it cannot be pickled.
-        why: the reason, if it cannot be pickled.
-    """
+    """A packed return value. If it cannot be pickled, `data` is empty, and `why` is the reason."""
 
     type_name: str
     data: bytes = b""

@@ -116,11 +116,7 @@ The list belongs to the process: a command installs an observer before the learn
 
 
 def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse a call that must fail, before any rank starts.
-
-    Raises:
-        CourseError: `fn` is not a plain function, or does not take these arguments.
-    """
+    """Refuse a call that must fail, before any rank starts."""
     name = getattr(fn, "__name__", type(fn).__name__)
     if not callable(fn):
         raise CourseError(

@@ -24,9 +24,6 @@ def on_gpus(world_size: int, *, cluster: Any = None, gpus: int | None = None, sh
     """Return a world of processes on GPUs, at most `gpus` of a machine.
 
     NCCL needs a GPU for every rank. gloo also accepts tensors on GPUs, so ranks that share GPUs use it.
-
-    Raises:
-        CourseError: there is no GPU, or there are too few.
     """
     pool = _pool(cluster)
     pool.start()

@@ -38,14 +38,9 @@ class RemoteMachine:
     """The kernel's connection to the host that an engine runs on a machine.
 
     Attributes:
-        machine: its description.
-        connection: for requests, answers and deaths.
         deaths: exit codes and stacks of workers that have died, by pid.
         lost: why the machine is lost; empty if it is not.
         clock_ahead: seconds by which its `time.perf_counter` is ahead of the kernel's.
-
-    Raises:
-        CourseError: the machine cannot be reached.
     """
 
     def __init__(self, engine: int, machine: Machine, address: tuple[str, int], key: bytes) -> None:

@@ -12,63 +12,36 @@ import torch
 from ...meter import tensors_in
 from ..learner_code import SourceLine, Unfinished
 
-# The name in `torch.distributed` of each c10d operator.
-OPS = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce_coalesced",
-    "broadcast_": "broadcast",
-    "reduce_": "reduce",
-    "allgather_": "all_gather",
-    "allgather_coalesced_": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced_": "all_gather_single_coalesced",
-    "_allgather_base_": "all_gather_single",
-    "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter_single",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter_single_coalesced",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all_single",
-    "barrier": "barrier",
-    "monitored_barrier_": "monitored_barrier",
-    "send": "send",
-    "recv_": "recv",
-    "recv_any_source_": "recv",
+# For each c10d operator, its name in `torch.distributed`, the argument whose tensors must agree on every rank in number,
+# sizes and dtype, and the argument that holds the whole tensor that the members share or make.
+_OPERATORS = {
+    "allreduce_": ("all_reduce", "tensors", "tensors"),
+    "allreduce_coalesced_": ("all_reduce_coalesced", "tensors", "tensors"),
+    "broadcast_": ("broadcast", "tensors", "tensors"),
+    "reduce_": ("reduce", "tensors", "tensors"),
+    "allgather_": ("all_gather", "input_tensors", "output_tensors"),
+    "allgather_coalesced_": ("all_gather_coalesced", "input_list", "output_lists"),
+    "allgather_into_tensor_coalesced_": ("all_gather_single_coalesced", "inputs", "outputs"),
+    "_allgather_base_": ("all_gather_single", "input_tensor", "output_tensor"),
+    "reduce_scatter_": ("reduce_scatter", "input_tensors", "input_tensors"),
+    "_reduce_scatter_base_": ("reduce_scatter_single", "input_tensor", "input_tensor"),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter_single_coalesced", "inputs", "inputs"),
+    "gather_": ("gather", "input_tensors", "input_tensors"),
+    "scatter_": ("scatter", "output_tensors", "output_tensors"),
+    "alltoall_": ("all_to_all", "output_tensors", "input_tensors"),
+    "alltoall_base_": ("all_to_all_single", "output", "input"),
+    "barrier": ("barrier", "", ""),
+    "monitored_barrier_": ("monitored_barrier", "", ""),
+    "send": ("send", "tensors", "tensors"),
+    "recv_": ("recv", "tensors", "tensors"),
+    "recv_any_source_": ("recv", "tensors", "tensors"),
 }
+OPS = {operator: op for operator, (op, _, _) in _OPERATORS.items()}
+_AGREED = {op: agreed for op, agreed, _ in _OPERATORS.values()}
+_WHOLE = {op: whole for op, _, whole in _OPERATORS.values()}
 
 DEFAULT_GROUP = "0"
 """torch's name for the group of all ranks."""
-
-# The argument whose tensors must agree on every rank in number, sizes and dtype.
-_AGREED = {
-    "all_reduce": "tensors",
-    "all_reduce_coalesced": "tensors",
-    "broadcast": "tensors",
-    "reduce": "tensors",
-    "all_gather": "input_tensors",
-    "all_gather_coalesced": "input_list",
-    "all_gather_single": "input_tensor",
-    "all_gather_single_coalesced": "inputs",
-    "reduce_scatter": "input_tensors",
-    "reduce_scatter_single": "input_tensor",
-    "reduce_scatter_single_coalesced": "inputs",
-    "gather": "input_tensors",
-    "scatter": "output_tensors",
-    "all_to_all": "output_tensors",
-    "all_to_all_single": "output",
-    "send": "tensors",
-    "recv": "tensors",
-}
-
-# The argument that holds the whole tensor that the members share or make; it often differs from the one above.
-_WHOLE = _AGREED | {
-    "all_gather": "output_tensors",
-    "all_gather_coalesced": "output_lists",
-    "all_gather_single": "output_tensor",
-    "all_gather_single_coalesced": "outputs",
-    "all_to_all": "input_tensors",
-    "all_to_all_single": "input",
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,15 +84,12 @@ class Call:
         root: global rank of `src` or `dst`, if the op has one.
         reduce_op: `sum`, `max`, ... if the op has one.
         shapes: shapes of the tensors that the ranks must agree on.
-        dtype: their dtype; None for a barrier.
         layout: their layout: `torch.strided` or a sparse one.
         splits: for all-to-all, the numbers of elements sent to and received from each group rank.
         total_bytes: bytes of the whole tensor that the members share or make, such as an all-gather's output; for an
             all-to-all, this rank's input.
         padding_bytes: padding among these bytes, read from the tensors' attribute `padding_numel`.
         number: this rank's count of the op in the group, from 1.
-        source_line: the learner's line.
-        times: when it happened.
         unfinished: an exception that the rank was still handling when it made the call.
     """
 
@@ -171,9 +141,6 @@ class Call:
 def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes of a `Call` that follow from the `arguments` of a `c10d` operator, by their names in its
     schema. `ranks` are the members of the group.
-
-    Raises:
-        ValueError: the root is no member.
     """
     tensors = list(tensors_in(arguments.get(_AGREED.get(op, ""), ())))
     root = next((arguments[name] for name in ("root_rank", "src", "dst") if name in arguments), None)

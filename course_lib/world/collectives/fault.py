@@ -67,8 +67,6 @@ class RankReport:
     """The state of one rank when the run ended.
 
     Attributes:
-        rank: its number.
-        state: running, waiting, returned, raised or died.
         source_line: the learner's line that it was at, if any.
         call: the call that it waited in.
         raised: its exception.

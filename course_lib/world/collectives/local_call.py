@@ -34,9 +34,6 @@ class LocalCall:
     """One call of one rank.
 
     Attributes:
-        rank: the rank.
-        call: the record of the call.
-        tag: of a message.
         execute: hands the call to the backend, and returns the operator's result; None once that has happened.
         ticket: what the coordinator keeps with the call.
         error: the exception with which the backend refused the call.

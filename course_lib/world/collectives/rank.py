@@ -39,9 +39,7 @@ class InterposedRank:
     """The handler of one rank's calls to torch: see `interposer.Interposer`.
 
     Attributes:
-        rank: its number.
         meter: measures its memory; None if that is not measured.
-        recorder: its calls.
     """
 
     def __init__(self, rank: int, peers: Peers, devices: tuple[str, ...] = ("cpu",)) -> None:

@@ -24,17 +24,10 @@ _SINGLES = {  # op: (the tensor with a part for each rank, the part)
 
 
 def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], devices: tuple[str, ...]) -> None:
-    """Refuse arguments that must be wrong on this rank.
+    """Raise a ValueError for arguments that must be wrong on this rank, of a group with so many members.
 
-    Args:
-        op: the name in `torch.distributed`.
-        group_size: number of members of the group.
-        is_root: this rank is `src` or `dst`.
-        arguments: of the `c10d` operator, by their names in its schema.
-        devices: the device types that the backend supports.
-
-    Raises:
-        ValueError: a size, a number of tensors, a dtype or a device does not fit.
+    `arguments` are those of the `c10d` operator, by their names in its schema. `devices` are the types that the backend
+    supports.
     """
     for tensor in tensors_in(arguments):
         if tensor.device.type not in devices:

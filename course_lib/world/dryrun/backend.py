@@ -40,15 +40,7 @@ CLOSING = 0.6
 
 
 class DryRun:
-    """A world in which one rank runs: see `backends.Backend`.
-
-    Args:
-        world_size: number of ranks.
-        rank: the rank that runs.
-
-    Raises:
-        CourseError: the rank does not exist.
-    """
+    """A world in which only `rank` runs: see `backends.Backend`."""
 
     def __init__(self, world_size: int, rank: int = 0) -> None:
         if world_size < 1:

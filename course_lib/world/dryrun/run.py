@@ -15,11 +15,7 @@ _Value = TypeVar("_Value")
 
 
 class OnlyRank(tuple[_Value, ...]):
-    """A tuple with one rank's entry, indexed by that rank: `it[63]`. Its length is 1, so it can be iterated.
-
-    Raises:
-        CourseError: the index is a different rank.
-    """
+    """A tuple with one rank's entry, indexed by that rank: `it[63]`. Its length is 1, so it can be iterated."""
 
     _name: str
     _rank: int

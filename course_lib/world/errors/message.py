@@ -22,10 +22,8 @@ def error_of(
 ) -> RankError | Interrupted:
     """Return the exception to raise for a failed run.
 
-    Args:
-        diverged: the first pending call with calls from different lines, if any.
-        replaced: the ranks that have a new process now.
-        world_size: number of ranks; by default that of `reports`. A dry run reports one of many.
+    `diverged` is the first pending call with calls from different lines. The `replaced` ranks have a new process now.
+    `world_size` is by default that of `reports`; a dry run reports one rank of many.
     """
     world_size = world_size or len(reports)
     headline, advice = _WRITERS[fault.kind](fault, reports, world_size)
@@ -38,10 +36,10 @@ def error_of(
         unfinished = _unfinished(fault, reports)
         if unfinished:
             lines += unfinished
-            first = (
-                "look at that exception first: a rank that raises takes another way than its peers. If that is meant"
+            advice = (
+                "look at that exception first: a rank that raises takes another way than its peers. If that is meant: "
+                + advice
             )
-            advice = f"{first}: {advice}"
     lines.append(f"Next: {advice}")
     message = "\n".join([*lines, *_notes(reports, replaced)])
     if fault.kind == "interrupted":

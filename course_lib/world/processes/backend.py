@@ -32,17 +32,7 @@ Placing = Callable[[int, Sequence[Machine]], list[Place]]
 
 
 class Processes:
-    """A world of processes: see `backends.Backend`.
-
-    Args:
-        world_size: number of ranks.
-        pool: the pool that provides the processes.
-        placing: chooses the places of the ranks. Also an attribute.
-        nccl: tensors on GPUs go through NCCL. Also an attribute.
-
-    Raises:
-        CourseError: the world would have no rank, or more than `MAX_RANKS` on a machine.
-    """
+    """A world of processes: see `backends.Backend`."""
 
     def __init__(self, world_size: int, *, pool: Pool = pool, placing: Placing = evenly, nccl: bool = False) -> None:
         self._world_size, self._pool, self.placing, self.nccl = world_size, pool, placing, nccl
@@ -55,11 +45,7 @@ class Processes:
 
     @property
     def places(self) -> list[Place]:
-        """Return the place that each rank would have now.
-
-        Raises:
-            CourseError: there is no longer room for all ranks.
-        """
+        """Return the place that each rank would have now."""
         return self.placing(self._world_size, self._pool.source.machines)
 
     def run(

@@ -23,12 +23,8 @@ class Machine:
 
     Attributes:
         name: its `$COURSE_HOST`, or its host name.
-        hostname: its host name.
         address: where other machines reach it; the loopback if there are none.
         interface: the network interface with that address.
-        gpus: the number of GPUs that torch sees.
-        nccl: its torch has NCCL.
-        threads: the number of threads that torch computes with.
         versions: of Python and torch; equal everywhere, because functions travel as bytecode.
     """
 
@@ -43,11 +39,7 @@ class Machine:
 
     @classmethod
     def here(cls, address: str) -> Machine:
-        """Return the machine that this process runs on.
-
-        Raises:
-            ValueError: it has no such address.
-        """
+        """Return the machine that this process runs on."""
         names = [name for name, own in psutil.net_if_addrs().items() if address in {one.address for one in own}]
         if not names:
             raise ValueError(f"{socket.gethostname()} has no network interface with the address {address}")
@@ -73,12 +65,10 @@ class Place:
     """The place of a rank, in torchrun's terms.
 
     Attributes:
-        machine: name of the machine.
         node: the machine's number in the world.
         nodes: the number of machines in the world.
         local_rank: the rank's number on its machine.
         local_world_size: the number of ranks on its machine.
-        device: the GPU to use; None for the CPU.
     """
 
     machine: str
@@ -115,11 +105,7 @@ def sharing(world_size: int, machines: Sequence[Machine], *, limit: int | None) 
 
 
 def a_gpu_each(world_size: int, machines: Sequence[Machine], *, limit: int | None) -> list[Place]:
-    """Place each rank on a GPU of its own; fill the first machine first.
-
-    Raises:
-        CourseError: there are fewer GPUs than ranks.
-    """
+    """Place each rank on a GPU of its own; fill the first machine first. Raise a CourseError if there are too few."""
     gpus, counts, left = usable(machines, limit), [], world_size
     for number in gpus:
         counts.append(min(left, number))

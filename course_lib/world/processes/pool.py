@@ -40,11 +40,7 @@ class Source:
         start_server()
 
     def spawn(self, machines: Sequence[str]) -> list[WorkerHandle]:
-        """Return new processes, each on one of the `machines`.
-
-        Raises:
-            CourseError: one of them can no longer start processes.
-        """
+        """Return new processes, each on one of the `machines`."""
         return [WorkerHandle.start() for _ in machines]
 
     def group(self, number: int, first: Place) -> Group:
@@ -59,13 +55,7 @@ class Source:
 
 
 class Pool:
-    """Processes for ranks; one run at a time uses them.
-
-    Attributes:
-        source: starts them.
-        lock: held while a run uses the processes.
-        numbers: the numbers of runs.
-    """
+    """Processes for ranks; one run at a time uses them, and holds the lock."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -82,11 +72,7 @@ class Pool:
         return list(self._processes.values())
 
     def start(self) -> None:
-        """Let the source load torch, if it has not, without waiting.
-
-        Raises:
-            CourseError: this process is a fork of the kernel.
-        """
+        """Let the source load torch, if it has not, without waiting. Refuse a fork of the kernel."""
         if not self.lock.acquire(blocking=False):
             return  # a run uses it, so it has started
         try:
@@ -100,7 +86,7 @@ class Pool:
             self.lock.release()
 
     def take(self, places: Sequence[Place]) -> list[WorkerHandle]:
-        """Return the processes at these places, by rank. The caller holds the lock."""
+        """Return the processes at these places, by rank."""
         seats = [place.seat for place in places]
         dead = [rank for rank, seat in enumerate(seats) if seat in self._processes and self._processes[seat].dead()]
         if dead:

@@ -34,9 +34,6 @@ class Job:
     """A run, for one rank.
 
     Attributes:
-        number: of the run, from 1.
-        rank, world_size: this process's rank, and the number of ranks.
-        place: where the rank is.
         group: where the ranks find each other. A change means a new default group.
         nccl: tensors on GPUs go through NCCL; if not, through gloo.
         packed: function and arguments; see `pickling.unpack_call`.
@@ -71,13 +68,9 @@ class Finished:
     """The end of a run on one rank.
 
     Attributes:
-        stopped: the run was stopped.
-        raised: the function's exception.
         exited: that exception is `SystemExit`.
         result: the function's return value; None if there is none.
-        calls: the rank's calls.
         span: when it entered and left the function.
-        memory: what it held, if that was measured.
         has_group: the default group still exists for the next run.
         spent: the process is unusable: an error on the GPU, such as an index out of bounds, has broken its context.
     """

@@ -39,7 +39,6 @@ class ProcessRank(InterposedRank):
     """The interposer of this process. It is its own `collectives.rank.Peers`: the peers are behind messages.
 
     Attributes:
-        job: the run.
         stopping: the run is over; the rank must stop.
         stoppable: the main thread is in the learner's code, where an exception is safe.
         span: when it entered and left that code.

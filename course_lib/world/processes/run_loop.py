@@ -42,9 +42,7 @@ class RunLoop:
     """One run.
 
     Attributes:
-        coordinator: compares the calls of ranks.
         left: each rank's final message.
-        output: what ranks print.
         reports: what each rank was doing at a fault; empty if there was none.
         replaced: the ranks of `spent` that get a new process on the same machine; set by `close`.
     """

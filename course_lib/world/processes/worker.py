@@ -43,13 +43,8 @@ from .rank import STOP, ProcessRank
 
 
 def main(wire: Connection, output: Connection, stack: Connection) -> None:
-    """Run jobs until the kernel is gone.
-
-    Args:
-        wire: for messages.
-        output: for all that the process prints.
-        stack: where a crash writes the stack of the Python code.
-    """
+    """Run jobs until the kernel is gone. All that the process prints goes to `output`; a crash writes the stack of the
+    Python code to `stack`."""
     os.setsid()  # Jupyter interrupts the kernel's process group; only the kernel's messages must stop ranks
     multiprocessing.set_start_method(None, force=True)  # the learner's function may choose one
     gc.freeze()  # the collector must not write to memory shared with the fork server, which would copy it

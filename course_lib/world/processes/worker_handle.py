@@ -34,12 +34,7 @@ def start_server() -> None:
 class Process:
     """A process that runs `worker.main` with these connections, which this class closes here.
 
-    Attributes:
-        pid: its number.
-        sentinel: an object for `select`, ready when the process may have ended.
-
-    Raises:
-        CourseError: the fork server has ended.
+    `sentinel` is an object for `select`, ready when the process may have ended.
     """
 
     pid: int
@@ -104,13 +99,7 @@ class Process:
 
 
 class WorkerHandle:
-    """The kernel's handle of a worker.
-
-    Attributes:
-        wire: for messages (see `protocol`).
-        output: its output, as bytes.
-        process: its process.
-    """
+    """The kernel's handle of a worker. `wire` is for messages: see `protocol`."""
 
     def __init__(self, wire: Connection, output: Connection, process: Process) -> None:
         self.wire, self.output, self.process = wire, output, process

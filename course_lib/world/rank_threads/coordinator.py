@@ -72,11 +72,7 @@ class ThreadCoordinator(Coordinator):
     # -- waiting -------------------------------------------------------------------------------------------------
 
     def wait(self, rank: int, pending: PendingCall) -> None:
-        """Wait until every member of `pending` has called.
-
-        Raises:
-            Stopped: the run is over.
-        """
+        """Wait until every member of `pending` has called; raise `Stopped` if the run is over."""
         if self._threads[rank] == threading.get_ident():  # a callback's wait does not block its rank
             super().wait(rank, pending)
         while pending.open and not self.stopping:

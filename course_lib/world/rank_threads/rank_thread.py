@@ -20,12 +20,7 @@ from .stopping import Stoppable
 
 
 class RankThread(Stoppable, InterposedRank):
-    """One rank: its thread, its rank state and, afterwards, its result or exception.
-
-    Attributes:
-        result: what the learner's function returned.
-        raised: what it raised.
-    """
+    """One rank: its thread, its rank state and, afterwards, its result or exception."""
 
     def __init__(self, rank: int, coordinator: ThreadCoordinator, packed: bytes) -> None:
         Stoppable.__init__(self, name=f"rank {rank}")

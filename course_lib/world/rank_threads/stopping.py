@@ -18,11 +18,7 @@ Result = TypeVar("Result")
 
 
 class Stoppable(threading.Thread):
-    """A rank's thread. It can be stopped only in the learner's code.
-
-    Attributes:
-        rank_state: the rank's.
-    """
+    """A rank's thread. It can be stopped only in the learner's code."""
 
     rank_state: RankState
 
@@ -38,7 +34,7 @@ class Stoppable(threading.Thread):
         with self._guard:
             if self._stoppable:
                 self._stop_sent = True
-                send_stopped(self)
+                _send(self, _STOPPED)
 
     def stoppably(self, learners: Callable[[], Result]) -> Result:
         """Call `learners` on this thread, where it may be stopped."""
@@ -53,7 +49,7 @@ class Stoppable(threading.Thread):
         """Wait for a `Stopped` that was sent and has not arrived, or discard it; none arrives afterwards."""
         with contextlib.suppress(Stopped), self._guard:
             if self._stop_sent:
-                take_back(self)
+                _send(self, None)
 
     @contextlib.contextmanager
     def shielded(self) -> Iterator[None]:
@@ -83,16 +79,6 @@ def without_stopped(report: Callable[[sys.UnraisableHookArgs], object]) -> Calla
     return lambda dropped: None if dropped.exc_type is Stopped else report(dropped)
 
 
-def send_stopped(thread: threading.Thread) -> None:
-    """Raise `Stopped` in a thread; it replaces one that has not arrived."""
-    _send(thread, ctypes.py_object(Stopped))
-
-
-def take_back(thread: threading.Thread) -> None:
-    """Discard a `Stopped` that was sent and has not arrived. Call `stop_looking` afterwards."""
-    _send(thread, None)
-
-
 def stop_looking() -> None:
     """Stop all threads from looking for sent exceptions. Call it once, when all have arrived or are no longer needed.
 
@@ -102,12 +88,16 @@ def stop_looking() -> None:
     """
     with interrupts.put_off():  # if an interrupt arrived first, `Stopped` would arrive in the learner's code
         try:
-            send_stopped(threading.current_thread())
+            _send(threading.current_thread(), _STOPPED)
             while True:
                 pass
         except Stopped:
             pass
 
 
-def _send(thread: threading.Thread, exception: ctypes.py_object[type[BaseException]] | None) -> None:
+_STOPPED = ctypes.py_object(Stopped)
+
+
+def _send(thread: threading.Thread, exception: ctypes.py_object[type[Stopped]] | None) -> None:
+    """Raise an exception in a thread. It replaces one that has not arrived; None only discards that one."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)

@@ -25,16 +25,11 @@ IMPORTING = 10.0
 
 
 def run_ranks(
-    coordinator: ThreadCoordinator, ranks: Sequence[RankThread], timeout: float, late: list[Any], settle: float = SETTLE
+    coordinator: ThreadCoordinator, ranks: Sequence[RankThread], timeout: float, late: list[Any]
 ) -> list[RankReport]:
     """Run the ranks until they have left or are stopped. Return what each was doing at a fault.
 
-    Args:
-        coordinator: of the ranks.
-        ranks: threads that have not started.
-        timeout: seconds after which they are stopped.
-        late: contains an interrupt as soon as it arrives.
-        settle: seconds after a fault in which the other ranks may reach their next wait, or fail too.
+    `late` contains an interrupt as soon as it arrives.
     """
     for rank in ranks:
         rank.start()
@@ -43,7 +38,7 @@ def run_ranks(
     if fault is None:
         return []
     if not fault.from_outside:
-        _settle(coordinator, settle)
+        _settle(coordinator)
     by_number = {rank.rank: rank for rank in ranks}
     reports = coordinator.reports(lambda rank: source_line_of(by_number[rank]), by_number)
     _stop(coordinator, ranks)
@@ -66,9 +61,9 @@ def _supervise(coordinator: ThreadCoordinator, timeout: float, late: list[Any]) 
                 coordinator.changed.wait(min(left, 0.1))  # short, to notice `late`
 
 
-def _settle(coordinator: ThreadCoordinator, seconds: float) -> None:
+def _settle(coordinator: ThreadCoordinator) -> None:
     """Wait a moment, in which ranks reach their next wait or fail too."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + SETTLE
     with coordinator.changed:
         while coordinator.busy(State.RUNNING) and (left := deadline - time.monotonic()) > 0:
             coordinator.changed.wait(left)

@@ -20,7 +20,6 @@ import torch.distributed as dist
 from ...errors import CourseError
 from ...meter import MemoryMeter
 from .. import measured, pickling
-from ..collectives.coordinator import SETTLE
 from ..collectives.fault import State
 from ..errors.message import error_of
 from ..rank_threads import interrupts, one_process, process_state
@@ -39,11 +38,7 @@ DELIVERING = 0.4
 
 
 class Simulated:
-    """A world of threads: see `backends.Backend`.
-
-    Raises:
-        CourseError: the world would have no rank, or more than `MAX_RANKS`.
-    """
+    """A world of threads: see `backends.Backend`."""
 
     def __init__(self, world_size: int) -> None:
         if not 1 <= world_size <= MAX_RANKS:
@@ -70,7 +65,7 @@ class Simulated:
         with process_state.of_threads(one_process.replacements(), measure=size_of is not None):
             coordinator = ThreadCoordinator(self._world_size)
             ranks = _ranks(coordinator, packed, size_of)
-            reports = run_ranks(coordinator, ranks, timeout, late, SETTLE)
+            reports = run_ranks(coordinator, ranks, timeout, late)
             _close(coordinator, ranks)
         outputs = [rank.rank_state.output for rank in ranks]
         for rank, output in enumerate(outputs):

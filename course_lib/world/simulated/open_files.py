@@ -21,11 +21,7 @@ SPARE = 256
 
 
 def make_room(ranks: int) -> None:
-    """Raise the limit of open files if the connections of a new group of `ranks` need it.
-
-    Raises:
-        CourseError: the system does not allow so many.
-    """
+    """Raise the limit of open files if the connections of a new group of `ranks` need it."""
     if resource is None:
         return
     ends = ranks * (ranks - 1)
