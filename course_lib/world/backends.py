@@ -35,23 +35,16 @@ _OPTIONS = {
 class Backend(Protocol):
     """The place where the ranks of one world live."""
 
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        timeout: float,
-        size_of: Callable[[int], int] | None,
-    ) -> Run:
-        """Call `fn(*args, **kwargs)` on every rank at once, and show what the ranks print.
+    def run(self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
+        """Call a function on every rank at once, and show what the ranks print.
 
         Args:
-            fn, args, kwargs: what each rank calls.
+            packed: the function and its arguments, of which each rank gets a copy; see `pickling.unpack_call`.
             timeout: seconds after which ranks are stopped.
             size_of: how memory is counted: maps the bytes that a tensor needs to the bytes that the allocator gives.
                 None: memory is not measured. It must be a function of a module, because other processes look it up by
                 name.
+            late: contains an interrupt as soon as it arrives; see `interrupts.put_off`.
 
         Raises:
             RankError: a rank failed, or the run took longer than `timeout` seconds.

@@ -13,6 +13,8 @@ import torch.distributed as dist
 from ..errors import CourseError
 from ..meter import ALLOCATORS
 from .backends import chosen
+from .pickling import pack_call
+from .rank_threads.interrupts import put_off
 from .run import Run, shortened
 from .torch_hooks import interposer
 
@@ -102,7 +104,9 @@ class World:
             )
         check_call(fn, args, kwargs)
         size_of = ALLOCATORS[self.allocator] if self.measure else None
-        run = self._backend.run(fn, args, kwargs, timeout=self.timeout, size_of=size_of)
+        with put_off() as late:
+            packed = pack_call(fn, args, kwargs)
+            run = self._backend.run(packed, timeout=self.timeout, size_of=size_of, late=late)
         for observer in observers:
             observer(getattr(fn, "__name__", type(fn).__name__), self, run)
         return run

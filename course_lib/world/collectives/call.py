@@ -12,8 +12,8 @@ import torch
 from ...meter import tensors_in
 from ..learner_code import SourceLine, Unfinished
 
-# For each c10d operator, its name in `torch.distributed`, the argument whose tensors must agree on every rank in number,
-# sizes and dtype, and the argument that holds the whole tensor that the members share or make.
+# For each c10d operator, its name in `torch.distributed`, the argument whose tensors must agree on every rank in their
+# number, sizes and dtype, and the argument that holds the whole tensor that the members share or make.
 _OPERATORS = {
     "allreduce_": ("all_reduce", "tensors", "tensors"),
     "allreduce_coalesced_": ("all_reduce_coalesced", "tensors", "tensors"),

@@ -25,16 +25,7 @@ class State(Enum):
 
 
 Kind = Literal[
-    "raised",
-    "exited",
-    "mismatch",
-    "refused",
-    "absent",
-    "deadlock",
-    "not_in_group",
-    "died",
-    "timeout",
-    "interrupted",
+    "raised", "exited", "mismatch", "refused", "absent", "deadlock", "not_in_group", "died", "timeout", "interrupted"
 ]
 """The kinds of faults; `errors.message` writes the message for each."""
 

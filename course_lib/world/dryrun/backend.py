@@ -19,12 +19,12 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
 from ...meter import tensors_in
-from .. import measured, pickling
+from .. import measured
 from ..collectives.fault import State
 from ..collectives.local_call import LocalCall
 from ..errors.message import error_of
 from ..learner_code import ErrorReport
-from ..rank_threads import interrupts, process_state
+from ..rank_threads import process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
@@ -53,20 +53,7 @@ class DryRun:
         self._world_size, self._rank = world_size, rank
 
     def run(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        timeout: float,
-        size_of: Callable[[int], int] | None,
-    ) -> DryRunResult:
-        """Call `fn(*args, **kwargs)` as that rank."""
-        with interrupts.put_off() as late:
-            return self._run(pickling.pack_call(fn, args, kwargs), timeout, size_of, late)
-
-    def _run(
-        self, packed: bytes, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
+        self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
     ) -> DryRunResult:
         with process_state.of_threads(_replacements(), measure=size_of is not None):
             coordinator = WithoutPeers(self._rank, self._world_size)

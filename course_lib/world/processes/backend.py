@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import CourseError
-from .. import pickling
 from ..errors.message import error_of
-from ..rank_threads import interrupts
+from ..pickling import unpack_result
 from ..run import Run
 from .placement import Machine, Place, evenly
 from .pool import Pool, pool
@@ -48,17 +47,8 @@ class Processes:
         """Return the place that each rank would have now."""
         return self.placing(self._world_size, self._pool.source.machines)
 
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        timeout: float,
-        size_of: Callable[[int], int] | None,
-    ) -> Run:
-        packed = pickling.pack_call(fn, args, kwargs)
-        with self._pool.lock, interrupts.put_off() as late:
+    def run(self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
+        with self._pool.lock:
             run_loop = self._completed_run(packed, timeout, size_of, late)
         coordinator, outputs = run_loop.coordinator, run_loop.output.texts
         if coordinator.fault is not None:
@@ -67,7 +57,7 @@ class Processes:
             )
         left = [run_loop.left[rank] for rank in range(self._world_size)]
         return Run(
-            results=[pickling.unpack_result(rank, one.result) for rank, one in enumerate(left)],
+            results=[unpack_result(rank, one.result) for rank, one in enumerate(left)],
             output=outputs,
             calls=[one.calls for one in left],
             started=coordinator.started,

@@ -6,7 +6,6 @@ While ranks run, replacements look up the calling thread: a rank's thread gets i
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import random
 import sys
@@ -167,14 +166,6 @@ class _TextOf:
     def write(self, text: str) -> int:
         rank_state = _thread.rank_state
         return int((self._process_stream if rank_state is None else rank_state.text[self._name]).write(text))
-
-    def close(self) -> None:
-        rank_state = _thread.rank_state
-        if rank_state is None:
-            self._process_stream.close()
-        else:
-            rank_state.text[self._name] = closed = io.StringIO()
-            closed.close()
 
     def writelines(self, lines: Any) -> None:
         for line in lines:

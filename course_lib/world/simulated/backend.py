@@ -19,10 +19,10 @@ import torch.distributed as dist
 
 from ...errors import CourseError
 from ...meter import MemoryMeter
-from .. import measured, pickling
+from .. import measured
 from ..collectives.fault import State
 from ..errors.message import error_of
-from ..rank_threads import interrupts, one_process, process_state
+from ..rank_threads import one_process, process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
@@ -48,19 +48,7 @@ class Simulated:
             )
         self._world_size = world_size
 
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        timeout: float,
-        size_of: Callable[[int], int] | None,
-    ) -> Run:
-        with interrupts.put_off() as late:
-            return self._run(pickling.pack_call(fn, args, kwargs), timeout, size_of, late)
-
-    def _run(self, packed: bytes, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
+    def run(self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
         make_room(self._world_size)
         with process_state.of_threads(one_process.replacements(), measure=size_of is not None):
             coordinator = ThreadCoordinator(self._world_size)
