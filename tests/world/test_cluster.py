@@ -166,9 +166,8 @@ def test_times_are_told_by_the_kernels_clock(far_end):
     call = Call(op="barrier", group_name="0", ranks=(0,), source_line=SourceLine(filename="", line=1, function=""))
     call.times.issued, call.times.matched = 1001.0, 1002.0
     left = Finished(
-        stopped=False,
+        how="returned",
         raised=None,
-        exited=False,
         result=pickling.pack_result(None),
         calls=[call],
         span=(1001.0, 1003.0),

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 from ..learner_code import SourceLine
 from .call import Call
-from .fault import Fault, Kind, RankReport, State
+from .fault import Fault, Kind, Leaving, RankReport, State
 from .matching import Matching, PendingCall, uneven_splits
 
 SETTLE = 0.15
@@ -84,12 +84,12 @@ class Coordinator:
                 self.fault = None
             self._fail(Fault(kind="died", ranks=(rank,), detail=how))
 
-    def left(self, rank: int, state: State, fault: Fault | None = None) -> None:
-        """Record that `rank` returned, or that it raised and caused `fault`."""
+    def left(self, rank: int, how: Leaving) -> None:
+        """Record that `rank` left the learner's function. If it raised, and was not stopped, fail the run."""
         with self.changed:
-            self.states[rank] = state
-            if fault is not None:
-                self._fail(fault)
+            self.states[rank] = State.RETURNED if how == "returned" else State.RAISED
+            if how != "returned" and not self.stopping:
+                self._fail(Fault(kind=how, ranks=(rank,)))
             for pending in self._matching.open:
                 self._check_absent(pending)
             self._check_deadlock()

@@ -30,6 +30,17 @@ Kind = Literal[
 """The kinds of faults; `errors.message` writes the message for each."""
 
 
+Leaving = Literal["returned", "raised", "exited"]
+"""How a rank left the learner's function; "exited" is for `SystemExit`."""
+
+
+def leaving(error: BaseException | None) -> Leaving:
+    """Return how a rank left with this exception; None if it returned."""
+    if error is None:
+        return "returned"
+    return "exited" if isinstance(error, SystemExit) else "raised"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """The reason why a run cannot go on.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ...meter import MemoryReport
 from ..collectives.call import Call
+from ..collectives.fault import Leaving
 from ..learner_code import ErrorReport
 from ..pickling import Packed
 from .placement import Place
@@ -68,16 +69,14 @@ class Finished:
     """The end of a run on one rank.
 
     Attributes:
-        exited: that exception is `SystemExit`.
         result: the function's return value; None if there is none.
         span: when it entered and left the function.
         has_group: the default group still exists for the next run.
         spent: the process is unusable: an error on the GPU, such as an index out of bounds, has broken its context.
     """
 
-    stopped: bool
+    how: Leaving
     raised: ErrorReport | None
-    exited: bool
     result: Packed
     calls: list[Call]
     span: tuple[float, float]

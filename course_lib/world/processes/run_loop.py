@@ -18,7 +18,7 @@ from typing import Any
 
 from ..collectives.call import Call
 from ..collectives.coordinator import SETTLE, Coordinator
-from ..collectives.fault import Fault, RankReport, State
+from ..collectives.fault import RankReport, State
 from ..collectives.matching import PendingCall
 from ..learner_code import ErrorReport, SourceLine, source_line_in_dump
 from .output import Output
@@ -188,13 +188,7 @@ class RunLoop:
     def finished(self, rank: int, left: Finished) -> None:
         """Record how `rank` has left the function."""
         self.left[rank] = left.earlier(self._processes[rank].process.clock_ahead)
-        if left.raised is None and not left.stopped:
-            self.coordinator.left(rank, State.RETURNED)
-        elif self.coordinator.stopping:
-            self.coordinator.left(rank, State.RAISED)
-        else:
-            fault = Fault(kind="exited" if left.exited else "raised", ranks=(rank,))
-            self.coordinator.left(rank, State.RAISED, fault)
+        self.coordinator.left(rank, left.how)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from ...meter import MemoryMeter
 from .. import measured, pickling
-from ..collectives.fault import Stopped
+from ..collectives.fault import Stopped, leaving
 from ..learner_code import ErrorReport, importing
 from ..rank_threads.rank_state import rank_variables, seed_process
 from ..rank_threads.stopping import without_stopped
@@ -110,11 +110,9 @@ class Worker:
             error = caught
         rank.done.set()
         self._imports.note()
-        stopped = error is not None and rank.stopping  # then the error is a consequence
         return Finished(
-            stopped=stopped,
-            raised=None if error is None or stopped else ErrorReport.of(error),
-            exited=isinstance(error, SystemExit),
+            how=leaving(error),
+            raised=None if error is None or rank.stopping else ErrorReport.of(error),
             result=pickling.pack_result(value),
             calls=rank.calls,
             span=rank.span,

@@ -9,7 +9,7 @@ from math import inf
 
 from ..collectives.call import Call
 from ..collectives.coordinator import Coordinator
-from ..collectives.fault import Fault, State, Stopped
+from ..collectives.fault import Leaving, Stopped
 from ..collectives.local_call import LocalCall
 from ..collectives.matching import PendingCall
 
@@ -53,9 +53,9 @@ class ThreadCoordinator(Coordinator):
         self._threads[rank] = threading.get_ident()
         self.spans[rank] = (time.perf_counter(), inf)
 
-    def left(self, rank: int, state: State, fault: Fault | None = None) -> None:
+    def left(self, rank: int, how: Leaving) -> None:
         self.spans[rank] = (self.spans[rank][0], time.perf_counter())
-        super().left(rank, state, fault)
+        super().left(rank, how)
 
     # -- for the supervisor --------------------------------------------------------------------------------------
 

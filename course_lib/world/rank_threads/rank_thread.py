@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..collectives.fault import Fault, State, Stopped
+from ..collectives.fault import leaving
 from ..collectives.rank import InterposedRank
 from ..learner_code import ErrorReport
 from ..pickling import unpack_call
@@ -70,14 +70,9 @@ class RankThread(Stoppable, InterposedRank):
 
     def _work(self) -> None:
         error = self._error()
-        if error is None:
-            self.coordinator.left(self.rank, State.RETURNED)
-        elif isinstance(error, Stopped) or self.coordinator.stopping:  # then the error is a consequence
-            self.coordinator.left(self.rank, State.RAISED)
-        else:
+        if error is not None and not self.coordinator.stopping:  # else the error is a consequence
             self.raised = self.report(error)
-            fault = Fault(kind="exited" if isinstance(error, SystemExit) else "raised", ranks=(self.rank,))
-            self.coordinator.left(self.rank, State.RAISED, fault)
+        self.coordinator.left(self.rank, leaving(error))
 
     def _error(self) -> BaseException | None:
         """Run the learner's function, and return its exception."""
