@@ -84,8 +84,10 @@ class ProcessRank(InterposedRank):
         self._send("located", source_line_of(threading.main_thread()))
         with self._changed:
             self.stopping = True
-            for local in self._open.values():
-                local.call_off()
+            waiting = list(self._open.values())
+        for local in waiting:  # without the condition, because a callback of the learner's may wait for something
+            local.call_off()
+        with self._changed:
             self._changed.notify_all()
         threading.Thread(target=self._keep_stopping, daemon=True).start()
 
