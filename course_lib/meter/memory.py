@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .cuda import CudaMemory
 from .ledger.history import MemoryEvent
@@ -37,7 +37,6 @@ class Snapshot:
         by_category: `current_bytes`, by `CATEGORIES`.
         padding: bytes of parameters, gradients and optimizer that no tensor covers: the padding of shards.
         still_held: memory that parameters have given up, and that something else keeps.
-        from_other_ranks: bytes that this rank uses and another rank made, by that rank. They count on that rank.
         cuda: the figures of torch's CUDA allocator, if CUDA is in use.
     """
 
@@ -47,7 +46,6 @@ class Snapshot:
     by_category: Mapping[str, int]
     padding: Mapping[str, int]
     still_held: tuple[StillHeld, ...] = ()
-    from_other_ranks: Mapping[int, int] = field(default_factory=dict)
     cuda: CudaMemory | None = None
 
     def __str__(self) -> str:
@@ -56,7 +54,6 @@ class Snapshot:
             padding = f", {self.padding[category]:,} of them padding" if self.padding.get(category) else ""
             lines.append(f"  {category:<13} {nbytes:>18,} bytes{padding}")
         lines += [f"  {held}" for held in self.still_held]
-        lines += [f"  {nbytes:,} bytes more are of rank {rank}" for rank, nbytes in self.from_other_ranks.items()]
         return "\n".join(lines)
 
     __repr__ = __str__

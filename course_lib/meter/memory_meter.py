@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, MutableSet
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from types import CodeType, FrameType
@@ -42,7 +42,6 @@ class MemoryMeter:
         size_of: maps requested bytes to the bytes that the allocator uses.
         is_learners: returns whether code is the learner's own.
         line_of: makes the line of a report from filename, line and function.
-        meters: the meters of all ranks in this process. This meter joins them.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class MemoryMeter:
         size_of: Callable[[int], int],
         is_learners: Callable[[CodeType], bool],
         line_of: Callable[[str, int, str], Line],
-        meters: MutableSet[MemoryMeter],
     ) -> None:
         self.rank = rank
         self.ledger = Ledger(size_of)
@@ -61,8 +59,6 @@ class MemoryMeter:
         self._started = started
         self._is_learners = is_learners
         self._line_of = line_of
-        self._meters = meters
-        meters.add(self)
         self._places = Places(is_learners)
         self._aliases_in_use = AliasesInUse()
         self._returning: Returning | None = None  # None once the learner's function is known to run
@@ -170,26 +166,26 @@ class MemoryMeter:
         try:
             result = fn(*args, **kwargs)
             self._returning = None
-            self._end = self._snapshot(list(tensors_in([result, *returning.variables()])))
+            self._end = self._snapshot()
         finally:
             returning.release()
         return result
 
     def mark(self, label: str) -> None:
         """Take a snapshot. If a label is used again, the last snapshot counts."""
-        self._marks[label] = self._snapshot([])
+        self._marks[label] = self._snapshot()
 
-    def _snapshot(self, variables: list[Tensor]) -> Snapshot:
+    def _snapshot(self) -> Snapshot:
         ledger = self.ledger
         self._aliases_in_use.settle()
         ledger.add_up()
         ledger.notice_resized()
-        found = purposes(ledger, self._owners, self._maker, variables)
+        by_address, padding = purposes(ledger, self._owners)
         ledger.add_up()
         by_category = dict.fromkeys(CATEGORIES, 0)
         still_held = []
         for block in ledger.live:
-            purpose = found.by_address.get(block.address, "other")
+            purpose = by_address.get(block.address, "other")
             by_category[purpose] += block.size
             if block.category == "parameters" and purpose not in LASTING and block.size:
                 still_held.append(StillHeld(nbytes=block.size, holders=self._who_holds(block)))
@@ -198,15 +194,10 @@ class MemoryMeter:
             current_bytes=ledger.current,
             peak_bytes=ledger.peak,
             by_category=by_category,
-            padding=dict(found.padding),
+            padding=dict(padding),
             still_held=tuple(still_held),
-            from_other_ranks=found.borrowed_by_rank(),
             cuda=CudaMemory.now(),
         )
-
-    def _maker(self, storage: torch.UntypedStorage) -> int | None:
-        """Return the rank whose meter knows `storage`, if any."""
-        return next((meter.rank for meter in self._meters if meter.ledger.find(storage) is not None), None)
 
     def _who_holds(self, block: Block) -> tuple[str, ...]:
         """Return the holders of `block`, cached: a search takes a tenth of a second, and there may be many marks."""

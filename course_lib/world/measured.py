@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableSet
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from ..meter import CommCall, Communication, MemoryMeter, Timeline, meaning, stand_ins, watched_steps
@@ -43,17 +43,14 @@ def _metered(rank: int, call: Call, started: float) -> CommCall:
     )
 
 
-def memory_meter(
-    rank: int, started: float, size_of: Callable[[int], int], meters: MutableSet[MemoryMeter]
-) -> MemoryMeter:
-    """Return the meter of `rank`'s memory. `meters` holds the meters of all ranks in this process."""
+def memory_meter(rank: int, started: float, size_of: Callable[[int], int]) -> MemoryMeter:
+    """Return the meter of `rank`'s memory."""
     return MemoryMeter(
         rank,
         started=started,
         size_of=size_of,
         is_learners=is_learners,
         line_of=lambda filename, line, function: SourceLine(filename=filename, line=line, function=function),
-        meters=meters,
     )
 
 

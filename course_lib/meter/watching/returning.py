@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any
 
 
 class Returning:
@@ -37,10 +36,6 @@ class Returning:
             if self._is_learners(outer.f_code):
                 self._frames = inner[-number:]
                 break
-
-    def variables(self) -> list[Any]:
-        """Return the values of the variables."""
-        return [value for frame in self._frames for value in frame.f_locals.values()]
 
     def release(self) -> None:
         """Drop the references to the variables."""

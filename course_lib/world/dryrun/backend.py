@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -59,7 +58,7 @@ class DryRun:
             coordinator = WithoutPeers(self._rank, self._world_size)
             rank = DryRank(self._rank, coordinator, packed)
             if size_of is not None:
-                rank.meter = measured.memory_meter(self._rank, coordinator.started, size_of, WeakSet())
+                rank.meter = measured.memory_meter(self._rank, coordinator.started, size_of)
             reports = run_ranks(coordinator, [rank], timeout, late)
             rank.join(CLOSING)
         output = rank.rank_state.output

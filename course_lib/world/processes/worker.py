@@ -23,12 +23,10 @@ from functools import partial
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 
-from ...meter import MemoryMeter
 from .. import measured, pickling
 from ..collectives.fault import Stopped, leaving
 from ..learner_code import ErrorReport, importing
@@ -130,8 +128,7 @@ class Worker:
             stack.enter_context(interposer.interposed_process(rank))
             self._join_group(job)
             if job.size_of is not None:
-                meters: WeakSet[MemoryMeter] = WeakSet()
-                rank.meter = measured.memory_meter(job.rank, job.started, job.size_of, meters)
+                rank.meter = measured.memory_meter(job.rank, job.started, job.size_of)
                 stack.enter_context(measured.meters_informed())
                 stack.enter_context(rank.meter.watching())
             fn, args, kwargs = pickling.unpack_call(job.packed)

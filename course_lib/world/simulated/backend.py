@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 
 from ...errors import CourseError
-from ...meter import MemoryMeter
 from .. import measured
 from ..collectives.fault import State
 from ..errors.message import error_of
@@ -112,9 +111,8 @@ def _ranks(coordinator: ThreadCoordinator, packed: bytes, size_of: Callable[[int
     store = dist.HashStore()
     ranks = [Rank(rank, coordinator, packed, store) for rank in range(coordinator.world_size)]
     if size_of is not None:
-        meters: weakref.WeakSet[MemoryMeter] = weakref.WeakSet()  # weak, because each meter holds this set
         for rank in ranks:
-            rank.meter = measured.memory_meter(rank.rank, coordinator.started, size_of, meters)
+            rank.meter = measured.memory_meter(rank.rank, coordinator.started, size_of)
     return ranks
 
 
