@@ -8,6 +8,7 @@ from .ledger.ledger import CATEGORIES
 from .ledger.peak import Holding, Peak
 from .memory import MemoryReport, Snapshot, StillHeld
 from .memory_meter import MemoryMeter, mark
+from .replay import Film, Replay, film
 from .tensors.holders import who_holds
 from .tensors.storages import storage_of, tensors_in
 from .timeline import CallInterval, Interval, Timeline, save_trace
@@ -21,17 +22,20 @@ __all__ = [
     "CommCall",
     "Communication",
     "CudaMemory",
+    "Film",
     "Holding",
     "Interval",
     "MemoryEvent",
     "MemoryMeter",
     "MemoryReport",
     "Peak",
+    "Replay",
     "Snapshot",
     "StillHeld",
     "Timeline",
     "cuda_snapshot",
     "current",
+    "film",
     "mark",
     "matrix",
     "meaning",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 
 import torch
-from torch.distributed import distributed_c10d
+from torch.distributed import c10d_logger, distributed_c10d
 
 from .. import meter
 from ..errors import CourseError
@@ -29,6 +29,7 @@ _LIBRARY = tuple(
         sysconfig.get_path("platlib"),
     }
 )
+_C10D = (distributed_c10d.__file__, c10d_logger.__file__)  # the second wraps the functions of the first
 _WORLD = os.path.join(os.path.dirname(__file__), "")
 _CHECK = os.path.join(os.path.dirname(_WORLD[:-1]), "exercises", "checking", "observe.py")  # calls solutions
 _INTERNAL = (_WORLD, _CHECK, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
@@ -119,13 +120,19 @@ def source_line_in_dump(dump: str) -> SourceLine | None:
     return None
 
 
-def called_from_python() -> bool:
-    """Return whether the current collective came through a function of `torch.distributed`.
+def caller_gets_work() -> bool:
+    """Return whether the current call gives the caller its Work.
 
-    If so, the caller gets its Work. If not, torch's C++ made the call and waits for it internally.
+    If not, torch made the call for itself and waits for it: its C++, or its `send` and `recv`.
     """
-    files = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(1)))
-    return next((file for file in files if not file.startswith(_WORLD)), "") == distributed_c10d.__file__
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_WORLD):
+        frame = frame.f_back
+    names = []
+    while frame is not None and frame.f_code.co_filename in _C10D:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return bool(names) and not {"send", "recv"} & set(names)
 
 
 def _source_line(frame: FrameType) -> SourceLine:

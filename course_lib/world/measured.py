@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ..meter import CommCall, Communication, MemoryMeter, Timeline, meaning, stand_ins, watched_steps
+from .. import meter
+from ..meter import (
+    CommCall,
+    Communication,
+    Film,
+    MemoryMeter,
+    MemoryReport,
+    Timeline,
+    meaning,
+    stand_ins,
+    watched_steps,
+)
 from .collectives.call import Call
 from .learner_code import SourceLine, is_learners
 from .torch_hooks.patching import replaced
@@ -41,6 +52,24 @@ def _metered(rank: int, call: Call, started: float) -> CommCall:
         done=times.done - started,
         waited_from=times.waited_from - started,
     )
+
+
+def film(
+    calls: Sequence[Sequence[Call]],
+    started: float,
+    memory: Sequence[MemoryReport] = (),
+    *,
+    ends: Sequence[tuple[str, SourceLine | None, str]],
+    ranks: Sequence[int] | None = None,
+    failure: str = "",
+) -> Film:
+    """Return the film of a run, for its replay. `ranks` are all ranks by default."""
+    ranks = range(len(calls)) if ranks is None else ranks
+    sent = [communication(rank, theirs, started).calls for rank, theirs in zip(ranks, calls, strict=True)]
+    notes = [] if memory or failure else ["Bytes were not measured: the world was made with measure=False."]
+    if not any(call.values for theirs in calls for call in theirs):
+        notes.append("To see the values of small tensors too, make the world with World(…, replay=True).")
+    return meter.film(ranks, calls, sent, memory, ends, failure, notes)
 
 
 def memory_meter(rank: int, started: float, size_of: Callable[[int], int]) -> MemoryMeter:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
-from ..meter import Communication, MemoryReport, Timeline, matrix, save_trace
+from ..meter import Communication, Film, MemoryReport, Replay, Timeline, matrix, save_trace
 from . import measured
 from .collectives.call import Call
 
@@ -83,6 +83,21 @@ class Run(Sequence[Any]):
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the timelines to a file for ui.perfetto.dev, with one process for each rank."""
         save_trace(path, self.timeline)
+
+    def replay(self, other: Run | None = None) -> Replay:
+        """Return the run as a film: step by step, what every rank held, sent and waited for.
+
+        Args:
+            other: a second run, to compare: the film shows both, and the first difference between them.
+        """
+        film = self._film()
+        return Replay(film if other is None else film.beside(other._film()))
+
+    def _film(self) -> Film:
+        return measured.film(self.calls, self._started, self._memory, ends=self._ends())
+
+    def _ends(self) -> list[tuple[str, None, str]]:
+        return [("returned", None, "" if result is None else shortened(result, 100)) for result in self]
 
     def plot_memory(self, titles: Sequence[str] | None = None) -> Picture:
         """Plot what each rank held over time, by category. `titles` has a title for each rank."""

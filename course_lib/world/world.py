@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -30,6 +31,7 @@ class World:
             default is `$COURSE_WORLD`, or `"simulated"` if that is not set.
         timeout: seconds after which a run is stopped.
         measure: whether to measure the memory of each rank: a run's `memory`.
+        replay: whether to keep the values of small tensors before and after each call, which `run.replay()` then shows.
         allocator: how bytes are counted. By default, the bytes that a tensor needs; with `"cuda"`, the bytes that
             CUDA's caching allocator would give it.
         rank: for a dry run, the rank that runs; by default 0.
@@ -52,6 +54,7 @@ class World:
         backend: str | None = None,
         timeout: float = 60.0,
         measure: bool = True,
+        replay: bool = False,
         allocator: str | None = None,
         rank: int | None = None,
         share_gpu: bool = False,
@@ -77,6 +80,7 @@ class World:
         self.backend, self._backend = chosen(self.world_size, backend, options)
         self.timeout = float(timeout)
         self.measure = measure
+        self.replay = replay
         self.allocator = allocator
 
     def __repr__(self) -> str:
@@ -105,11 +109,23 @@ class World:
         check_call(fn, args, kwargs)
         size_of = ALLOCATORS[self.allocator] if self.measure else None
         with put_off() as late:
-            packed = pack_call(fn, args, kwargs)
+            packed = pack_call(keeping_values(fn) if self.replay else fn, args, kwargs)
             run = self._backend.run(packed, timeout=self.timeout, size_of=size_of, late=late)
         for observer in observers:
             observer(getattr(fn, "__name__", type(fn).__name__), self, run)
         return run
+
+
+def keeping_values(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `fn` on a rank whose calls keep the values of small tensors."""
+
+    @functools.wraps(fn)
+    def keeping(*args: Any, **kwargs: Any) -> Any:
+        rank: Any = interposer.current()
+        rank.recorder.keeps_values = True
+        return fn(*args, **kwargs)
+
+    return keeping
 
 
 observers: list[Callable[[str, World, Run], None]] = []

@@ -11,6 +11,7 @@ import torch
 
 from ...meter import tensors_in
 from ..learner_code import SourceLine, Unfinished
+from .values import Values
 
 # For each c10d operator, its name in `torch.distributed`, the argument whose tensors must agree on every rank in their
 # number, sizes and dtype, and the argument that holds the whole tensor that the members share or make.
@@ -54,6 +55,7 @@ class Times:
         done: the bytes had arrived.
         waited_from: from here to `done`, the rank did nothing except wait.
         delivering: the transport has the call, and its thread has not finished delivering the result.
+        match: the number of the pending call that it belongs to, from 1; 0 if it has no peers, as in a dry run.
     """
 
     issued: float = inf
@@ -61,6 +63,7 @@ class Times:
     done: float = inf
     waited_from: float = inf
     delivering: bool = False
+    match: int = 0
 
     def wait_begins(self) -> None:
         """Record that the rank now only waits for the call, unless it is done."""
@@ -91,6 +94,7 @@ class Call:
         padding_bytes: padding among these bytes, read from the tensors' attribute `padding_numel`.
         number: this rank's count of the op in the group, from 1.
         unfinished: an exception that the rank was still handling when it made the call.
+        values: the values of its small tensors, in a world with `replay=True`.
     """
 
     op: str
@@ -108,6 +112,7 @@ class Call:
     number: int = 1
     times: Times = field(default_factory=Times, compare=False, repr=False)
     unfinished: Unfinished | None = field(default=None, compare=False, repr=False)
+    values: Values | None = field(default=None, compare=False, repr=False)
 
     @property
     def numels(self) -> tuple[int, ...]:

@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from ...meter import storage_of, tensors_in
-from ..learner_code import called_from_python
+from ..learner_code import caller_gets_work
 from ..torch_hooks import private
 from .call import Call, Times
+from .values import NamedTensor, read
 
 Future = torch.futures.Future[Any]
 
@@ -39,6 +41,7 @@ class LocalCall:
         error: the exception with which the backend refused the call.
         future: for a rank that goes on: completes with `[result]`, or with `[exception]`.
         arrived: the same for the rank: returns the result, or raises the exception.
+        receiving: the tensors whose values are noted when the result arrives.
     """
 
     rank: int
@@ -49,6 +52,7 @@ class LocalCall:
     error: Exception | None = None
     future: Future | None = None
     arrived: Future | None = None
+    receiving: list[NamedTensor] = field(default_factory=list)
     _identity: Identity | None = field(default=None, init=False)
     _result: Any = field(default=None, init=False)
     _work: Any = field(default=None, init=False)
@@ -61,10 +65,10 @@ class LocalCall:
         `identity`."""
         times = self.call.times
         in_backward = private.at_end_of_backward(times.wait_begins, times.wait_ends)
-        if not in_backward and not called_from_python():
+        if not in_backward and not caller_gets_work():
             times.waited_from = times.issued
         self._identity, self.future = identity, Future()
-        self.arrived = self.future.then(_delivered)
+        self.arrived = self.future.then(partial(_delivered, self.note_values))
         # While the Work lives, torch returns this object to the rank.
         result, self._work = private.pending_result(operator, arguments, self.arrived)
         storages = map(storage_of, tensors_in(next(iter(arguments.values()))))
@@ -86,6 +90,12 @@ class LocalCall:
             raise self.error
         result, self._result = self._result, None
         return result
+
+    def note_values(self) -> None:
+        """Note the values that have arrived, if the world keeps them."""
+        if self.call.values is not None:
+            self.call.values.after = read(self.receiving)
+            self.receiving = []
 
     # -- for the coordinator -------------------------------------------------------------------------------------
 
@@ -128,12 +138,13 @@ class LocalCall:
             _complete(self.future, RuntimeError("the run was stopped; the message tells which rank failed"))
 
 
-def _delivered(done: Future) -> Any:
+def _delivered(note_values: Callable[[], None], done: Future) -> Any:
     """Return the result of a rank's future, or raise its error: DDP's C++ reducer would take an exception that is a
     value (as `Future.set_exception` makes it) for its tensors, and end the process."""
     value = done.value().pop()  # so that only the rank holds it
     if isinstance(value, BaseException):
         raise value
+    note_values()
     return value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from .call import Call
@@ -16,6 +17,7 @@ class PendingCall:
 
     Attributes:
         members: the ranks that must call.
+        number: its number in the run, from 1.
         any_member: one of them is enough, for a recv from any rank.
         broken: the calls can never proceed: they do not match, or a member has died.
         calls: the calls that have arrived, by rank.
@@ -23,6 +25,7 @@ class PendingCall:
     """
 
     members: frozenset[int]
+    number: int = 0
     any_member: bool = False
     broken: bool = False
     calls: dict[int, Call] = field(default_factory=dict)
@@ -89,6 +92,7 @@ class Matching:
         self._open: dict[Hashable, PendingCall] = {}
         self._broken: list[PendingCall] = []
         self._ordinals: Counter[tuple[int, Hashable]] = Counter()
+        self._numbers = count(1)
 
     @property
     def open(self) -> list[PendingCall]:
@@ -135,12 +139,14 @@ class Matching:
             if key in self._open:
                 self._next(rank, ("recv", *line))
                 return self._open.pop(key)
-        pending = PendingCall(members=frozenset(call.ranks), any_member=True)
+        pending = PendingCall(members=frozenset(call.ranks), number=next(self._numbers), any_member=True)
         self._open["any", call.group_name, rank, tag] = pending
         return pending
 
     def _found(self, rank: int, key: Hashable, members: frozenset[int]) -> PendingCall:
-        pending = self._open.setdefault(key, PendingCall(members=members))
+        if key not in self._open:
+            self._open[key] = PendingCall(members=members, number=next(self._numbers))
+        pending = self._open[key]
         if pending.missing == {rank}:
             del self._open[key]
         return pending

@@ -16,6 +16,7 @@ from ..torch_hooks import private
 from .call import Call
 from .local_call import Future, LocalCall
 from .recorder import CallRecorder, is_asynchronous, made_here
+from .values import received
 
 
 class Peers(Protocol):
@@ -97,7 +98,10 @@ class InterposedRank:
 
     def _recorded(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> LocalCall:
         call = self.recorder.collective(operator, arguments, self._devices)
-        return LocalCall(rank=self.rank, call=call, tag=arguments.get("tag", 0), execute=execute)
+        local = LocalCall(rank=self.rank, call=call, tag=arguments.get("tag", 0), execute=execute)
+        if call.values is not None:
+            local.receiving = received(call.op, call.root == self.rank, arguments)
+        return local
 
     def _collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
         """Make the call, and return the operator's result: at the end of the call, or at once if it is
@@ -128,5 +132,6 @@ class InterposedRank:
         result = local.result()
         if result is not None and call.op != "recv":  # the caller waits for a recv's Work, which is possible once
             private.work_of(result).wait()  # the caller would wait next; waiting here measures the end
+            local.note_values()
         call.times.done = time.perf_counter()
         return result

@@ -10,13 +10,20 @@ from ..learner_code import Unfinished, learner_line
 from ..torch_hooks import private
 from .call import OPS, Call, Times, described
 from .validation import check
+from .values import values_of
 
 
 class CallRecorder:
-    """The calls of one rank, in order."""
+    """The calls of one rank, in order.
+
+    Attributes:
+        calls: the calls.
+        keeps_values: whether the values of small tensors are kept as well.
+    """
 
     def __init__(self, rank: int) -> None:
         self.calls: list[Call] = []
+        self.keeps_values = False
         self._rank = rank
         self._numbers: Counter[tuple[str, str]] = Counter()
 
@@ -37,7 +44,10 @@ class CallRecorder:
         details = described(op, ranks, arguments)
         if "reduce_op" in arguments:
             details["reduce_op"] = private.reduce_op_name(arguments["reduce_op"])
-        check(op, len(ranks), details["root"] == self._rank, arguments, devices)
+        is_root = details["root"] == self._rank
+        check(op, len(ranks), is_root, arguments, devices)
+        if self.keeps_values:
+            details["values"] = values_of(op, is_root, arguments)
         self._numbers[group_name, op] += 1
         return self._recorded(made_here(op, group_name, ranks, number=self._numbers[group_name, op], **details))
 

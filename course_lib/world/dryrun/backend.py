@@ -65,7 +65,8 @@ class DryRun:
         show(output, self._rank)
         if coordinator.fault is not None:
             ended = [report.ended(rank.raised, stopped=not rank.is_alive()) for report in reports]
-            raise error_of(coordinator.fault, ended, None, timeout, [output], world_size=self._world_size)
+            calls = [rank.recorder.calls]
+            raise error_of(coordinator.fault, ended, None, timeout, [output], calls, world_size=self._world_size)
         return DryRunResult(
             results=[rank.result],
             output=[output],

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from ...errors import CourseError
-from ...meter import Communication, MemoryReport
+from ...meter import Communication, Film, MemoryReport
 from .. import measured
 from ..run import Run, shortened
 
@@ -69,6 +69,11 @@ class DryRunResult(Run):
         raise CourseError(
             "run.comm_matrix: who sends to whom takes all ranks, and a dry run runs one. See run.comm, or run the same "
             "function in a small world: World(4)."
+        )
+
+    def _film(self) -> Film:
+        return measured.film(
+            [self.calls[self._rank]], self._started, self._memory, ends=self._ends(), ranks=[self._rank]
         )
 
     @property

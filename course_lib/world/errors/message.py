@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind, RankReport
 from ..collectives.matching import PendingCall
 from .exit_status import after_death
@@ -17,6 +18,7 @@ def error_of(
     diverged: PendingCall | None,
     timeout: float,
     output: Sequence[str],
+    calls: Sequence[Sequence[Call]],
     replaced: Sequence[int] = (),
     world_size: int | None = None,
 ) -> RankError | Interrupted:
@@ -44,7 +46,7 @@ def error_of(
     message = "\n".join([*lines, *_notes(reports, replaced)])
     if fault.kind == "interrupted":
         return Interrupted(message)
-    return RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=output)
+    return RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=output, calls=calls)
 
 
 def _notes(reports: Sequence[RankReport], replaced: Sequence[int]) -> Iterator[str]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...errors import CourseError, wrapped
+from ...meter import Replay
+from .. import measured
+from ..collectives.call import Call
 from ..collectives.fault import RankReport
 from ..learner_code import SourceLine
 
@@ -39,21 +42,37 @@ class RankError(CourseError):
         rank: the rank to look at first.
         ranks: a `RankReport` for each rank.
         output: what each rank had printed, by rank.
+        calls: each rank's collectives, messages and new groups, by rank, in order.
     """
 
     def __init__(
-        self, message: str, *, kind: str, rank: int, ranks: Sequence[RankReport], output: Sequence[str] = ()
+        self,
+        message: str,
+        *,
+        kind: str,
+        rank: int,
+        ranks: Sequence[RankReport],
+        output: Sequence[str] = (),
+        calls: Sequence[Sequence[Call]] = (),
     ) -> None:
         super().__init__(message)
         self.kind, self.rank, self.ranks, self.output = kind, rank, tuple(ranks), tuple(output)
+        self.calls = tuple(map(tuple, calls))
 
     @property
     def traceback(self) -> str:
         """Every rank's full traceback, library frames included."""
         return "\n".join(f"rank {r.rank}\n{r.raised.traceback}" for r in self.ranks if r.raised is not None)
 
+    def replay(self) -> Replay:
+        """Return the run as a film, up to the moment when it stopped: what every rank called, and where it stood."""
+        ranks = [report.rank for report in self.ranks]
+        started = min((call.times.issued for calls in self.calls for call in calls), default=0.0)
+        ends = [_end(report) for report in self.ranks]
+        return Replay(measured.film(self.calls, started, ranks=ranks, ends=ends, failure=str(self)))
+
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (str(self), self.kind, self.rank, self.ranks, self.output)
+        return _rebuild, (str(self), self.kind, self.rank, self.ranks, self.output, self.calls)
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows instead of this library's frames."""
@@ -61,6 +80,15 @@ class RankError(CourseError):
         if self.traceback:
             lines.append("\nLibrary frames are left out. To read them: import sys; print(sys.last_value.traceback)")
         return lines
+
+
+def _end(report: RankReport) -> tuple[str, SourceLine | None, str]:
+    """Return the state in which a rank of a failed run ended, its line, and no result."""
+    if report.raised is not None:
+        return f"raised {str(report.raised).splitlines()[0]}", report.raised.source_line, ""
+    if report.call is not None:
+        return f"stopped in {report.call.name}", report.call.source_line, ""
+    return {"running": "stopped"}.get(report.state, report.state), report.source_line, ""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -71,8 +99,15 @@ class Interrupted(KeyboardInterrupt):
         return [wrapped(f"KeyboardInterrupt: {self}")]
 
 
-def _rebuild(message: str, kind: str, rank: int, ranks: Sequence[RankReport], output: Sequence[str]) -> RankError:
-    return RankError(message, kind=kind, rank=rank, ranks=ranks, output=output)
+def _rebuild(
+    message: str,
+    kind: str,
+    rank: int,
+    ranks: Sequence[RankReport],
+    output: Sequence[str],
+    calls: Sequence[Sequence[Call]],
+) -> RankError:
+    return RankError(message, kind=kind, rank=rank, ranks=ranks, output=output, calls=calls)
 
 
 def who(ranks: Sequence[int], world_size: int | None = None) -> str:

@@ -53,7 +53,13 @@ class Processes:
         coordinator, outputs = run_loop.coordinator, run_loop.output.texts
         if coordinator.fault is not None:
             raise error_of(
-                coordinator.fault, run_loop.reports, coordinator.diverged, timeout, outputs, replaced=run_loop.replaced
+                coordinator.fault,
+                run_loop.reports,
+                coordinator.diverged,
+                timeout,
+                outputs,
+                run_loop.calls,
+                replaced=run_loop.replaced,
             )
         left = [run_loop.left[rank] for rank in range(self._world_size)]
         return Run(

@@ -124,6 +124,14 @@ class RunLoop:
         self.replaced = [rank for rank in self.spent if not self._processes[rank].process.machine_lost]
 
     @property
+    def calls(self) -> list[list[Call]]:
+        """Return each rank's calls: from its final message, or as they arrived if its process died."""
+        arrived: list[list[Call]] = [[] for _ in self._processes]
+        for (rank, _), pending in sorted(self._calls.items(), key=lambda item: item[0]):
+            arrived[rank].append(pending.calls[rank])
+        return [self.left[rank].calls if rank in self.left else calls for rank, calls in enumerate(arrived)]
+
+    @property
     def spent(self) -> list[int]:
         """Return the ranks whose process is dead or unusable."""
         return [
@@ -188,6 +196,9 @@ class RunLoop:
     def finished(self, rank: int, left: Finished) -> None:
         """Record how `rank` has left the function."""
         self.left[rank] = left.earlier(self._processes[rank].process.clock_ahead)
+        for index, call in enumerate(left.calls):  # the rank does not know which calls belong together
+            if (rank, index) in self._calls:
+                call.times.match = self._calls[rank, index].number
         self.coordinator.left(rank, left.how)
 
     # -- reading ---------------------------------------------------------------------------------------------------

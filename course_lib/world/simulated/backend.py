@@ -54,16 +54,16 @@ class Simulated:
             ranks = _ranks(coordinator, packed, size_of)
             reports = run_ranks(coordinator, ranks, timeout, late)
             _close(coordinator, ranks)
-        outputs = [rank.rank_state.output for rank in ranks]
+        outputs, calls = [rank.rank_state.output for rank in ranks], [rank.recorder.calls for rank in ranks]
         for rank, output in enumerate(outputs):
             show(output, rank)
         if coordinator.fault is not None:
             ended = [r.ended(ranks[r.rank].raised, stopped=not ranks[r.rank].is_alive()) for r in reports]
-            raise error_of(coordinator.fault, ended, coordinator.diverged, timeout, outputs)
+            raise error_of(coordinator.fault, ended, coordinator.diverged, timeout, outputs, calls)
         return Run(
             results=[rank.result for rank in ranks],
             output=outputs,
-            calls=[rank.recorder.calls for rank in ranks],
+            calls=calls,
             started=coordinator.started,
             spans=coordinator.spans,
             memory=[rank.meter.report() for rank in ranks if rank.meter is not None],

@@ -1,0 +1,102 @@
+"""The film as JSON, for the page's script: what many events share is in a table, and events hold its place there."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import linecache
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from .record import Event, Film
+from .words import differing, numbers
+
+MOST_LINES = 60
+"""The most lines of a function that the page shows; of a longer one, those around the lines in use."""
+
+AROUND = 2
+"""Lines before and after the lines in use, if a function is not shown as a whole."""
+
+
+class _Table:
+    """Different values, each once, by place."""
+
+    def __init__(self) -> None:
+        self._places: dict[Hashable, int] = {}
+        self.values: list[Any] = []
+
+    def place(self, value: Any) -> int:
+        """Return the place of `value`, which is added if it is new."""
+        key = tuple(value.items()) if isinstance(value, Mapping) else value
+        if key not in self._places:
+            self._places[key] = len(self.values)
+            self.values.append(value)
+        return self._places[key]
+
+
+def as_json(film: Film, captions: Sequence[str]) -> str:
+    """Return the film as JSON. `replay.js` reads it, and says there what each entry means."""
+    names, lines, held, members = _Table(), _Table(), _Table(), _Table()
+
+    def packed(event: Event) -> list[Any]:
+        line = event.line
+        place = 0
+        if line is not None:
+            place = 1 + lines.place((line.filename, line.function, line.line, str(line), line.source))
+        sends = [part for share in event.sends.items() for part in share]
+        waited = [round(1e3 * seconds, 2) for seconds in event.waited]
+        values = [[[name, numbers(v)] for name, v in side] for side in (event.before, event.after, event.around)]
+        row: list[Any] = [event.step, event.done or 0, names.place((event.kind, event.name, event.op, event.tensors))]
+        row += [place, held.place(event.held), event.match, members.place(event.members), int(event.blocking)]
+        row += [sends, *waited, *values]
+        while not row[-1]:
+            row.pop()
+        return row
+
+    lanes = [{"name": lane.name, "rank": lane.rank, "run": lane.run} for lane in film.lanes]
+    for lane, theirs in zip(film.lanes, lanes, strict=True):
+        theirs["events"] = [packed(event) for event in lane.events]
+    blocks = _blocks(lines.values)
+    film_data = {
+        "lanes": lanes,
+        "captions": captions,
+        "diverged": next((s for s, moment in enumerate(film.moments, 1) if differing(s, moment)), 0),
+        "failure": film.failure,
+        "notes": film.notes,
+        "names": names.values,
+        "lines": [[label, number, source] for _, _, number, label, source in lines.values],
+        "held": held.values,
+        "members": members.values,
+        "blocks": blocks,
+    }
+    return json.dumps(film_data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _blocks(lines: list[Any]) -> list[dict[str, Any]]:
+    """Return the functions that the lines are in: label, number of the first line, text, and the lines' places."""
+    used: dict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
+    for place, (filename, function, number, label, _) in enumerate(lines, 1):
+        used[filename, function].append((number, place, label))
+    found = []
+    for (filename, function), uses in used.items():
+        whole = linecache.getlines(filename)
+        first, last = _extent(whole, function, [number for number, _, _ in uses])
+        text = textwrap.dedent("".join(whole[first - 1 : last])).rstrip()
+        label = re.sub(r",? ?line \d+$", "", uses[0][2])
+        places = {place: number for number, place, _ in uses}
+        found.append({"label": label, "first": first, "text": text.split("\n") if text else [], "places": places})
+    return found
+
+
+def _extent(lines: list[str], function: str, used: list[int]) -> tuple[int, int]:
+    """Return the first and the last line to show of the function that the lines `used` are in."""
+    start = min(used)
+    while start > 0 and not re.match(rf"\s*def {re.escape(function)}\b", lines[start - 1] if lines else ""):
+        start -= 1
+    block = inspect.getblock(lines[start - 1 :]) if start > 0 else []
+    if block and len(block) <= MOST_LINES and max(used) < start + len(block):
+        return start, start + len(block) - 1
+    return max(1, min(used) - AROUND), min(len(lines), max(used) + AROUND)

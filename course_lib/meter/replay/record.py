@@ -1,0 +1,229 @@
+"""The events of each rank, read from the records of a run.
+
+Event   a call, a mark or the end of a rank, with the step of the film at which it happens
+Lane    the events of one rank, in order
+Film    the lanes of one run, or of two runs that are compared
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from math import inf
+from typing import Any
+
+from .steps import schedule
+
+
+@dataclass(kw_only=True)
+class Event:
+    """One event of one rank.
+
+    Attributes:
+        kind: call, mark or end.
+        name: `all_reduce #2`, `after backward`, or `returned`.
+        op: the function of `torch.distributed`.
+        seconds: when it happened.
+        line: the learner's line: its label, source, filename, number and function.
+        match: the number that the calls of one collective share; 0 if the peers are unknown.
+        blocking: the rank does nothing until the call has ended.
+        waited_from: when the rank began to wait for a call that is not blocking; inf if it never waited.
+        ended: whether the call ended.
+        members: the lanes that take part in the call.
+        sends: bytes by receiving lane.
+        tensors: dtype and shapes; at the end, what the rank returned.
+        waited: seconds for which the rank waited for its peers, and for bytes.
+        held: bytes by category.
+        before, after, around: values of small tensors: those that take part, and the learner's other variables.
+        step: the step at which the rank makes the call; set by `schedule`, as `done`.
+        done: the step at which the call ends; None if it never ends.
+    """
+
+    kind: str
+    name: str
+    op: str = ""
+    seconds: float = 0.0
+    line: Any = None
+    match: int = 0
+    blocking: bool = False
+    waited_from: float = inf
+    ended: bool = True
+    members: tuple[int, ...] = ()
+    sends: Mapping[int, int] = field(default_factory=dict)
+    tensors: str = ""
+    waited: tuple[float, float] = (0.0, 0.0)
+    held: Mapping[str, int] = field(default_factory=dict)
+    before: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    after: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    around: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    step: int = 0
+    done: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """The events of one rank, in order; the last is its end.
+
+    Attributes:
+        rank: the rank.
+        run: "A" or "B" if two runs are compared.
+        events: its events.
+    """
+
+    rank: int
+    events: list[Event]
+    run: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return `rank 2`, or `A: rank 2` if two runs are compared."""
+        return f"{self.run}: rank {self.rank}" if self.run else f"rank {self.rank}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Film:
+    """A run in steps.
+
+    Attributes:
+        lanes: one for each rank.
+        failure: why the run failed; empty if it did not.
+        runs: the number of runs: 2 if two are compared, whose lanes follow each other.
+        notes: sentences about what the film does not show.
+    """
+
+    lanes: list[Lane]
+    failure: str = ""
+    runs: int = 1
+    notes: tuple[str, ...] = ()
+
+    @property
+    def last(self) -> int:
+        """Return the number of the last step. The film begins at step 1."""
+        return max((lane.events[-1].step for lane in self.lanes), default=1)
+
+    @cached_property
+    def moments(self) -> list[list[tuple[Lane, Event]]]:
+        """What goes on at each step, from step 1: the events that begin at it, end at it or are under way."""
+        moments: list[list[tuple[Lane, Event]]] = [[] for _ in range(self.last)]
+        for lane in self.lanes:
+            for event, following in pairwise([*lane.events, lane.events[-1]]):
+                until = event.done or max(following.step - 1, event.step)  # a call that never ends, to the rank's end
+                for step in range(event.step, until + 1):
+                    moments[step - 1].append((lane, event))
+        return moments
+
+    @cached_property
+    def _parts(self) -> dict[tuple[str, int], dict[int, int]]:
+        """The steps at which lanes made each call, by run, match and lane."""
+        parts: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+        for number, lane in enumerate(self.lanes):
+            for event in lane.events:
+                parts[lane.run, event.match][number] = event.step
+        return parts
+
+    def missing(self, lane: Lane, event: Event, step: int) -> list[Lane]:
+        """Return the lanes whose part in a call of `lane` has not come by `step`."""
+        parts = self._parts[lane.run, event.match]
+        return [self.lanes[member] for member in event.members if parts.get(member, inf) > step]
+
+    def beside(self, other: Film) -> Film:
+        """Return a film of two runs, whose steps have the same numbers."""
+        offset = len(self.lanes)
+        theirs = [
+            replace(lane, run="B", events=[_shifted(event, offset) for event in lane.events]) for lane in other.lanes
+        ]
+        ours = [replace(lane, run="A") for lane in self.lanes]
+        return Film(lanes=ours + theirs, runs=2, notes=tuple(dict.fromkeys(self.notes + other.notes)))
+
+
+def film(
+    ranks: Iterable[int],
+    calls: Iterable[Sequence[Any]],
+    sent: Iterable[Sequence[Any]],
+    memory: Sequence[Any],
+    ends: Iterable[tuple[str, Any, str]],
+    failure: str = "",
+    notes: Iterable[str] = (),
+) -> Film:
+    """Return the film of a run.
+
+    Args:
+        ranks: the numbers of the ranks; the next arguments have an entry for each.
+        calls: such as `run.calls`. These attributes are read: `name`, `tensors`, `ranks`, `values`, `times`.
+        sent: the same calls as the meter counts them, such as `run.comm[0].calls`. These attributes are read: `line`,
+            `shares`, `issued`, `matched`, `done` and `waited_from`.
+        memory: such as `run.memory`; empty if it was not measured. These attributes are read: `timeline`, `marks`,
+            `by_category`.
+        ends: the state in which each rank ended, such as `returned`, the line that it was at, if known, and what it
+            returned.
+        failure: why the run failed.
+        notes: what the film does not show.
+    """
+    place = {rank: number for number, rank in enumerate(ranks)}
+    lanes = []
+    for index, (rank, theirs, costs, end) in enumerate(zip(place, calls, sent, ends, strict=True)):
+        events = [_call(place, rank, call, cost) for call, cost in zip(theirs, costs, strict=True)]
+        if memory:
+            _weigh(events, memory[index].timeline)
+            events = sorted([*events, *_marks(memory[index].marks)], key=lambda event: event.seconds)
+        held = memory[index].by_category if memory else {}
+        events.append(Event(kind="end", name=end[0], line=end[1], tensors=end[2], held=held))
+        lanes.append(Lane(rank=rank, events=events))
+    schedule([lane.events for lane in lanes], together=bool(failure))
+    return Film(lanes=lanes, failure=failure, notes=tuple(notes))
+
+
+def _call(place: Mapping[int, int], rank: int, call: Any, cost: Any) -> Event:
+    waited_from, done = max(cost.waited_from, cost.issued), cost.done
+    waits = waited_from < done < inf
+    matched = min(max(cost.matched, waited_from), done)
+    return Event(
+        kind="call",
+        name=call.name,
+        op=call.op,
+        seconds=cost.issued,
+        line=cost.line,
+        match=call.times.match,
+        blocking=cost.waited_from == cost.issued,
+        waited_from=cost.waited_from,
+        ended=cost.matched < inf,
+        members=tuple(place[member] for member in _members(rank, call) if member in place),
+        sends={place.get(receiver, -1): int(share) for receiver, share in cost.shares.items()},
+        tensors=call.tensors,
+        waited=(matched - waited_from, done - matched) if waits else (0.0, 0.0),
+        before=call.values.before if call.values else (),
+        after=call.values.after if call.values else (),
+        around=call.values.around if call.values else (),
+    )
+
+
+def _members(rank: int, call: Any) -> Sequence[int]:
+    return (rank, call.root) if call.op in ("send", "recv") and call.root is not None else call.ranks
+
+
+def _marks(marks: Mapping[str, Any]) -> Iterator[Event]:
+    for label, snapshot in marks.items():
+        yield Event(kind="mark", name=label, seconds=snapshot.seconds, held=snapshot.by_category)
+
+
+def _weigh(events: list[Event], changes: Sequence[Any]) -> None:
+    """Set the bytes that the rank held at each of `events`, which are in order."""
+    held: dict[str, int] = {}
+    number = 0
+    for event in events:
+        while number < len(changes) and changes[number].seconds <= event.seconds:
+            for category, delta in changes[number].deltas.items():
+                held[category] = held.get(category, 0) + delta
+            number += 1
+        event.held = {category: nbytes for category, nbytes in held.items() if nbytes}
+
+
+def _shifted(event: Event, offset: int) -> Event:
+    return replace(
+        event,
+        members=tuple(lane + offset for lane in event.members),
+        sends={lane + offset if lane >= 0 else lane: nbytes for lane, nbytes in event.sends.items()},
+    )

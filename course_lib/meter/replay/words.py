@@ -1,0 +1,168 @@
+"""The film in sentences: a caption for each step, the text form, and the first difference between two runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from .record import Event, Film, Lane
+
+MOST_PARTS = 8
+"""The most messages that a caption names, and the most ranks whose values the text form shows."""
+
+
+def captions(film: Film) -> list[str]:
+    """Return what happens at each step, from step 1."""
+    return [_sentence(film, step, moment) for step, moment in enumerate(film.moments, 1)]
+
+
+Moment = Sequence[tuple[Lane, Event]]
+
+
+def _sentence(film: Film, step: int, moment: Moment) -> str:
+    found: dict[str, list[Lane]] = defaultdict(list)
+    for lane, event in moment:
+        if text := _happens(film, lane, event, step):
+            found[text].append(lane)
+    parts = [*_messages(film, step, moment), *(f"{who(film, lanes)}: {text}" for text, lanes in found.items())]
+    if (name := differing(step, moment)) is not None:
+        parts.append(f"{name} was called from different lines")
+    sentence = "; ".join(parts[:MOST_PARTS]) + ("; …" if len(parts) > MOST_PARTS else "")
+    return sentence[:1].upper() + sentence[1:]
+
+
+def differing(step: int, moment: Moment) -> str | None:
+    """Return the name of a collective that ends at `step` and that ranks called from different lines, if any."""
+    lines: dict[tuple[str, int], Any] = {}
+    for lane, event in moment:
+        ends = event.done == step and event.match and event.op not in ("send", "recv")
+        if ends and lines.setdefault((lane.run, event.match), event.line) != event.line:
+            return event.name
+    return None
+
+
+def _messages(film: Film, step: int, moment: Moment) -> Iterator[str]:
+    routes: dict[int, list[str]] = defaultdict(list)
+    for lane, event in moment:
+        if event.done == step and event.op == "send":
+            for receiver, nbytes in event.sends.items():
+                to = film.lanes[receiver].rank if receiver >= 0 else event.name.rpartition(" ")[2]
+                routes[nbytes].append(f"{lane.name} → {to}")
+    for nbytes, found in routes.items():
+        more = f" and {len(found) - MOST_PARTS} more" if len(found) > MOST_PARTS else ""
+        each = " each" if len(found) > 1 else ""
+        yield f"{in_bytes(nbytes)}{each} from {', '.join(found[:MOST_PARTS])}{more}"
+
+
+def _happens(film: Film, lane: Lane, event: Event, step: int) -> str:
+    """Return what a rank does at `step` by `event`; empty if nothing, or if its message arrives."""
+    if event.kind == "end":
+        return event.name
+    if event.kind == "mark":
+        return f"the mark “{event.name}”"
+    if event.done == step:
+        total = sum(event.sends.values())
+        sent = f", {in_bytes(total)} sent by each" if total else ""
+        return "" if event.op in ("send", "recv") else f"{event.name}{sent}"
+    if event.blocking:
+        missing = film.missing(lane, event, step)
+        why = f" for {who(film, missing)}" if missing else f" of {event.tensors}" if event.done is None else ""
+        return f"waiting in {event.name}{why}"
+    name = f"a {event.op}" if event.op in ("send", "recv") else event.name
+    return f"starting {name}" if event.step == step else ""
+
+
+def who(film: Film, lanes: Sequence[Lane]) -> str:
+    """Return `rank 2`, `ranks 0–2, 5` or `all 4 ranks`; with the run in front if two are compared."""
+    if film.runs == 2 and len(lanes) == len(film.lanes):
+        return "all ranks of both runs"
+    runs = groupby(lanes, lambda lane: lane.run)
+    return ", ".join(_who(film, run, [lane.rank for lane in theirs]) for run, theirs in runs)
+
+
+def _who(film: Film, run: str, ranks: list[int]) -> str:
+    prefix = f"{run}: " if run else ""
+    if len(ranks) == sum(lane.run == run for lane in film.lanes) > 1:
+        return f"{prefix}{'both' if len(ranks) == 2 else f'all {len(ranks)}'} ranks"
+    # Neighbours have the same difference between their rank and their position.
+    spans = [[rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda item: item[1] - item[0])]
+    texts = [f"{span[0]}–{span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in spans]
+    return f"{prefix}rank{'s' if len(ranks) > 1 else ''} {', '.join(texts)}"
+
+
+def in_bytes(count: float) -> str:
+    """Return `count` bytes in the unit that fits: `12.8 MB`. MB is 10⁶ bytes."""
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def numbers(values: Iterable[Any]) -> str:
+    """Return the elements of a tensor: whole numbers below 10⁷, and four digits of the others."""
+    return " ".join(f"{v:.7g}" if v == v // 1 < 1e7 else f"{v:.4g}" for v in values)
+
+
+# -- the text form -----------------------------------------------------------------------------------------------
+
+
+def text(film: Film, captions: Sequence[str]) -> str:
+    """Return the film as text."""
+    ranks = "1 rank" if len(film.lanes) == 1 else f"{len(film.lanes) // film.runs} ranks"
+    lines = [f"Replay: {'2 runs of ' if film.runs == 2 else ''}{ranks}, {film.last} steps", *film.notes]
+    if film.runs == 2:
+        lines.append(first_difference(film))
+    for step, (caption, moment) in enumerate(zip(captions, film.moments, strict=True), 1):
+        lines += [f"step {step}: {caption}", *_details(film, step, moment)]
+    return "\n".join([*lines, *filter(None, [film.failure])])
+
+
+def _details(film: Film, step: int, moment: Moment) -> Iterator[str]:
+    lines: dict[str, list[Lane]] = defaultdict(list)
+    held: dict[str, list[Lane]] = defaultdict(list)
+    values: list[str] = []
+    for lane, event in moment:
+        if event.step == step and event.line is not None:
+            lines[f"{event.line}: {event.line.source}"].append(lane)
+        if event.kind == "end" and event.tensors and len(values) < MOST_PARTS:
+            values.append(f"    {lane.name}: {event.tensors}")
+        if event.step == step and event.held and event.kind != "call":
+            held[", ".join(f"{name} {in_bytes(n)}" for name, n in event.held.items() if n)].append(lane)
+        if event.done == step and (event.before or event.after) and len(values) < MOST_PARTS:
+            sides = [", ".join(f"{name} [{numbers(v)}]".strip() for name, v in s) for s in (event.before, event.after)]
+            values.append(f"    {lane.name}: {' → '.join(filter(None, sides))}")
+    yield from (f"    {who(film, lanes)} at {line}" for line, lanes in lines.items())
+    yield from values
+    yield from (f"    {who(film, lanes)}: {text}" for text, lanes in held.items())
+
+
+# -- the first difference ------------------------------------------------------------------------------------------
+
+
+def first_difference(film: Film) -> str:
+    """Return a sentence on the first difference between the two runs of `film`: in a call, a value or an end."""
+    ours, theirs = ([lane for lane in film.lanes if lane.run == run] for run in "AB")
+    if len(ours) != len(theirs):
+        return f"The runs have {len(ours)} and {len(theirs)} ranks."
+    found = [one for a, b in zip(ours, theirs, strict=True) if (one := _difference(a, b)) is not None]
+    return min(found)[1] if found else "The runs make the same calls, with the same values where these are kept."
+
+
+def _difference(a: Lane, b: Lane) -> tuple[int, str] | None:
+    for one, other in zip(a.events, b.events, strict=False):
+        for what in ("name", "tensors", "before", "after"):
+            mine, theirs = getattr(one, what), getattr(other, what)
+            if repr(mine) != repr(theirs):  # NaN equals NaN
+                step = min(one.step, other.step)
+                return step, f"First difference, at step {step}: {_has(a, one, what)}; {_has(b, other, what)}."
+    return None
+
+
+def _has(lane: Lane, event: Event, what: str) -> str:
+    value = getattr(event, what)
+    if what in ("before", "after"):
+        value = f"{', '.join(numbers(v) for _, v in value) or 'nothing'} {what} {event.name}"
+    at = f" ({event.line})" if event.line is not None else ""
+    return f"{lane.name}: {value if what != 'tensors' else f'{event.name} of {value}'}{at}"

@@ -1,0 +1,114 @@
+"""The replay of a run in a browser: as a file, in JupyterLab, and in a notebook that is not trusted."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+import torch.distributed as dist
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+from playwright.sync_api import FrameLocator, Page, expect
+
+from course_lib import World
+from tests.browser.jupyterlab import READY_MS, JupyterLab, choose_theme, errors, open_notebook, run_all
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+RUN = """
+import torch, torch.distributed as dist
+from course_lib import RankError, World
+
+def step():
+    x = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(x)
+    dist.barrier()
+
+World(2, replay=True).run(step).replay()
+"""
+FAILURE = """
+def diverges():
+    dist.barrier()
+    if dist.get_rank() == 1:
+        dist.broadcast(torch.ones(2), src=0)
+    dist.all_reduce(torch.ones(2))
+
+try:
+    World(2).run(diverges)
+except RankError as error:
+    replay = error.replay()
+replay
+"""
+
+
+def ranks_differ() -> None:
+    x = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(x)
+    if dist.get_rank() == 0:
+        dist.send(x, dst=1)
+    else:
+        dist.recv(x, src=0)
+
+
+def saved(notebooks: Path, name: str, *cells: nbformat.NotebookNode) -> None:
+    notebook = new_notebook(cells=list(cells))
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, notebooks / name)
+
+
+def test_the_page_plays_as_a_file_without_a_network(page: Page, tmp_path: Path) -> None:
+    World(2, replay=True).run(ranks_differ).replay().save(tmp_path / "replay.html")
+    requests, problems = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("pageerror", lambda error: problems.append(error))
+    page.emulate_media(reduced_motion="reduce", color_scheme="dark")
+
+    page.goto((tmp_path / "replay.html").as_uri())
+    caption = page.locator("#caption")
+    expect(caption).to_have_text("Both ranks: all_reduce #1, 4 B sent by each")
+    expect(page.get_by_role("region", name="rank 0").locator(".changed")).to_have_text("1")
+    page.keyboard.press("ArrowRight")
+    expect(caption).to_have_text("4 B from rank 0 → 1")
+    page.get_by_label("Go to").select_option(index=0)
+    expect(page.get_by_label("Step", exact=True)).to_have_value("1")
+    page.get_by_role("button", name="First difference").click()
+    expect(page.locator("#answer")).to_contain_text("First difference, at step 2: rank 0: send to rank 1")
+    page.get_by_role("button", name="Play").click()
+    expect(caption).to_have_text("Both ranks: returned")
+
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    assert (len(requests), problems) == (1, [])
+
+
+def test_the_replay_plays_in_jupyterlab_in_both_themes(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> None:
+    saved(notebooks, "replay.ipynb", new_code_cell(RUN), new_code_cell(FAILURE))
+    open_notebook(page, jupyterlab, "replay.ipynb")
+    run_all(page)
+    assert errors(page) == []
+
+    good, bad = (page.frame_locator("iframe").nth(index) for index in (0, 1))
+    press(good, "ArrowRight")
+    expect(good.locator("#caption")).to_have_text("Both ranks: barrier #1")
+    press(good, "m")  # in a cell's output, JupyterLab would make the cell Markdown
+    expect(page.locator(".jp-MarkdownCell")).to_have_count(0)
+    expect(bad.locator("#failure")).to_contain_text("The ranks call different collectives")
+    expect(bad.locator("#code li", has_text="dist.broadcast").locator(".here")).to_have_text("1")
+    for theme in ("Dark", "Light"):
+        choose_theme(page, theme)
+        expect(good.locator("html")).to_have_attribute("data-theme", theme.lower())
+
+
+def press(frame: FrameLocator, key: str) -> None:
+    frame.locator("#code").press(key)
+
+
+def test_a_notebook_that_is_not_trusted_says_how_to_get_the_film(
+    page: Page, jupyterlab: JupyterLab, notebooks: Path
+) -> None:
+    replay = World(2).run(ranks_differ).replay()
+    forms = {"text/html": replay._repr_html_(), "text/plain": repr(replay)}
+    saved(notebooks, "copied.ipynb", new_code_cell("run.replay()", outputs=[new_output("display_data", data=forms)]))
+    open_notebook(page, jupyterlab, "copied.ipynb")
+
+    expect(page.get_by_text("run this cell, or trust the notebook")).to_be_visible(timeout=READY_MS)
+    page.get_by_text("The replay as text").click()
+    expect(page.get_by_text("step 2: 4 B from rank 0 → 1")).to_be_visible()

@@ -1,0 +1,67 @@
+"""The replay of a run: the same steps, values and failures on every backend."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import RankError
+
+
+def pass_right():
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    mine, received = torch.tensor([rank]), torch.tensor([-1])
+    sending = dist.isend(mine, dst=(rank + 1) % world_size)
+    dist.recv(received, src=(rank - 1) % world_size)
+    sending.wait()
+    dist.all_reduce(received)
+    return received.item()
+
+
+def test_the_steps_of_a_run_are_those_of_its_program(world):
+    text = str(world(3).run(pass_right).replay())
+
+    assert "step 1: All 3 ranks: starting a send\n" in text
+    assert "step 2: 8 B each from rank 0 → 1, rank 1 → 2, rank 2 → 0\n" in text
+    assert "step 3: All 3 ranks: all_reduce #1, 10 B sent by each\n" in text
+    assert "step 4: All 3 ranks: returned\n    rank 0: 3\n" in text
+    assert "make the world with World(…, replay=True)" in text
+
+
+def test_values_before_and_after_each_call_are_kept_on_request(world):
+    run = world(3, replay=True).run(pass_right)
+
+    text = str(run.replay())
+    assert "    rank 0: mine [0]\n    rank 0: received [2]\n" in text
+    assert "    rank 2: received [1] → received [3]\n" in text
+    assert "replay=True" not in text
+
+
+def test_a_failed_run_has_a_replay_up_to_where_each_rank_stood(world):
+    def diverges():
+        dist.barrier()
+        if dist.get_rank() == 1:
+            dist.broadcast(torch.ones(2), src=0)
+        dist.all_reduce(torch.ones(2))
+
+    with pytest.raises(RankError) as caught:
+        world(3).run(diverges)
+
+    text = str(caught.value.replay())
+    assert "step 1: All 3 ranks: barrier #1\n" in text
+    assert "step 2: Ranks 0, 2: waiting in all_reduce #1 of float32 [2]; rank 1: waiting in broadcast #1" in text
+    assert "step 3: Ranks 0, 2: stopped in all_reduce #1; rank 1: stopped in broadcast #1\n" in text
+    assert text.endswith(str(caught.value))
+
+
+def test_a_replay_names_the_rank_that_others_wait_for(world):
+    def raises():
+        if dist.get_rank() == 1:
+            raise ValueError("no data")
+        dist.barrier()
+
+    with pytest.raises(RankError) as caught:
+        world(2).run(raises)
+
+    text = str(caught.value.replay())
+    assert "step 1: Rank 0: waiting in barrier #1 for rank 1\n" in text
+    assert "rank 1: raised ValueError: no data" in text
