@@ -77,7 +77,7 @@ def report(name: str) -> Path:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    from course_lib import grading  # loads Jupyter's client, which other subcommands do not need
+    from . import grading  # loads Jupyter's client, which other subcommands do not need
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # like Ctrl-C: end the processes that notebooks started
     seconds, memory_bytes = options.seconds, int(options.memory * 2**30)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import CourseError
-from ..progress import Lesson, lessons, parse_notebook
+from ...errors import CourseError
+from ...progress import Lesson, lessons, parse_notebook
 from .judge import judge
 from .kernel import Ran, claimed, handed_in, run
 from .limits import Limits

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from course_lib.commands import cli
+from course_lib.commands.grading import Grade, Graded, Limits, as_csv, as_json, grade
+from course_lib.commands.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
+from course_lib.commands.grading.limits import Watch
 from course_lib.exercises import get
-from course_lib.grading import Grade, Graded, Limits, as_csv, as_json, grade
-from course_lib.grading.judge import CRASHED, NO_TIME, OWN_VERDICT, judge
-from course_lib.grading.limits import Watch
 from course_lib.progress import Progress
 
 IMPORTS = "import torch.distributed as dist\nfrom course_lib import exercise"
@@ -43,7 +43,7 @@ HELLO = '@exercise("ranks.hello")\ndef hello(): ...'
 STUB = get("start.first").cell
 SHADOW = """
 import os, pathlib
-checker = pathlib.Path("course_lib/grading/checker.py")
+checker = pathlib.Path("course_lib/commands/grading/checker.py")
 checker.parent.mkdir(parents=True)
 for folder in checker.parents[:2]:
     (folder / "__init__.py").touch()
@@ -358,7 +358,7 @@ def test_the_command_prints_writes_and_exits(
         one = Grade(exercise="start.first", status=status, observed="\ud800")  # type: ignore[arg-type]
         return [Graded(notebook="ann.ipynb", exercises=(one,))]
 
-    monkeypatch.setattr("course_lib.grading.grade", graded)
+    monkeypatch.setattr("course_lib.commands.grading.grade", graded)
     files = tmp_path / "out.json", tmp_path / "out.csv"
     options = ["--seconds", "7", "--memory", "0.5", "--json", str(files[0]), "--csv", str(files[1])]
 
@@ -379,7 +379,7 @@ def test_results_are_written_as_they_come_and_a_file_that_cannot_be_is_told_firs
         assert [one["notebook"] for one in json.loads(file.read_text())] == ["ann.ipynb"]
         yield SAMPLE[1]
 
-    monkeypatch.setattr("course_lib.grading.grade", graded)
+    monkeypatch.setattr("course_lib.commands.grading.grade", graded)
     assert cli.main(["check", "ann.ipynb", "ben.ipynb", "--json", str(file)]) == 1
     assert len(json.loads(file.read_text())) == 2
 

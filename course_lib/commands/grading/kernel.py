@@ -20,10 +20,10 @@ from nbclient.util import ensure_async
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from ..progress import named
+from ...progress import named
 from .limits import Limits, Watch
 
-TAKE = "__import__('course_lib.grading.capture', fromlist=['capture']).capture({name!r}, {file!r})"
+TAKE = "__import__('course_lib.commands.grading.capture', fromlist=['capture']).capture({name!r}, {file!r})"
 STARTUP_SECONDS = 120
 HANDED_IN = re.compile(r"""^@[\w.]*\bexercise\(\s*["']([\w.]+)["']""", re.MULTILINE)
 SILENT = logging.Logger(__name__, level=logging.CRITICAL + 1)  # nbclient logs what is reported as a remark

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import cloudpickle
 
-from ..widgets import exercise
+from ...widgets import exercise
 
 
 def capture(name: str, file: str) -> None:

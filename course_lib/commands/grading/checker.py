@@ -1,4 +1,4 @@
-"""The process that checks what a notebook handed in: `python -m course_lib.grading.checker`.
+"""The process that checks what a notebook handed in: `python -m course_lib.commands.grading.checker`.
 
 Its standard input is a connection. It receives JSON: a token, and a name and a file for each function. It sends the
 token with an empty answer once it is ready, then the token with the fields of a `Grade` for each function. What a
@@ -12,7 +12,7 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from .. import exercises
+from ... import exercises
 
 
 def main() -> None:
