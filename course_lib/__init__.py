@@ -3,7 +3,7 @@
 What imports what, from the top; `tests/test_project.py` holds the whole table and proves it:
 
     widgets -> exercises -> zero, world, meter, planner;  widgets -> progress, plots, world;  world -> meter, plots
-    plots -> planner;  zero -> torch alone;  planner -> nothing
+    plots -> planner;  parallel -> data;  zero -> torch alone;  planner -> nothing
 
 A public name is imported when it is first asked for. torch takes seconds to load, which `course progress` need not
 pay, and `course doctor` has to say what is wrong where torch does not load at all.
@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import exercises, planner, plots, production, quizzes, zero
+    from . import exercises, parallel, planner, plots, production, quizzes, zero
     from .data import TinyGPT, batch, digits, text
     from .errors import CourseError
     from .meter import cuda_snapshot, mark
@@ -39,6 +39,7 @@ __all__ = [
     "exercise",
     "exercises",
     "mark",
+    "parallel",
     "plan",
     "planner",
     "plots",

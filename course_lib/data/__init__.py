@@ -7,9 +7,9 @@ from importlib.resources import as_file, files
 import numpy as np
 import torch
 
-from .tiny_gpt import TinyGPT, batch, text
+from .tiny_gpt import Block, TinyGPT, batch, text
 
-__all__ = ["TinyGPT", "batch", "digits", "text"]
+__all__ = ["Block", "TinyGPT", "batch", "digits", "text"]
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,38 @@
+"""Tensor, sequence and pipeline parallel, written to be read as `zero` is.
+
+Read `collectives`, then `tensor` (and `vocabulary`), then `pipeline`. `mesh` joins them with the stages of ZeRO. All is
+plain torch and `torch.distributed`: nothing here knows on what backend it runs. Imports point to the right:
+
+    tensor -> vocabulary -> collectives;  mesh -> collectives;  pipeline -> schedules
+"""
+
+from .collectives import all_gather, all_reduce, copy, reduce_scatter
+from .mesh import (
+    clip_grad_norm_,
+    load_whole_optimizer_state_dict,
+    load_whole_state_dict,
+    whole_optimizer_state_dict,
+    whole_state_dict,
+)
+from .pipeline import Pipeline, PipelinePart
+from .schedules import all_forward_all_backward, one_forward_one_backward
+from .tensor import TensorParallelGPT
+from .vocabulary import vocabulary_cross_entropy
+
+__all__ = [
+    "Pipeline",
+    "PipelinePart",
+    "TensorParallelGPT",
+    "all_forward_all_backward",
+    "all_gather",
+    "all_reduce",
+    "clip_grad_norm_",
+    "copy",
+    "load_whole_optimizer_state_dict",
+    "load_whole_state_dict",
+    "one_forward_one_backward",
+    "reduce_scatter",
+    "vocabulary_cross_entropy",
+    "whole_optimizer_state_dict",
+    "whole_state_dict",
+]

@@ -1,0 +1,92 @@
+"""Two axes at once: a stage of ZeRO over the ranks of one, tensor parallel over the ranks of the other.
+
+    mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("data", "tensor"))
+    model = TensorParallelGPT(TinyGPT(), mesh.get_group("tensor"))
+    engine = zero.Stage3(model, torch.optim.AdamW, mesh.get_group("data"), lr=1e-3)
+
+The engine sees a model of which the tensor axis has left it 1/N. What concerns both axes is here: the norm of all
+gradients, and a checkpoint that does not depend on the mesh.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .collectives import Group, part
+
+
+def clip_grad_norm_(engine: Any, max_norm: float, group: Group = None) -> Tensor:
+    """Scale all gradients down so that their norm, over all parameters and both axes, is at most `max_norm`.
+
+    Args:
+        engine: an engine of `zero`, after backward, around a TensorParallelGPT.
+        group: the tensor-parallel ranks.
+
+    Returns:
+        The L2 norm before, 0-dim, the same on every rank: as `torch.nn.utils.clip_grad_norm_` in one process.
+    """
+    engine.average_gradients()
+    shards = [shard for shard in engine.shards() if shard.values.grad is not None]
+    grads: dict[bool, list[Tensor]] = {True: [], False: []}
+    for shard in shards:
+        grads[hasattr(shard.param, "cut_dim")].append(shard.values.grad)
+    cut, whole = (torch.nn.utils.get_total_norm(each) for each in grads.values())
+    squares: Tensor = engine.ranks.sum_over_shards(torch.stack([cut, whole]).square())
+    dist.all_reduce(squares[:1], group=group)  # each rank has other parts of what is cut, and the same of the rest
+    norm = squares.sum().sqrt()
+    params = {*engine.trained, *(shard.values for shard in shards)}
+    torch.nn.utils.clip_grads_with_norm_(params, max_norm, norm)
+    return norm
+
+
+def whole_state_dict(engine: Any, group: Group = None) -> dict[str, Tensor]:
+    """Return the state of the whole TinyGPT, with its keys, on every rank. `engine` may be the model itself."""
+    dims = _cut_dims(engine)
+    return {name: _join(value, dims.get(name), group) for name, value in engine.state_dict().items()}
+
+
+def load_whole_state_dict(engine: Any, state_dict: dict[str, Tensor], group: Group = None) -> None:
+    """Take the state of the whole TinyGPT, the same on every rank, whatever mesh it was saved on."""
+    dims = _cut_dims(engine)
+    engine.load_state_dict({name: _part(value, dims.get(name), group) for name, value in state_dict.items()})
+
+
+def whole_optimizer_state_dict(engine: Any, group: Group = None) -> dict[str, Any]:
+    """Return the optimizer's state, as the optimizer of the whole TinyGPT would give it, on every rank."""
+    return _each_tensor(engine, engine.optimizer_state_dict(), _join, group)
+
+
+def load_whole_optimizer_state_dict(engine: Any, state_dict: dict[str, Any], group: Group = None) -> None:
+    """Take the state of the optimizer of the whole TinyGPT, whatever mesh it was saved on."""
+    engine.load_optimizer_state_dict(_each_tensor(engine, state_dict, _part, group))
+
+
+def _each_tensor(engine: Any, state_dict: dict[str, Any], convert: Any, group: Group) -> dict[str, Any]:
+    numbers = [number for param_group in state_dict["param_groups"] for number in param_group["params"]]
+    dims = dict(zip(numbers, (getattr(param, "cut_dim", None) for param in engine.trained), strict=True))
+    state = {
+        number: {key: convert(value, dims[number], group) if value.dim() else value for key, value in values.items()}
+        for number, values in state_dict["state"].items()
+    }
+    return {**state_dict, "state": state}
+
+
+def _cut_dims(engine: Any) -> dict[str, int]:
+    model = getattr(engine, "module", engine)
+    return {name: param.cut_dim for name, param in model.named_parameters() if hasattr(param, "cut_dim")}
+
+
+def _join(value: Tensor, dim: int | None, group: Group) -> Tensor:
+    if dim is None:
+        return value
+    parts = [torch.empty_like(value) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, value.contiguous(), group=group)
+    return torch.cat(parts, dim)
+
+
+def _part(value: Tensor, dim: int | None, group: Group) -> Tensor:
+    return value if dim is None else part(value, dim, group)

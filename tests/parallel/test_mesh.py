@@ -1,0 +1,111 @@
+"""A stage of ZeRO on one axis and tensor parallel on the other train as one process does."""
+
+import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.functional import cross_entropy
+
+from course_lib import TinyGPT, World, batch, zero
+from course_lib.parallel import (
+    TensorParallelGPT,
+    clip_grad_norm_,
+    load_whole_optimizer_state_dict,
+    load_whole_state_dict,
+    whole_optimizer_state_dict,
+    whole_state_dict,
+)
+
+MAX_NORM = 0.5  # below the norm of every step here
+
+
+def model():
+    torch.manual_seed(0)
+    # In float64, because the gradient of a key's bias is nothing but rounding, of which Adam makes whole steps.
+    return TinyGPT(width=16, layers=2, heads=4, context=12).double()
+
+
+def alone(steps):
+    whole, history = model(), []
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-2)
+    for step in steps:
+        inputs, targets = batch(step, 8, 12)
+        loss = cross_entropy(whole(inputs).flatten(0, 1), targets.flatten())
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(whole.parameters(), MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+        history.append((loss.item(), norm.item()))
+    return history, whole.state_dict()
+
+
+def engine_on(shape, stage=zero.Stage3, sequence_parallel=False):
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("data", "tensor"))
+    cut = TensorParallelGPT(model(), mesh.get_group("tensor"), sequence_parallel=sequence_parallel)
+    return mesh, stage(cut, torch.optim.AdamW, mesh.get_group("data"), lr=1e-2)
+
+
+def train(mesh, engine, steps):
+    history = []
+    for step in steps:
+        inputs, targets = (x.chunk(mesh.size(0))[mesh.get_local_rank("data")] for x in batch(step, 8, 12))
+        scores = engine(inputs)
+        loss = engine.module.loss_of(scores, targets)
+        loss.backward()
+        norm = clip_grad_norm_(engine, MAX_NORM, mesh.get_group("tensor"))
+        engine.step()
+        engine.zero_grad()
+        total = loss.detach().clone()
+        torch.distributed.all_reduce(total, group=mesh.get_group("data"))
+        history.append((total.item() / mesh.size(0), norm.item()))
+    return history
+
+
+def trained(shape, stage, sequence_parallel):
+    mesh, engine = engine_on(shape, stage, sequence_parallel)
+    return train(mesh, engine, range(3)), whole_state_dict(engine, mesh.get_group("tensor"))
+
+
+def same(ours, expected):
+    for (loss, norm), (their_loss, their_norm) in zip(ours, expected, strict=True):
+        assert loss == pytest.approx(their_loss, rel=1e-8)
+        assert norm == pytest.approx(their_norm, rel=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (1, 4), (4, 1)], ids=str)
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_stage_3_and_tensor_parallel_equal_one_process(shape, sequence_parallel):
+    history, state = alone(range(3))
+    for ours, whole in World(4).run(trained, shape, zero.Stage3, sequence_parallel):
+        same(ours, history)
+        for name, value in state.items():
+            torch.testing.assert_close(whole[name], value, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("stage", [zero.DataParallel, zero.Stage1, zero.Stage2])
+def test_every_stage_goes_with_tensor_parallel(stage):
+    history, _ = alone(range(3))
+    for ours, _ in World(4).run(trained, (2, 2), stage, False):
+        same(ours, history)
+
+
+def saved(shape):
+    mesh, engine = engine_on(shape)
+    train(mesh, engine, range(2))
+    group = mesh.get_group("tensor")
+    return whole_state_dict(engine, group), whole_optimizer_state_dict(engine, group)
+
+
+def resumed(shape, state, optimizer_state):
+    mesh, engine = engine_on(shape)
+    group = mesh.get_group("tensor")
+    load_whole_state_dict(engine, state, group)
+    load_whole_optimizer_state_dict(engine, optimizer_state, group)
+    return train(mesh, engine, range(2, 4))
+
+
+@pytest.mark.parametrize(("ranks", "shape"), [(2, (1, 2)), (4, (4, 1)), (1, (1, 1))], ids=str)
+def test_another_mesh_resumes(ranks, shape):
+    state, optimizer_state = World(4).run(saved, (2, 2))[0]
+    history, _ = alone(range(4))
+    for ours in World(ranks).run(resumed, shape, state, optimizer_state):
+        same(ours, history[2:])

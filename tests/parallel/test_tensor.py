@@ -1,0 +1,127 @@
+"""Tensor and sequence parallel train as one process does, and send and hold what the formulas say."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+from course_lib import RankError, TinyGPT, World, batch
+from course_lib.parallel import TensorParallelGPT, vocabulary_cross_entropy, whole_state_dict
+
+SIZES = {"width": 16, "layers": 3, "heads": 4, "context": 12}
+
+
+def model():
+    torch.manual_seed(0)
+    return TinyGPT(**SIZES)
+
+
+def alone(steps=2):
+    """Return the losses and the gradients of one process, after an update."""
+    whole, losses = model(), []
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        inputs, targets = batch(step, 4, 12)
+        loss = cross_entropy(whole(inputs).flatten(0, 1), targets.flatten())
+        loss.backward()
+        losses.append(loss.item())
+        if step < steps - 1:
+            optimizer.step()
+    return losses, {name: param.grad for name, param in whole.named_parameters()}
+
+
+def together(sequence_parallel, steps=2):
+    cut, losses = TensorParallelGPT(model(), sequence_parallel=sequence_parallel), []
+    optimizer = torch.optim.SGD(cut.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        inputs, targets = batch(step, 4, 12)
+        loss = cut.loss_of(cut(inputs), targets)
+        loss.backward()
+        losses.append(loss.item())
+        if step < steps - 1:
+            optimizer.step()
+    for param in cut.parameters():
+        param.data = param.grad
+    return losses, whole_state_dict(cut)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_losses_and_gradients_equal_one_process(world_size, sequence_parallel):
+    losses, grads = alone()
+    for theirs, whole in World(world_size).run(together, sequence_parallel):
+        assert theirs == pytest.approx(losses, rel=1e-5)
+        for name, grad in grads.items():
+            torch.testing.assert_close(whole[name], grad, rtol=1e-4, atol=1e-6)
+
+
+def forward_and_backward(sequence_parallel):
+    cut = TensorParallelGPT(model(), sequence_parallel=sequence_parallel)
+    inputs, targets = batch(0, 4, 12)
+    cut.loss_of(cut(inputs), targets).backward()
+
+
+def test_two_all_reduces_of_activations_a_block_and_pass():
+    run = World(4).run(forward_and_backward, False)
+    activations = 4 * 12 * 16 * 4  # batch, length, width, bytes
+    # One for the embedding and one for the head's input; three of the loss, which are as small as the tokens.
+    in_blocks = 3 * 4
+    assert run.comm[0].count("all_reduce") == in_blocks + 2 + 3
+    assert run.comm[0].sent_bytes == 2 * 3 / 4 * ((in_blocks + 2) * activations + 3 * 4 * 12 * 4)
+
+
+def test_sequence_parallel_sends_as_much_for_activations():
+    run = World(4).run(forward_and_backward, True)
+    activations = 4 * 12 * 16 * 4
+    assert run.comm[0].count("reduce_scatter") == run.comm[0].count("all_gather") == 3 * 4 + 2
+    norms_and_biases = 3 * (4 + 2) * 16 + 2 * 16 + 12 * 16
+    small = 3 * 4 * 12 * 4 + norms_and_biases * 4
+    assert run.comm[0].sent_bytes == 3 / 4 * 2 * (3 * 4 + 2) * activations + 2 * 3 / 4 * small
+
+
+def kept_for_backward(sequence_parallel):
+    cut = TensorParallelGPT(model(), sequence_parallel=sequence_parallel)
+    kept = {}
+    params = {param.untyped_storage().data_ptr() for param in cut.parameters()}
+
+    def keep(x):
+        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        x = torch.randn(4, 12 // (dist.get_world_size() if sequence_parallel else 1), 16)
+        y = cut.blocks[1](x)
+    assert y.shape == x.shape
+    return sum(nbytes for pointer, nbytes in kept.items() if pointer not in params)
+
+
+def test_sequence_parallel_keeps_no_copies_between_the_matrices():
+    copies, parts = (World(4).run(kept_for_backward, choice)[0] for choice in (False, True))
+    assert parts < copies
+
+
+def test_parameters_are_one_quarter_except_what_is_whole():
+    def numel():
+        return sum(param.numel() for param in TensorParallelGPT(model()).parameters())
+
+    whole = sum(param.numel() for param in model().parameters())
+    uncut = 3 * (4 + 2) * 16 + 2 * 16 + 12 * 16
+    assert list(World(4).run(numel)) == [(whole - uncut) // 4 + uncut] * 4
+
+
+def test_the_loss_is_exact_for_large_scores():
+    def loss():
+        torch.manual_seed(0)
+        scores, targets = 1000 * torch.randn(6, 8), torch.tensor([0, 7, 3, 4, 5, 1])
+        mine = scores.chunk(2, dim=1)[dist.get_rank()]
+        return vocabulary_cross_entropy(mine, targets).item(), cross_entropy(scores, targets).item()
+
+    for ours, whole in World(2).run(loss):
+        assert ours == pytest.approx(whole, rel=1e-6)
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(RankError, match="4 heads cannot be shared by 3 ranks"):
+        World(3).run(lambda: TensorParallelGPT(model()))
