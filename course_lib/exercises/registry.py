@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import capstone, costs, data_parallel, memory, precision, production, ranks, start, zero1, zero2, zero3
+from . import capstone, costs, data_parallel, memory, precision, production, ranks, start, tensor, zero1, zero2, zero3
 from .form.exercise import Exercise
 
 LESSONS = (
@@ -21,6 +21,7 @@ LESSONS = (
     costs.EXERCISES,
     production.EXERCISES,
     capstone.EXERCISES,
+    tensor.EXERCISES,
 )
 """The exercises of each lesson, in the order of the lessons."""
 
