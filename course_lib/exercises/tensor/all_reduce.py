@@ -129,11 +129,6 @@ exercise.edit("detached", {"class AllReduce": "total = x.detach().clone()\ndist.
     Next: make the sum in the `forward` of an autograd function, and call it with `.apply(x)`.
     """)
 
-exercise.edit("gradient-on-rank-0", {"return grad": "return grad if dist.get_rank() == 0 else 0 * grad"}, """
-    Only rank 0 passes the gradient on. Every rank contributes a summand, and every summand gets the whole gradient.
-    Next: return `grad` on every rank.
-    """)
-
 
 @exercise.variant
 def unseen_by_autograd(x: Tensor) -> Tensor:

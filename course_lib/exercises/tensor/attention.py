@@ -67,8 +67,8 @@ exercise = Exercise("tensor.attention", title="Attention by heads", draw=draw, t
     ```
     """, explanation="""
     A head is a column-parallel slice of query, key and value, and `out` is row parallel: the same pair as in the MLP,
-    with the same two all-reduces. Softmax works inside a head, so no rank needs the scores of another. The number of
-    ranks has to divide the number of heads. A checkpoint with a fused matrix needs the cut in this exercise: engines
+    with the same two all-reduces. Softmax works inside a head, so no rank needs scores of a different rank. The number
+    of ranks has to divide the number of heads. A checkpoint with a fused matrix needs the cut in this exercise: engines
     that cut it into N blocks load without an error, and compute something else.
     """)
 
@@ -106,8 +106,8 @@ exercise.edit("heads-not-divided", {"(heads // world_size, -1)": "(heads, -1)"},
     """)
 
 exercise.edit("heads-and-elements-swapped", {"(heads // world_size, -1)": "(-1, heads // world_size)"}, """
-    The features of one head are neighbours: the first dimension is the head, the second its elements. You have it the
-    other way round. Next: unflatten to (heads of this rank, elements of a head).
+    The features of one head are neighbours: the first dimension is the head, the second its elements. You have them
+    swapped. Next: unflatten to (heads of this rank, elements of a head).
     """)
 
 exercise.edit("not-causal", {", is_causal=True": ""}, """
@@ -118,6 +118,12 @@ exercise.edit("tokens-for-heads", {"attended.transpose(1, 2).flatten(2)":
     "attended.reshape(x.shape[0], x.shape[1], -1)"}, """
     You give the attended values the right shape without moving the heads next to each other. So tokens and heads mix.
     Next: swap the two dimensions back, with `.transpose(1, 2)`, before you flatten the heads.
+    """)
+
+exercise.edit("attends-over-heads", {".unflatten(2, (heads // world_size, -1)).transpose(1, 2)":
+    ".unflatten(2, (heads // world_size, -1))", "attended.transpose(1, 2).flatten(2)": "attended.flatten(2)"}, """
+    Your query, key and value are [batch, length, heads, size]. The attention works over the last two dimensions, so the
+    heads of one token attend to each other. Next: swap length and heads before the attention, and back after it.
     """)
 
 exercise.edit("no-sum-in-backward", {"x = copy(x)\n": ""}, """
@@ -134,11 +140,6 @@ exercise.edit("copy-for-each", {"x = copy(x)\n": "", "F.linear(x,": "F.linear(co
     The numbers are right. You call `copy` for query, key and value, so backward makes three all-reduces of the same
     size.
     Next: call `copy` once. Autograd sums the three gradients on this rank first, and one all-reduce is enough.
-    """)
-
-exercise.edit("scaled-by-the-width", {", is_causal=True": ", is_causal=True, scale=x.shape[-1] ** -0.5"}, """
-    You scale the scores by the width of the model. A head's scores are sums over the elements of a head, and are scaled
-    by their number. Next: leave out `scale`: the function scales by the size of the head.
     """)
 
 

@@ -65,7 +65,8 @@ exercise = Exercise("tensor.clip_mesh", title="Clip on a mesh", draw=draw, trial
     """, explanation="""
     Which ranks hold different elements decides over which group to sum. Every element of `cut` exists once on the mesh;
     an element of `whole` exists once in each data group, and counts once. If it counted N times, the norm would depend
-    on the mesh, and a run that continues on a different mesh would clip differently: no error, and another loss curve.
+    on the mesh, and a run that continues on a different mesh would clip differently: without an error, and with a
+    different loss curve.
     """)
 
 
@@ -101,12 +102,12 @@ exercise.edit("copies-counted", {"squares[:1], group=tensor": "squares, group=te
     """)
 
 exercise.edit("only-over-data", {"dist.all_reduce(squares[:1], group=tensor)\n": ""}, """
-    You sum over `data` only. Each rank of a tensor group has other parts of the matrices, and computes another norm, so
-    the parts are scaled differently. Next: sum the squares of `cut` over `tensor` as well.
+    You sum over `data` only. Each rank of a tensor group has different parts of the matrices, and computes a different
+    norm, so the parts are scaled differently. Next: sum the squares of `cut` over `tensor` as well.
     """)
 
 exercise.edit("only-over-tensor", {"dist.all_reduce(squares, group=data)\n": ""}, """
-    You sum over `tensor` only. ZeRO has sharded every parameter over `data`, so each data rank has other elements.
+    You sum over `tensor` only. ZeRO has sharded every parameter over `data`, so each data rank has different elements.
     Next: sum the squares of both kinds over `data` as well.
     """)
 
@@ -131,15 +132,6 @@ exercise.edit("cut-only", {"for shard in cut + whole": "for shard in cut"}, """
 exercise.edit("always-scales", {"if norm > max_norm:\nfor shard in cut + whole:\nshard.grad *= max_norm / norm":
     "for shard in cut + whole:\n    shard.grad *= max_norm / norm"}, """
     You also scale where the norm is below `max_norm`, and the gradients grow. Next: scale only if `norm > max_norm`.
-    """)
-
-exercise.edit("average-over-tensor", {"norm =": "squares[0] /= dist.get_world_size(tensor)\nnorm ="}, """
-    You divide the squares of the cut parameters by the number of tensor ranks. The ranks add different elements.
-    Next: leave out the division.
-    """)
-
-exercise.edit("without-the-root", {"squares.sum().sqrt()": "squares.sum()"}, """
-    You use the squared norm as the norm. Next: take the root of the total.
     """)
 
 exercise.variant_edit("divided-copies", {OVER_BOTH:

@@ -25,7 +25,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def shard_and_memory(solution: Solution, weight: Tensor, bias: Tensor, x: Tensor) -> Any:
-    """Return this rank's layer, its output and gradients, and the elements in the memory of its parameters."""
+    """Return this rank's layer, its output and gradients, and whether its parameters keep the memory of the whole."""
     torch.manual_seed(0)
     shard = solution(linear(weight, bias))
     if not isinstance(shard, nn.Linear):
@@ -37,7 +37,9 @@ def shard_and_memory(solution: Solution, weight: Tensor, bias: Tensor, x: Tensor
         **params,
         "output": output,
         "gradients": {name: param.grad for name, param in params.items()},
-        "elements in memory": {name: param.untyped_storage().nbytes() // 4 for name, param in params.items()},
+        "has memory of its own": {
+            name: param.untyped_storage().nbytes() == param.nbytes for name, param in params.items()
+        },
     }
 
 
@@ -65,9 +67,9 @@ exercise = Exercise("tensor.column_linear", title="Cut the output features", dra
     return shard
     ```
     """, explanation="""
-    No output feature needs another one, so no rank needs another rank. The layer costs no communication in forward:
-    each rank reads the whole input and computes its part of the output. A slice is a view: without the clone, each rank
-    would still hold the whole matrix, and tensor parallel would save nothing.
+    An output feature does not depend on the others, so a rank needs nothing from its peers. The layer costs no
+    communication in forward: each rank reads the whole input and computes its part of the output. A slice is a view:
+    without the clone, each rank would still hold the whole matrix, and tensor parallel would save nothing.
     """)
 
 
@@ -101,11 +103,6 @@ exercise.edit("whole-bias", {"bias.clone()": "whole.bias.detach().clone()"}, """
     Next: cut the bias as you cut the weight.
     """)
 
-exercise.edit("first-part-of-the-bias", {"bias.clone()": "whole.bias.detach().chunk(world_size)[0].clone()"}, """
-    The weight is right, and every rank has the bias of the first output features.
-    Next: choose the part of the bias by rank, too.
-    """)
-
 exercise.edit("every-nth-feature", {"param.detach().chunk(world_size)[rank]": "param.detach()[rank::world_size]"}, """
     The ranks take turns: rank 0 has the output features 0, N, 2N, and so on. The task asks for neighbouring features,
     so that joined in the order of ranks they are the whole output. Next: cut the weight into N blocks of rows.
@@ -115,11 +112,6 @@ exercise.edit("new-values", {"\nshard.weight = nn.Parameter(weight.clone())\nsha
     ""}, """
     You made a layer of the right size, with new random values. Together, the ranks have to compute what `whole` does.
     Next: give the new layer this rank's part of the weight and of the bias.
-    """)
-
-exercise.edit("bias-lost", {"shard.bias = nn.Parameter(bias.clone())\n": ""}, """
-    The weight is this rank's part, and the bias is still the random one of the new layer.
-    Next: give the layer this rank's part of the bias, too.
     """)
 
 exercise.edit("frozen", {"weight.clone()": "weight.clone(), requires_grad=False",

@@ -27,7 +27,7 @@ def draw(rng: random.Random, number: int) -> Case:
     )
 
 
-def beside_a_second_path(solution: Solution, x: Tensor, slopes: Tensor) -> Any:
+def with_a_second_path(solution: Solution, x: Tensor, slopes: Tensor) -> Any:
     """Return the output and the gradient of `x`, which is used by a second path, too: both get the same gradient."""
     x.requires_grad_()
     second = 10 * x  # first in forward, so last in backward
@@ -36,7 +36,7 @@ def beside_a_second_path(solution: Solution, x: Tensor, slopes: Tensor) -> Any:
     return {"copy(x)": output} | found if isinstance(found, dict) else found
 
 
-exercise = Exercise("tensor.copy", title="Into the layer", draw=draw, trial=beside_a_second_path, case_count=4,
+exercise = Exercise("tensor.copy", title="Into the layer", draw=draw, trial=with_a_second_path, case_count=4,
     inputs_matter=False, rules=[only_calls("all_reduce"), at_most("all_reduce", 1)], task="""
     Every rank has the same `x`, and computes with it something different from the other ranks. Return `x` unchanged. In
     backward, each rank's gradient is the part of `x`'s gradient that comes from its own computation: sum these parts
@@ -122,11 +122,6 @@ exercise.edit("no-gradient-returned", {"\nreturn total": ""}, """
 exercise.edit("on-rank-0", {"dist.all_reduce(total)": "dist.reduce(total, dst=0)"}, """
     Only rank 0 gets the sum. Every rank has a copy of the layers below, and each needs the whole gradient.
     Next: use `dist.all_reduce`.
-    """)
-
-exercise.edit("sums-the-ones", {"total = grad.clone()": "total = torch.ones_like(grad)"}, """
-    You do not use the gradient that arrives. `backward` gets the gradient of the output, and has to pass it on.
-    Next: begin with a copy of `grad`.
     """)
 
 

@@ -18,12 +18,13 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def how_streams_relate(solution: Solution, seed: int) -> Any:
-    """Return which streams are equal. What they draw is not compared, because other seeds are as good."""
-    streams = solution(seed)
-    if not (isinstance(streams, tuple | list) and [*map(type, streams)] == [torch.Generator] * 2):
-        return streams if streams is None else f"a {type(streams).__name__}"
-    again, other = solution(seed), solution(seed + 1)
-    drawn = [[torch.rand(8, generator=stream) for stream in pair] for pair in (streams, again, other)]
+    """Return which streams are equal. Their numbers are not compared, because every choice of seeds is right."""
+    drawn = []
+    for given in (seed, seed, seed + 1):
+        streams = solution(given)
+        if not (isinstance(streams, tuple | list) and [*map(type, streams)] == [torch.Generator] * 2):
+            return streams if streams is None else f"a {type(streams).__name__}"
+        drawn.append([torch.rand(8, generator=stream) for stream in streams])
     everyone = [[torch.empty(8) for _ in range(dist.get_world_size())] for _ in range(2)]
     for place, mine in enumerate(drawn[0]):
         dist.all_gather(everyone[place], mine)
@@ -33,16 +34,16 @@ def how_streams_relate(solution: Solution, seed: int) -> Any:
         "different own streams": len(set(own)),
         "an own stream equals the shared one": bool(set(own) & set(shared)),
         "the same seed, the same streams": all(torch.equal(a, b) for a, b in zip(drawn[0], drawn[1], strict=True)),
-        "another seed, other streams": not any(torch.equal(a, b) for a, b in zip(drawn[0], drawn[2], strict=True)),
+        "a new seed, new streams": not any(torch.equal(a, b) for a, b in zip(drawn[0], drawn[2], strict=True)),
     }
 
 
 exercise = Exercise("tensor.dropout_streams", title="Dropout in step", draw=draw, trial=how_streams_relate,
     case_count=4, task="""
     Dropout appears in two places. Outside the parallel part every rank has the same activations, and must drop the same
-    elements: otherwise the copies are no copies any more. Inside, each rank has other features or heads, and must drop
-    elements of its own: otherwise all ranks drop the same places of their parts. Return the two random streams of this
-    rank, `(shared, own)`. The same seed gives the same streams, a different seed gives other ones.
+    elements: otherwise the copies are no copies any more. Inside, each rank has different features or heads, and must
+    drop elements of its own: otherwise all ranks drop the same places of their parts. Return the two random streams of
+    this rank, `(shared, own)`. The same seed gives the same streams, a different seed gives different streams.
     """, hints="""
     When do two generators draw the same numbers? When should they here, and when should they not?
 
@@ -57,9 +58,10 @@ exercise = Exercise("tensor.dropout_streams", title="Dropout in step", draw=draw
     return shared, own
     ```
     """, explanation="""
-    Dropout out of step raises no error. With different masks outside, each rank continues with other activations, and
-    the sum in backward adds gradients of different models. With the same mask inside, the elements of the whole tensor
-    are not dropped independently. Megatron keeps two streams like these, 2718 seeds apart, and switches between them.
+    Dropout out of step raises no error. With different masks outside, each rank continues with different activations,
+    and the sum in backward adds gradients of different models. With the same mask inside, the elements of the whole
+    tensor are not dropped independently. Megatron keeps two streams like these, 2718 seeds apart, and switches between
+    them.
     """)
 
 
@@ -77,8 +79,8 @@ exercise.edit("all-in-step", {"seed + 2718 + dist.get_rank()": "seed + 2718"}, "
     """)
 
 exercise.edit("all-out-of-step", {"manual_seed(seed)": "manual_seed(seed + 1000 * (dist.get_rank() + 1))"}, """
-    The first stream differs from rank to rank. Every rank has the same activations there, and each would drop other
-    elements of them. Next: use the same seed on every rank.
+    The first stream differs from rank to rank. Every rank has the same activations there, and each would drop
+    different elements of them. Next: use the same seed on every rank.
     """)
 
 exercise.edit("swapped", {"return shared, own": "return own, shared"}, """

@@ -44,7 +44,7 @@ exercise = Exercise("tensor.embedding", title="Cut the vocabulary", draw=draw, t
     """, hints="""
     Exactly one rank has the row of a token. What can the other ranks add so that the sum over ranks is this row?
 
-    Zeros. Each rank looks up the tokens that it has, puts zeros in the place of the others, and the ranks sum.
+    Zeros. Each rank looks up the tokens that it has, uses zeros for the other tokens, and the ranks sum.
 
     `index = tokens - rank * len(rows)` is the place among this rank's rows. It is outside of 0 to `len(rows) - 1` for
     tokens of other ranks: `torch.where(mine, index, 0)` looks up row 0 for these, and the result times `mine` is zero.
@@ -76,8 +76,14 @@ def embedding(tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 exercise.edit("not-masked", {"found * mine[:, None]": "found"}, """
-    For a token of another rank you look up row 0 and add it. Next: set the vectors of these tokens to zero before the
-    sum.
+    For a token of a different rank you look up row 0 and add it. Next: set the vectors of these tokens to zero before
+    the sum.
+    """)
+
+exercise.edit("cut-off", {"found * mine[:, None]": "found",
+    "torch.where(mine, index, 0)": "index.clamp(0, len(rows) - 1)"}, """
+    You move the place of a different rank's token into the range, with `clamp`, and add the first or the last row.
+    Next: set the vectors of these tokens to zero before the sum.
     """)
 
 exercise.edit("whole-vocabulary", {"tokens - dist.get_rank() * len(rows)": "tokens"}, """
@@ -105,21 +111,11 @@ exercise.edit("one-too-many", {"index < len(rows)": "index <= len(rows)"}, """
     Next: the last place is `len(rows) - 1`.
     """)
 
-exercise.edit("only-from-below", {"(index >= 0) & (index < len(rows))": "index < len(rows)",
-    "torch.where(mine, index, 0)": "index.clamp(0, len(rows) - 1)"}, """
-    Tokens of earlier ranks count as this rank's: their place is negative, and you cut it off at 0.
-    Next: a token is this rank's if its place is at least 0, and less than `len(rows)`.
-    """)
-
 exercise.edit("gathers-the-rows", {"found =": "parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]\n"
     "dist.all_gather(parts, rows.detach())\nparts[dist.get_rank()] = rows\n"
     "return F.embedding(tokens, torch.cat(parts))\nfound ="}, """
     The numbers are right. You bring the embedding of the whole vocabulary to every rank, in every step.
     Next: look up what this rank has, and sum the vectors of the tokens.
-    """)
-
-exercise.edit("neighbour", {"dist.get_rank() * len(rows)": "(dist.get_rank() + 1) * len(rows)"}, """
-    You take the tokens of the next rank for your own. Next: rank r's first token is `r * len(rows)`.
     """)
 
 

@@ -102,7 +102,7 @@ exercise.edit("outside-autograd", {"class Gather": "whole = x.new_empty(dist.get
     """)
 
 exercise.edit("along-the-width", {"return whole": "return torch.cat(whole.chunk(dist.get_world_size()), dim=1)"}, """
-    You join the parts along the width. Each rank has other tokens, with all of their elements.
+    You join the parts along the width. Each rank has different tokens, with all of their elements.
     Next: join along the first dimension.
     """)
 

@@ -115,12 +115,6 @@ exercise.edit("all-reduce-at-both-ends", {"copy(x)": "all_reduce(x)"}, """
     Next: begin with `copy`, which does nothing in forward.
     """)
 
-exercise.edit("sums-the-features", {"summand = F.linear(features, down.weight)":
-    "summand = F.linear(all_reduce(features), down.weight)"}, """
-    You sum the features between the matrices. Each rank has other features, and adding them means nothing.
-    Next: leave them on their rank; only the output of the second matrix is a summand.
-    """)
-
 exercise.edit("gathers-the-features", {"summand =": "parts = [torch.empty_like(features) for _ in "
     "range(dist.get_world_size())]\ndist.all_gather(parts, features.detach())\nsummand =",
     "features = F": "dist = torch.distributed\nfeatures = F"}, """

@@ -226,11 +226,11 @@ QUIZ = register(
                         ),
                         Option(
                             text="Those of the first matrix of the MLP",
-                            feedback="Each rank has another part of it, which sees the whole sequence.",
+                            feedback="Each rank has a different part of it, which sees the whole sequence.",
                         ),
                         Option(
                             text="Those of a head's query matrix",
-                            feedback="Its rank has it alone, and it sees the whole sequence.",
+                            feedback="Only one rank has it, and it sees the whole sequence.",
                         ),
                     ),
                 ),

@@ -106,8 +106,8 @@ exercise.edit("gathers-the-summands", {"dist.all_reduce(output)":
 exercise.edit("joins-the-summands", {"dist.all_reduce(output)":
     "parts = [torch.empty_like(output) for _ in range(dist.get_world_size())]\ndist.all_gather(parts, output)\n"
     "output = torch.cat(parts, dim=1)", " + bias": ""}, """
-    You join the ranks' outputs side by side. This is right after a column-parallel layer, where each rank has other
-    features. Here each rank has a summand of all features. Next: sum the outputs over ranks.
+    You join the ranks' outputs side by side. This is right after a column-parallel layer, where each rank has
+    different features. Here each rank has a summand of all features. Next: sum the outputs over ranks.
     """)
 
 exercise.edit("gathers-the-layer", {"output = F.linear(x, weight)\ndist.all_reduce(output)":

@@ -45,7 +45,7 @@ exercise = Exercise("tensor.scatter_sequence", title="Scatter the sequence", dra
     ```
     """, explanation="""
     The gradient of a sum goes to each summand, as in `all_reduce`. There every rank has it already; here each rank has
-    one part, and an all-gather brings the others. Each function's backward is the other one's forward.
+    one part, and an all-gather brings the others. The backward of each function is the forward of the other.
     """)
 
 

@@ -56,7 +56,7 @@ exercise = Exercise("tensor.sequence_mlp", title="What sequence parallel needs",
     parallel part. Every gradient equals that of one process, also those of the norm and of `down.bias`, which every
     rank has whole: each rank sees only some tokens, and these parameters work on all of them.
     """, hints="""
-    The norm's weight is the same on every rank, and is used for other tokens on each. What has to happen to its
+    The norm's weight is the same on every rank, and is used for different tokens on each. What has to happen to its
     gradient?
 
     The gradient is a sum over tokens, and each rank has the summands of its own tokens. So the ranks must sum. You have
@@ -95,14 +95,14 @@ def sequence_mlp(x: torch.Tensor, norm: nn.LayerNorm, up: nn.Linear, down: nn.Li
 
 NORMED = "F.layer_norm(x, norm.normalized_shape, copy(norm.weight), copy(norm.bias))"
 
-exercise.edit("norm-not-summed", {NORMED: "norm(x)"}, """
-    The output is right. The gradients of the norm come only from this rank's tokens, so each rank updates its copy of
-    the norm differently, without an error. Next: pass the norm's weight and bias through `copy`.
+exercise.edit("nothing-summed", {NORMED: "norm(x)", "copy(down.bias)": "down.bias"}, """
+    The output is right. The gradients of the norm and of `down.bias` come only from this rank's tokens, so each rank
+    updates its copies differently, without an error. Next: pass these three parameters through `copy`.
     """)
 
-exercise.edit("norm-bias-not-summed", {"copy(norm.bias)": "norm.bias"}, """
-    The gradient of the norm's weight is summed over ranks, that of its bias is not.
-    Next: pass both through `copy`.
+exercise.edit("norm-not-summed", {NORMED: "norm(x)"}, """
+    The gradient of `down.bias` is summed over ranks. Those of the norm still come only from this rank's tokens.
+    Next: pass the norm's weight and bias through `copy`, too.
     """)
 
 exercise.edit("bias-not-summed", {"copy(down.bias)": "down.bias"}, """
@@ -123,20 +123,16 @@ exercise.edit("norm-after-the-gather", {NORMED: "gather_sequence(x)",
     Next: normalize this rank's part, and gather afterwards.
     """)
 
-exercise.edit("no-gather", {"gather_sequence(normed)": "copy(normed)",
-    "scatter_sequence(summand)": "scatter_sequence(gather_sequence(summand))"}, """
-    You do not gather before the first matrix, so each rank computes its features for its own tokens only. The other
-    features of these tokens are missing. Next: gather the sequence before `up`.
+exercise.edit("no-gather", {"gather_sequence(normed)": "normed"}, """
+    You do not gather before the first matrix, so each rank computes its features for its own tokens only, and the
+    scatter cuts these tokens once more. Next: gather the sequence before `up`.
     """)
 
 exercise.edit("up-summed-too", {"up(gather_sequence(normed))":
     "F.linear(gather_sequence(normed), copy(up.weight), copy(up.bias))"}, """
-    You sum the gradients of `up` over ranks. Each rank has another part of this layer, and its gradient is complete.
+    You sum the gradients of `up` over ranks. Each rank has a different part of this layer, and its gradient is
+    complete.
     Next: use `copy` only for parameters that every rank has whole.
-    """)
-
-exercise.edit("no-gelu", {"F.gelu(up(gather_sequence(normed)))": "up(gather_sequence(normed))"}, """
-    GELU is missing between the matrices. Next: apply it to the output of `up`.
     """)
 
 
