@@ -68,8 +68,8 @@ exercise = Exercise("tensor.attention", title="Attention by heads", draw=draw, t
     """, explanation="""
     A head is a column-parallel slice of query, key and value, and `out` is row parallel: the same pair as in the MLP,
     with the same two all-reduces. Softmax works inside a head, so no rank needs scores of a different rank. The number
-    of ranks has to divide the number of heads. A checkpoint with a fused matrix needs the cut in this exercise: engines
-    that cut it into N blocks load without an error, and compute something else.
+    of ranks has to divide the number of heads. A checkpoint with a fused matrix needs the cut in this exercise: an
+    engine that cuts it into N blocks loads it without an error, and computes something else.
     """)
 
 

@@ -41,7 +41,7 @@ def norm_and_gradients(solution: Solution, sizes: tuple[int, int], max_norm: flo
 exercise = Exercise("tensor.clip_mesh", title="Clip on a mesh", draw=draw, trial=norm_and_gradients, case_count=4,
     inputs_matter=False, rules=[only_calls("all_reduce", "new_group"), at_most("all_reduce", 3)], task="""
     The ranks form a mesh. ZeRO shards every parameter over the ranks of `data`. Before that, tensor parallel cuts the
-    matrices over the ranks of `tensor`. Parameters such as the norms it leaves whole: their gradients are the same on
+    matrices over the ranks of `tensor`. It leaves parameters such as the norms whole: their gradients are the same on
     all ranks of `tensor`. Clip as one process would: take the norm of all gradients, count each element once, scale
     every gradient by `max_norm / norm` in place if the norm is larger, and return the norm before, on every rank.
     """, hints="""
@@ -63,7 +63,7 @@ exercise = Exercise("tensor.clip_mesh", title="Clip on a mesh", draw=draw, trial
     return norm
     ```
     """, explanation="""
-    Which ranks hold different elements decides over which group to sum. Every element of `cut` exists once on the mesh;
+    Sum over the ranks that hold different elements. Every element of `cut` exists once on the mesh;
     an element of `whole` exists once in each data group, and counts once. If it counted N times, the norm would depend
     on the mesh, and a run that continues on a different mesh would clip differently: without an error, and with a
     different loss curve.

@@ -38,7 +38,7 @@ def with_a_second_path(solution: Solution, x: Tensor, slopes: Tensor) -> Any:
 
 exercise = Exercise("tensor.copy", title="Into the layer", draw=draw, trial=with_a_second_path, case_count=4,
     inputs_matter=False, rules=[only_calls("all_reduce"), at_most("all_reduce", 1)], task="""
-    Every rank has the same `x`, and computes with it something different from the other ranks. Return `x` unchanged. In
+    Every rank has the same `x`, and computes a different part of the layer with it. Return `x` unchanged. In
     backward, each rank's gradient is the part of `x`'s gradient that comes from its own computation: sum these parts
     over the ranks. Complete the autograd function: `forward` computes, and `backward` gets the gradient of the output
     and returns the gradient of the input.
@@ -61,7 +61,7 @@ exercise = Exercise("tensor.copy", title="Into the layer", draw=draw, trial=with
     ```
     """, explanation="""
     This is f of Megatron (Shoeybi et al. 2019, figure 3): identity in forward, all-reduce in backward. Without it every
-    rank continues backward with its own part of the gradient. Shapes and forward are right, the loss falls for a while,
+    rank continues backward with its own part of the gradient. Shapes and forward are right,
     and the layers below train differently on each rank. Autograd passes one gradient tensor to several places, as after
     `a + b`; so an all-reduce in place would change the gradient of a different tensor.
     """)
@@ -115,7 +115,7 @@ exercise.edit("in-place", {"total = grad.clone()": "total = grad"}, """
     """)
 
 exercise.edit("no-gradient-returned", {"\nreturn total": ""}, """
-    `backward` returns nothing, and autograd takes None as: no gradient. So `x` gets no gradient from this layer.
+    `backward` returns nothing, and autograd reads None as no gradient. So `x` gets no gradient from this layer.
     Next: return the sum.
     """)
 

@@ -64,8 +64,8 @@ exercise = Exercise("tensor.cross_entropy", title="A loss without the scores", d
     ```
     """, explanation="""
     The scores are often the largest activation: 4,096 tokens and a vocabulary of 128,000 are 2.1 GB in fp32. Three
-    numbers for each token travel instead. Each rank must subtract the same largest score: otherwise the sums of two
-    ranks are in different units, and cannot be added. The gradient is softmax minus 1 at the target, and each rank
+    numbers for each token travel instead. Each rank must subtract the same largest score: otherwise the ranks' sums are
+    scaled differently, and cannot be added. The gradient is softmax minus 1 at the target, and each rank
     computes its own part of it.
     """)
 

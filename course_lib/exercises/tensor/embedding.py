@@ -58,7 +58,8 @@ exercise = Exercise("tensor.embedding", title="Cut the vocabulary", draw=draw, t
     """, explanation="""
     The sum has one summand that is not zero. The mask matters in backward, too: without it, row 0 would get the
     gradients of all tokens that this rank does not have. The all-reduce sends [tokens, width], however large the
-    vocabulary is. To gather the rows would send the vocabulary, often a hundred thousand rows, in each step.
+    vocabulary is. A gather of the rows would send the whole
+    embedding, often a hundred thousand rows, in each step.
     """)
 
 

@@ -49,8 +49,8 @@ exercise = Exercise("tensor.row_linear", title="Cut the input features", draw=dr
     """, explanation="""
     Each rank computes a summand of every output element, so the ranks must sum: one all-reduce of the output, [batch,
     output features]. The bias is whole on every rank and is added after the sum. If each rank passed it to `F.linear`,
-    it would be added N times. Column parallel followed by row parallel needs only this one collective in forward: what
-    is between the two matrices stays on its rank.
+    it would be added N times. Column parallel followed by row parallel needs only this one collective in forward: the
+    features between the two matrices stay on their rank.
     """)
 
 

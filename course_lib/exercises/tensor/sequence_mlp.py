@@ -72,10 +72,12 @@ exercise = Exercise("tensor.sequence_mlp", title="What sequence parallel needs",
     return ... + ...
     ```
     """, explanation="""
-    The norm's input and output exist once over all ranks, not N times: these were the copies that tensor parallel
-    leaves. The price is a small sum for each parameter that is whole: [width] numbers. Frameworks mark these parameters
-    and sum their gradients after backward; without the sum, the copies of the norm drift apart without an error. `up`
-    and `down.weight` need no sum, because they see the whole sequence.
+    The norm's input, and the sum that the block continues with, exist once over all ranks, not N times: these were the
+    copies that tensor parallel leaves. The gathered sequence is still whole on every rank. Megatron keeps only this
+    rank's part of it, and gathers once more in backward. The price is a small sum for each parameter that is whole:
+    [width] numbers. Frameworks mark these parameters and sum their gradients after backward; without the sum, the
+    copies of the norm drift apart without an error. `up` and `down.weight` need no sum, because they see the whole
+    sequence.
     """)
 
 
