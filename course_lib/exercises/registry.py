@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import capstone, costs, data_parallel, memory, precision, production, ranks, start, tensor, zero1, zero2, zero3
+from . import capstone, costs, data_parallel, memory, pipeline, precision, production, ranks, start, tensor, zero1, zero2, zero3
 from .form.exercise import Exercise
 
 LESSONS = (
@@ -22,6 +22,7 @@ LESSONS = (
     production.EXERCISES,
     capstone.EXERCISES,
     tensor.EXERCISES,
+    pipeline.EXERCISES,
 )
 """The exercises of each lesson, in the order of the lessons."""
 
