@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import capstone, costs, data_parallel, memory, pipeline, precision, production, ranks, start, tensor, zero1, zero2, zero3
+from . import capstone, cluster, costs, data_parallel, memory, pipeline, precision, production, ranks, start, tensor, zero1, zero2, zero3
 from .form.exercise import Exercise
 
 LESSONS = (
@@ -20,6 +20,7 @@ LESSONS = (
     precision.EXERCISES,
     costs.EXERCISES,
     production.EXERCISES,
+    cluster.EXERCISES,
     capstone.EXERCISES,
     tensor.EXERCISES,
     pipeline.EXERCISES,
