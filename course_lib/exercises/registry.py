@@ -6,7 +6,22 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import capstone, cluster, costs, data_parallel, memory, pipeline, precision, production, ranks, start, tensor, zero1, zero2, zero3
+from . import (
+    capstone,
+    cluster,
+    costs,
+    data_parallel,
+    memory,
+    pipeline,
+    precision,
+    production,
+    ranks,
+    start,
+    tensor,
+    zero1,
+    zero2,
+    zero3,
+)
 from .form.exercise import Exercise
 
 LESSONS = (

@@ -16,12 +16,13 @@ from .mesh import (
 )
 from .pipeline import Pipeline, PipelinePart
 from .schedules import all_forward_all_backward, one_forward_one_backward
-from .tensor import TensorParallelGPT
+from .tensor import TensorParallelBlock, TensorParallelGPT
 from .vocabulary import vocabulary_cross_entropy
 
 __all__ = [
     "Pipeline",
     "PipelinePart",
+    "TensorParallelBlock",
     "TensorParallelGPT",
     "all_forward_all_backward",
     "all_gather",

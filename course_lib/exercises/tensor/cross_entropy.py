@@ -9,10 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..checking.rules import at_most, only_calls
+from ..checking.rules import at_most, only_calls, sends_no_more
 from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size, ranks
-from ..zero1.data import sends_no_more
 from .all_reduce import all_reduce
 from .data import my_part, normal, output_and_gradients
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from ..checking.rules import only_calls
+from ..checking.rules import only_calls, sends_no_more
 from ..form.exercise import Exercise
-from ..zero1.data import sends_no_more
 from .data import draw_sequence, of_a_square
 
 exercise = Exercise("tensor.scatter_sequence", title="Scatter the sequence", draw=draw_sequence(whole_output=False),

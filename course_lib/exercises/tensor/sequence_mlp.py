@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...meter import mark
-from ..checking.rules import holds_no_more
+from ..checking.rules import holds_no_more, sends_no_more
 from ..form.exercise import Case, Exercise, Solution
 from ..ranks.data import draw_world_size, ranks
-from ..zero1.data import sends_no_more
 from .copy import copy
 from .data import my_part, normal, output_and_gradients
 from .gather_sequence import gather_sequence
