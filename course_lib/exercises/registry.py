@@ -6,23 +6,11 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from . import (
-    capstone,
-    cluster,
-    costs,
-    data_parallel,
-    memory,
-    pipeline,
-    precision,
-    production,
-    ranks,
-    start,
-    tensor,
-    zero1,
-    zero2,
-    zero3,
-)
+from .beyond import pipeline, sequence, tensor
 from .form.exercise import Exercise
+from .machine import memory, ranks, start
+from .training import capstone, cluster, costs, precision, production
+from .zero import data_parallel, zero1, zero2, zero3
 
 LESSONS = (
     start.EXERCISES,
@@ -38,6 +26,7 @@ LESSONS = (
     cluster.EXERCISES,
     capstone.EXERCISES,
     tensor.EXERCISES,
+    sequence.EXERCISES,
     pipeline.EXERCISES,
 )
 """The exercises of each lesson, in the order of the lessons."""

@@ -5,17 +5,17 @@ import torch
 from torch.nn import functional as F
 
 from course_lib import World, quizzes
-from course_lib.exercises.tensor import (
+from course_lib.exercises.beyond.sequence import sequence_mlp
+from course_lib.exercises.beyond.tensor import (
     attention,
     column_linear,
     cross_entropy,
     embedding,
     mlp,
     row_linear,
-    sequence_mlp,
 )
-from course_lib.exercises.tensor.data import linear, my_part, normal
-from course_lib.exercises.tensor.quiz import block_sent_bytes
+from course_lib.exercises.beyond.tensor.data import linear, my_part, normal
+from course_lib.exercises.beyond.tensor.quiz import block_sent_bytes
 from course_lib.quizzes import Numeric
 
 WIDTH, TOKENS, SEED = 4, 8, 3

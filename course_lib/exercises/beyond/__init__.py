@@ -1,0 +1,1 @@
+"""Beyond ZeRO: tensor and pipeline parallel."""

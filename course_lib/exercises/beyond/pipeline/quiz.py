@@ -1,0 +1,164 @@
+"""The quiz of the lesson on pipeline parallel."""
+
+from __future__ import annotations
+
+import random
+
+from ....quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+
+
+def bubble_percent(rng: random.Random) -> Numeric:
+    ranks, micro_batches = rng.choice([(4, 8), (8, 8), (8, 32), (16, 16)])
+    share = (ranks - 1) / (micro_batches + ranks - 1)
+    return Numeric(
+        prompt=f"A pipeline of {ranks} ranks takes {micro_batches} micro-batches a step through 1F1B. Which share of "
+        "the step does a rank wait?",
+        expected=share,
+        unit="%",
+        tolerance=0.005,
+        right="P − 1 of waiting beside M of work: (P − 1)/(M + P − 1).",
+        wrong="Count in micro-batches: a rank works for M of them, and waits for P − 1.",
+        mistakes=(
+            Mistake.near((ranks - 1) / micro_batches, "That is waiting over working. Divide by the whole step."),
+            Mistake.near(ranks / (micro_batches + ranks), "A rank does not wait for itself: P − 1, not P."),
+        ),
+    )
+
+
+def micro_batches_kept(rng: random.Random) -> Numeric:
+    ranks, micro_batches = rng.choice([(4, 16), (8, 32), (8, 64)])
+    return Numeric(
+        prompt=f"1F1B on {ranks} ranks, {micro_batches} micro-batches: of how many micro-batches does rank 0 keep the "
+        "activations, at most?",
+        expected=ranks,
+        tolerance=0,
+        right="Rank 0 goes P − 1 forward, and one more before the first gradient is back.",
+        wrong="How many micro-batches does rank 0 take forward before the gradient of the first comes back?",
+        mistakes=(
+            Mistake.near(micro_batches, "So many are kept if all forwards come first."),
+            Mistake.near(ranks - 1, "Nearly: one more goes forward before the first backward."),
+            Mistake.near(1, "That is the last rank, which can go back at once."),
+        ),
+    )
+
+
+def bytes_sent(rng: random.Random) -> Numeric:
+    batch, length, width, micro_batches = rng.choice([(1, 4096, 8192, 16), (2, 2048, 4096, 8)])
+    one = 2 * batch * length * width
+    return Numeric(
+        prompt=f"A rank in the middle of a pipeline takes {micro_batches} micro-batches of {batch} × {length} tokens "
+        f"through its part, width {width}, in bf16. How much does it send in a step?",
+        expected=2 * micro_batches * one,
+        unit="MB",
+        right="Per micro-batch, the activations to the next rank and their gradients to the rank before.",
+        wrong="Count the messages of one micro-batch: one forward, one backward. Each is batch × length × width.",
+        mistakes=(
+            Mistake.near(micro_batches * one, "That is forward only. Gradients of the same size go back."),
+            Mistake.near(2 * one, "That is one micro-batch."),
+            Mistake.near(4 * micro_batches * one, "bf16 has 2 bytes an element."),
+        ),
+    )
+
+
+QUIZ = register(
+    Quiz(
+        name="pipeline",
+        title="Pipeline parallel",
+        questions=(
+            Question(
+                id="what-travels",
+                ask=Choice(
+                    prompt="What travels between the ranks of a pipeline?",
+                    options=(
+                        Option(
+                            text="Activations forward, their gradients back",
+                            right=True,
+                            feedback="Each parameter stays on its rank, and so does its gradient.",
+                        ),
+                        Option(text="Parameters, before each part computes", feedback="That is ZeRO-3."),
+                        Option(
+                            text="Partial sums of each layer's output",
+                            feedback="That is tensor parallel. A part of a pipeline has whole layers.",
+                        ),
+                        Option(text="Gradients of the parameters", feedback="Only if data parallel is added to it."),
+                    ),
+                ),
+            ),
+            Question(id="bubble", ask=bubble_percent),
+            Question(
+                id="less-bubble",
+                ask=Choice(
+                    prompt="What makes the bubble smaller?",
+                    several=True,
+                    options=(
+                        Option(text="More micro-batches", right=True, feedback="More work beside the same waiting."),
+                        Option(
+                            text="Interleaving: several parts a rank",
+                            right=True,
+                            feedback="Each part is shorter, so the next rank starts sooner. It sends more.",
+                        ),
+                        Option(
+                            text="1F1B instead of all forward, all backward",
+                            feedback="The bubble is the same. 1F1B keeps fewer activations.",
+                        ),
+                        Option(text="More ranks", feedback="Then more ranks wait for the first micro-batch."),
+                    ),
+                ),
+            ),
+            Question(id="kept", ask=micro_batches_kept),
+            Question(
+                id="memory-of-1f1b",
+                ask=Choice(
+                    prompt="You double the number of micro-batches, of the same size, under 1F1B. What happens to the "
+                    "peak of rank 0's activations?",
+                    options=(
+                        Option(text="Nothing", right=True, feedback="It keeps at most P micro-batches."),
+                        Option(text="It doubles", feedback="It would if all forwards came first."),
+                        Option(text="It is halved", feedback="The micro-batches have the same size as before."),
+                    ),
+                ),
+            ),
+            Question(id="sent", ask=bytes_sent),
+            Question(
+                id="leaf",
+                ask=Choice(
+                    prompt="A rank receives its input and forgets `x.requires_grad_()`. What follows?",
+                    options=(
+                        Option(
+                            text="`x.grad` is None, and there is nothing to send back",
+                            right=True,
+                            feedback="A received tensor is a leaf without a history. Ask for its gradient.",
+                        ),
+                        Option(
+                            text="The gradients of this rank's parameters are missing",
+                            feedback="They are computed: the parameters ask for theirs.",
+                        ),
+                        Option(text="Backward goes on in the sender", feedback="Autograd ends where the rank does."),
+                    ),
+                ),
+            ),
+            Question(
+                id="which-axis",
+                ask=Choice(
+                    prompt="Tensor, data and pipeline parallel on nodes with 8 GPUs each: which may cross the slower "
+                    "network between nodes with the least loss?",
+                    options=(
+                        Option(
+                            text="Pipeline: few bytes, between two ranks only",
+                            right=True,
+                            feedback="One message of activations per border and micro-batch.",
+                        ),
+                        Option(
+                            text="Tensor: its messages are smallest",
+                            feedback="It has two collectives a block in each pass, and nothing computes meanwhile.",
+                        ),
+                        Option(
+                            text="It makes no difference",
+                            feedback="The three differ in bytes a step, and in what can be hidden under computing.",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    )
+)

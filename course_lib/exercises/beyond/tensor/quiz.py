@@ -1,0 +1,269 @@
+"""The quiz of lesson 13."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+from ....quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+
+
+def block_sent_bytes(tokens: int, width: int, world_size: int, element_bytes: int) -> Fraction:
+    """Return the bytes that a rank sends for a block, forward and backward: four all-reduces of its activations."""
+    return 4 * 2 * Fraction(world_size - 1, world_size) * tokens * width * element_bytes
+
+
+def zero3_sent_elements(width: int, world_size: int) -> Fraction:
+    """Return the elements that a rank sends for the same block under ZeRO-3: three times its 12 · width² weights."""
+    return 3 * Fraction(world_size - 1, world_size) * 12 * width**2
+
+
+def kept_bytes(tokens: int, width: int, world_size: int, *, sequence_parallel: bool) -> int:
+    """Return the bytes of 16-bit activations, with dropout, that a block keeps without the core of the attention."""
+    if sequence_parallel:
+        return 34 * tokens * width // world_size
+    return 10 * tokens * width + 24 * tokens * width // world_size
+
+
+def volume(rng: random.Random) -> Numeric:
+    tokens, width, world_size = rng.choice([2048, 4096]), rng.choice([4096, 8192]), rng.choice([4, 8])
+    expected = block_sent_bytes(tokens, width, world_size, 2)
+    return Numeric(
+        prompt=f"A block of width {width} works on {tokens} tokens in bf16, tensor parallel on {world_size} ranks. How "
+        "much does each rank send for this block in forward and backward together, on a ring?",
+        expected=expected,
+        unit="MB",
+        right="Two all-reduces in each pass, and a ring all-reduce sends 2(N − 1)/N of its tensor.",
+        wrong="Attention and MLP make one all-reduce each in forward, and one each in backward, of [tokens, width].",
+        mistakes=(
+            Mistake.near(float(expected) / 2, "That is forward alone, or an all-reduce that sends its tensor once."),
+            Mistake.near(float(expected) / 4, "That is one all-reduce in each pass. Attention and MLP make one each."),
+            Mistake.near(float(expected) * 2, "In bf16 an element has 2 bytes, not 4."),
+            Mistake.near(16 * tokens * width, "Nearly: a ring sends (N − 1)/N of it."),
+        ),
+    )
+
+
+def break_even(rng: random.Random) -> Numeric:
+    width = rng.choice([1024, 2048, 4096, 8192])
+    expected = zero3_sent_elements(width, 8) / block_sent_bytes(1, width, 8, 1)
+    return Numeric(
+        prompt=f"The matrices of a block of width {width} have 12 · {width}² elements. With how many tokens does "
+        "tensor parallel send as much for this block as ZeRO-3 does, on the same number of ranks, with elements of the "
+        "same size?",
+        expected=expected,
+        unit="tokens",
+        right="4 · 2 · tokens · width = 3 · 12 · width². With more tokens, ZeRO-3 sends less.",
+        wrong="ZeRO-3 sends the weights three times. Tensor parallel makes four all-reduces of [tokens, width]; each "
+        "sends its tensor twice. Both times (N − 1)/N.",
+        mistakes=(
+            Mistake.near(9 * width, "You count each all-reduce once. A ring all-reduce sends its tensor twice."),
+            Mistake.near(3 * width, "ZeRO-3 sends two all-gathers and one reduce-scatter: three times the weights."),
+            Mistake.near(1.5 * width, "You count the weights once. ZeRO-3 sends them three times."),
+        ),
+    )
+
+
+def activations(rng: random.Random) -> Numeric:
+    tokens, width, world_size = rng.choice([2048, 4096]), rng.choice([4096, 8192]), rng.choice([2, 4, 8])
+    expected = kept_bytes(tokens, width, world_size, sequence_parallel=False)
+    return Numeric(
+        prompt=f"Of the 34 bytes that a block keeps for each element of its input, tensor parallel divides 24 by the "
+        f"number of ranks. How much does a block of width {width} keep for {tokens} tokens on each of {world_size} "
+        "ranks, without sequence parallel?",
+        expected=expected,
+        unit="MB",
+        right="(10 + 24/N) bytes for each element. The 10 are the inputs of norms, the masks of dropout and the like.",
+        wrong="Ten bytes for each element stay on every rank. The other 24 are divided.",
+        mistakes=(
+            Mistake.near(
+                kept_bytes(tokens, width, world_size, sequence_parallel=True),
+                "You divide all 34 bytes. This needs sequence parallel.",
+            ),
+            Mistake.near(34 * tokens * width, "Nothing is divided here. Tensor parallel divides 24 of the 34 bytes."),
+            Mistake.near(24 * tokens * width / world_size, "Add the 10 bytes that every rank keeps."),
+        ),
+    )
+
+
+def scores(rng: random.Random) -> Numeric:
+    tokens, vocab, world_size = rng.choice([4096, 8192]), rng.choice([32_000, 128_000]), rng.choice([4, 8])
+    expected = Fraction(4 * tokens * vocab, world_size)
+    return Numeric(
+        prompt=f"The head and the loss are cut along a vocabulary of {vocab:,}. How much do the fp32 scores of "
+        f"{tokens} tokens take on each of {world_size} ranks?",
+        expected=expected,
+        unit="MB",
+        right="Each rank has the scores of vocabulary/N tokens, and no rank gathers them.",
+        wrong="Each rank has [tokens, vocabulary / N] scores, of 4 bytes.",
+        mistakes=(
+            Mistake.near(4 * tokens * vocab, "Those are all scores. A rank has only its part of the vocabulary."),
+            Mistake.near(float(expected) / 2, "In fp32 a score has 4 bytes."),
+            Mistake.near(12 * tokens, "That is what travels, three numbers for each token. The scores stay."),
+        ),
+    )
+
+
+def clipped_norm(rng: random.Random) -> Numeric:
+    cut, whole, expected = rng.choice([(3, 4, 5), (12, 5, 13), (8, 6, 10), (15, 8, 17)])
+    tensor = rng.choice([2, 4, 8])
+    return Numeric(
+        prompt=f"On a mesh with {tensor} tensor ranks, all gradients of cut matrices together have the norm {cut}, "
+        f"and all gradients of norms and biases, which the tensor ranks have whole, {whole}. What is the norm for "
+        "clipping?",
+        expected=expected,
+        tolerance=0.001,
+        right="The root of the sum of both squares. The copies on the tensor ranks count once.",
+        wrong="Add the two squares. How often does a gradient count that several ranks have?",
+        mistakes=(
+            Mistake.near(
+                math.sqrt(cut**2 + tensor * whole**2),
+                "This is what a sum over all ranks gives. It counts the copies on every tensor rank.",
+                tolerance=0.001,
+            ),
+            Mistake.near(cut + whole, "Norms do not add up; their squares do.", tolerance=0.001),
+            Mistake.near(cut, "The parameters that every tensor rank has count as well.", tolerance=0.001),
+        ),
+    )
+
+
+QUIZ = register(
+    Quiz(
+        name="tensor",
+        title="Tensor and sequence parallel",
+        questions=(
+            Question(
+                id="column-then-row",
+                ask=Choice(
+                    prompt="Why is the first matrix of an MLP cut by its output features, and the second by its input "
+                    "features?",
+                    options=(
+                        Option(
+                            text="The output features of the first are the input features of the second, so nothing "
+                            "travels between them",
+                            right=True,
+                            feedback="Each rank has complete features for GELU, and one all-reduce follows the second.",
+                        ),
+                        Option(
+                            text="The second matrix is smaller that way",
+                            feedback="Each rank has 1/N of a matrix with either cut.",
+                        ),
+                        Option(
+                            text="GELU can be applied to summands, and the sum comes later",
+                            feedback="GELU is not linear: gelu(a + b) is not gelu(a) + gelu(b).",
+                        ),
+                        Option(
+                            text="No collective is needed at all",
+                            feedback="The second matrix leaves a summand on each rank. An all-reduce adds them.",
+                        ),
+                    ),
+                ),
+            ),
+            Question(
+                id="no-sum-in-backward",
+                ask=Choice(
+                    prompt="You forget the all-reduce in backward at the entrance of the parallel part. What do you "
+                    "see?",
+                    options=(
+                        Option(
+                            text="The first loss is right. Later losses are wrong, and what every rank has whole "
+                            "differs from rank to rank",
+                            right=True,
+                            feedback="Each rank continues backward with its own part of the gradient.",
+                        ),
+                        Option(
+                            text="The ranks wait for each other until the watchdog ends the run",
+                            feedback="All ranks leave the same call out, so none of them waits.",
+                        ),
+                        Option(text="The first loss is wrong", feedback="Forward does not depend on backward."),
+                        Option(
+                            text="An error: the shapes do not fit",
+                            feedback="The summand of a gradient has the shape of the gradient.",
+                        ),
+                    ),
+                ),
+            ),
+            Question(id="volume", ask=volume),
+            Question(id="break-even", ask=break_even),
+            Question(
+                id="sequence-parallel-volume",
+                ask=Choice(
+                    prompt="You switch sequence parallel on. How do the bytes of activations that a rank sends change?",
+                    options=(
+                        Option(
+                            text="They stay the same",
+                            right=True,
+                            feedback="Each all-reduce becomes a reduce-scatter and an all-gather: its two halves.",
+                        ),
+                        Option(text="They double", feedback="There are twice as many calls, of half the bytes each."),
+                        Option(
+                            text="They halve",
+                            feedback="A reduce-scatter alone would be half. An all-gather follows.",
+                        ),
+                        Option(
+                            text="They are divided by the number of ranks",
+                            feedback="The memory between the matrices is. The whole sequence still enters each pair.",
+                        ),
+                    ),
+                ),
+            ),
+            Question(
+                id="gradients-to-sum",
+                ask=Choice(
+                    prompt="Under sequence parallel, which gradients have to be summed over the tensor ranks?",
+                    several=True,
+                    options=(
+                        Option(
+                            text="Those of a norm's weight",
+                            right=True,
+                            feedback="Every rank has it whole, and uses it for its own tokens only.",
+                        ),
+                        Option(
+                            text="Those of the bias after the second matrix of the MLP",
+                            right=True,
+                            feedback="It is added after the scatter, to this rank's tokens only.",
+                        ),
+                        Option(
+                            text="Those of the first matrix of the MLP",
+                            feedback="Each rank has a different part of it, which sees the whole sequence.",
+                        ),
+                        Option(
+                            text="Those of a head's query matrix",
+                            feedback="Only one rank has it, and it sees the whole sequence.",
+                        ),
+                    ),
+                ),
+            ),
+            Question(id="activations", ask=activations),
+            Question(id="scores", ask=scores),
+            Question(id="clipped-norm", ask=clipped_norm),
+            Question(
+                id="which-axis-leaves-the-node",
+                ask=Choice(
+                    prompt="Nodes of 8 GPUs, 64 GPUs in all, FSDP and tensor parallel. Which ranks belong on one node?",
+                    options=(
+                        Option(
+                            text="The ranks of a tensor group",
+                            right=True,
+                            feedback="Their all-reduces stand between two matrices, where nothing else can be "
+                            "computed. The collectives of FSDP overlap with the computation of other layers.",
+                        ),
+                        Option(
+                            text="The ranks of a data group",
+                            feedback="Their collectives can wait for slower links: FSDP gathers a layer ahead.",
+                        ),
+                        Option(
+                            text="It makes no difference, because the sum of bytes is the same",
+                            feedback="The sum is. The links between nodes are several times slower than those inside.",
+                        ),
+                        Option(
+                            text="Half of each group",
+                            feedback="Then both groups cross the slow links.",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    )
+)

@@ -1,0 +1,1 @@
+"""The machine: ranks, collectives and memory."""

@@ -1,0 +1,228 @@
+"""A training program with five faults."""
+
+# mypy: disable-error-code="operator, arg-type, attr-defined, type-arg, var-annotated"
+# (fully_shard is declared to return what is no module; here it always is one.)
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from ...form.exercise import Case, Exercise, Solution
+
+
+def draw(rng: random.Random, number: int) -> Case:
+    world_size, width, seed = (2, 3)[number % 2], rng.randint(3, 5), rng.getrandbits(31)
+    about = f"{world_size} ranks, a layer of width {width}, 2 epochs"
+    return Case(world_size=world_size, args=lambda rank: (width, 8 * world_size, seed), about=about)
+
+
+class Examples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Random examples, which note when each was asked for."""
+
+    def __init__(self, count: int, width: int, seed: int) -> None:
+        self.inputs, self.targets = torch.randn(2, count, width, generator=torch.Generator().manual_seed(seed))
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.asked.append(number)
+        return self.inputs[number], self.targets[number]
+
+
+def trained(solution: Solution, width: int, count: int, seed: int) -> dict[str, Any]:
+    examples, models = Examples(count, width, seed), []
+
+    def make_model() -> nn.Module:
+        models.append(nn.Linear(width, width))
+        return models[-1]
+
+    with shared_folder() as folder:
+        losses = solution(make_model, examples, folder, 2)
+        dist.barrier()
+        saved = what_was_saved(folder, width)
+    return {
+        "examples, in order": examples.asked,
+        "losses": losses,
+        "its shards of the parameters": [
+            (param.to_local() if isinstance(param, DTensor) else param).detach() for param in models[0].parameters()
+        ],
+        "parameters in the checkpoint": saved,
+    }
+
+
+class shared_folder:
+    """A folder that all ranks see, and that is removed when all have left."""
+
+    def __enter__(self) -> str:
+        names = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+        dist.broadcast_object_list(names)
+        self.name = str(names[0])
+        return self.name
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            dist.barrier()
+        if dist.get_rank() == 0:
+            shutil.rmtree(self.name, ignore_errors=True)
+
+
+def what_was_saved(folder: str, width: int) -> list[torch.Tensor] | str:
+    """Return the whole parameters of the last checkpoint, or what is in the folder instead."""
+    last = Path(folder) / "epoch-1"
+    if not (last / ".metadata").exists():
+        return f"no sharded checkpoint; the folder has {sorted(path.name for path in Path(folder).iterdir())}"
+    state = {"model": nn.Linear(width, width).state_dict()}
+    dcp.load(state, checkpoint_id=last)
+    return list(state["model"].values())
+
+
+exercise = Exercise("cluster.repair_train", title="Repair: five faults of a training program", draw=draw, trial=trained,
+    inputs_matter=False, case_count=2, task="""
+    The program trains with FSDP2, and has five faults. None of them raises an error, and its losses look like losses.
+    Repair it, so that what the docstring says is true.
+    """, hints="""
+    Go through the docstring sentence by sentence. Which line of the program makes each sentence true?
+
+    Which parameters does the optimizer know? Which ranks start from which weights? What changes from epoch to epoch?
+
+    `fully_shard` replaces the parameters, so the optimizer is made after it. A sampler shuffles by its epoch number.
+    `set_requires_gradient_sync(False)` stays until it is set to True. Files of the same name replace each other.
+
+    ```python
+    torch.manual_seed(...)          # the same on every rank
+    for epoch in range(epochs):
+        sampler.set_epoch(...)
+        for number, (x, y) in enumerate(loader):
+            model.set_requires_gradient_sync(number % 2 == ...)
+    ```
+
+    `dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=f"{folder}/epoch-{epoch}")`, on every rank.
+    """, explanation="""
+    Each of the five comes from real programs, and each costs a training run: the same order in every epoch; an
+    optimizer that updates tensors which the model does not use any more; a model put together from the shards of
+    different initialisations; gradients that never leave their rank; a checkpoint with the shards of one rank only.
+    The loss fell in all of them. Compare with one process on a small model before you start a large one.
+    """)
+
+
+@exercise
+def train(make_model: Callable[[], nn.Module], dataset: Dataset, folder: str, epochs: int) -> list[float]:
+    """Train with FSDP2, and return the loss of each of this rank's batches.
+
+    All ranks start from the same parameters, with seed 0. Each epoch has an order of its own, which
+    `DistributedSampler` shares out. Two batches make one step. After each epoch all ranks save their
+    shards with `dcp`, in the folder `{folder}/epoch-0` and so on: there is the whole model.
+    """
+    torch.manual_seed(0)
+    model = fully_shard(make_model())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=2, sampler=sampler)
+    losses = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for number, (x, y) in enumerate(loader):
+            model.set_requires_gradient_sync(number % 2 == 1)
+            loss = F.mse_loss(model(x), y) / 2
+            loss.backward()
+            losses.append(loss.item())
+            if number % 2 == 1:
+                optimizer.step()
+                optimizer.zero_grad()
+        dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=f"{folder}/epoch-{epoch}")
+    return losses
+
+
+SEED = {"torch.manual_seed(0)": "torch.manual_seed(dist.get_rank())"}
+OPTIMIZER = {
+    "model = fully_shard(make_model())\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.01)":
+    "model = make_model()\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.01)\nmodel = fully_shard(model)",
+}
+EPOCH = {"sampler.set_epoch(epoch)\n": ""}
+SYNC = {"number % 2 == 1)\n": "False)\n"}
+SAVE = {
+    'dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=f"{folder}/epoch-{epoch}")':
+    'torch.save(get_model_state_dict(model), f"{folder}/epoch-{epoch}.pt")',
+}
+
+exercise.start_edit(SEED | OPTIMIZER | EPOCH | SYNC | SAVE)
+
+exercise.edit("seed-by-rank", SEED, """
+    Each of your ranks makes a model with a seed of its own and keeps a shard of it, so that the sharded model is put
+    together from different ones. Next: use the same seed on every rank before the model is made.
+    """)
+
+exercise.edit("optimizer-before-sharding", OPTIMIZER, """
+    Your optimizer is made before `fully_shard`, which replaces the parameters by shards. It updates tensors that the
+    model does not use any more. Next: make the optimizer after `fully_shard`.
+    """)
+
+exercise.edit("same-order-every-epoch", EPOCH, """
+    Your second epoch has the order of the first: a sampler shuffles by its epoch number, which stays 0.
+    Next: call `sampler.set_epoch(epoch)` at the start of each epoch.
+    """)
+
+exercise.edit("never-reduces", SYNC, """
+    You switch the reduction of gradients off, and never on again. Every rank keeps its own gradients, and the shards
+    get none. Next: `model.set_requires_gradient_sync(True)` for the batch before each step.
+    """)
+
+exercise.edit("one-file-for-all", SAVE, """
+    All your ranks write their shards to one file, and each replaces what the one before wrote: one rank's shards are
+    left. Next: call `dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=...)` on every rank.
+    """)
+
+exercise.edit("always-reduces", {"model.set_requires_gradient_sync(number % 2 == 1)\n": "", "/ 2\n": "\n"}, """
+    Your gradients are those of the sum of two batches, not of their mean.
+    Next: divide each loss by the number of batches in a step.
+    """)
+
+exercise.edit("steps-after-each-batch", {"if number % 2 == 1:": "if True:", "number % 2 == 1)\n": "True)\n"}, """
+    Your program makes a step after every batch. Two batches make one step.
+    Next: step only after every second batch.
+    """)
+
+
+@exercise.variant
+def with_no_sync_off_only_once(
+    make_model: Callable[[], nn.Module], dataset: Any, folder: str, epochs: int
+) -> list[float]:
+    torch.manual_seed(0)
+    model = make_model()
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    loader = DataLoader(dataset, 2, sampler=DistributedSampler(dataset))
+    losses = []
+    for epoch in range(epochs):
+        loader.sampler.set_epoch(epoch)
+        batches: Iterator[Any] = iter(loader)
+        for x, y in batches:
+            for is_last, (a, b) in ((False, (x, y)), (True, next(batches))):
+                model.set_requires_gradient_sync(is_last)
+                loss = F.mse_loss(model(a), b) / 2
+                loss.backward()
+                losses.append(loss.item())
+            optimizer.step()
+            optimizer.zero_grad()
+        dcp.save({"model": get_model_state_dict(model)}, storage_writer=dcp.FileSystemWriter(f"{folder}/epoch-{epoch}"))
+    return losses
+
+
+exercise.variant_edit("reduces-every-batch", {"number % 2 == 1)\n": "True)\n"})

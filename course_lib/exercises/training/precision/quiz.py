@@ -1,0 +1,227 @@
+"""The quiz of lesson 07."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+
+from ....planner import plan
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+
+
+def states_bytes(params: int, world_size: int, stage: int, precision: str = "mixed") -> int:
+    """Return the bytes of model states on a rank, with Adam."""
+    return sum(plan(params=params, world_size=world_size, stage=stage, precision=precision).bytes.values())
+
+
+def offloaded_bytes(params: int, world_size: int, stage: int) -> int:
+    """Return the bytes of model states that stay on the GPU if the optimizer is on the host."""
+    planned = plan(params=params, world_size=world_size, stage=stage, precision="mixed", offload=("optimizer",))
+    return sum(planned.bytes.values())
+
+
+def smallest_update_seen(weight: float, dtype: torch.dtype) -> float:
+    """Return half of the distance from `weight`, a power of two, to the next larger number of `dtype`."""
+    return weight * torch.finfo(dtype).eps / 2
+
+
+def stage_1(rng: random.Random) -> Numeric:
+    billions, world_size = rng.choice([7, 13, 30]), rng.choice([8, 16, 32])
+    params = billions * 10**9
+    return Numeric(
+        prompt=f"{billions} billion parameters are trained in bf16 with fp32 masters and Adam, with stage 1 on "
+        f"{world_size} ranks. How large are the model states on each rank?",
+        expected=states_bytes(params, world_size, 1),
+        unit="GB",
+        right="Each rank holds 2 + 2 + 12/N bytes for each parameter.",
+        wrong="Each rank holds all parameters and gradients, 2 bytes each. Masters and both moments are sharded.",
+        mistakes=(
+            Mistake.near(
+                8 * params + 8 * params / world_size, "You shard only the moments. The masters are sharded as well."
+            ),
+            Mistake.near(16 * params, "That is data parallel, where nothing is sharded."),
+            Mistake.near(states_bytes(params, world_size, 2), "That is stage 2, which shards gradients as well."),
+            Mistake.near(states_bytes(params, world_size, 1, "fp32"), "That is stage 1 with everything in fp32."),
+            Mistake.near(12 * params / world_size, "Add the parameters and gradients: each rank holds all of them."),
+        ),
+    )
+
+
+def accumulation(rng: random.Random) -> Numeric:
+    billions = rng.choice([1, 3, 7, 13])
+    params = billions * 10**9
+    expected = states_bytes(params, 1, 0, "mixed_fp32_accumulation")
+    return Numeric(
+        prompt=f"{billions} billion parameters in bf16 are trained with masters and Adam on one GPU. The gradients of "
+        "micro-batches are summed in fp32. Backward also makes gradients of 2 bytes. How large are the model states?",
+        expected=expected,
+        unit="GB",
+        right="2 + 2 + 4 + 12 = 20 bytes for each parameter.",
+        wrong="Add up the parameters, the gradients, their sums, the masters and two moments.",
+        mistakes=(
+            Mistake.near(16 * params, "The sums are missing: 4 bytes more."),
+            Mistake.near(18 * params, "The gradients of 2 bytes exist in addition to the sums of 4 bytes."),
+        ),
+    )
+
+
+def layer_bytes(rng: random.Random) -> Numeric:
+    sequence, batch, (hidden, heads) = 2048, rng.choice([1, 2, 4]), rng.choice([(4096, 32), (5120, 40), (2048, 16)])
+
+    def kept(for_input: int, for_score: int) -> int:
+        return batch * sequence * (for_input * hidden + for_score * heads * sequence)
+
+    return Numeric(
+        prompt=f"A layer of width {hidden} with {heads} heads works on {batch} sequence{'s' * (batch > 1)} of "
+        f"{sequence} tokens, in 16 bits, with dropout and without FlashAttention. How much does it keep for backward?",
+        expected=kept(34, 5),
+        unit="MB",
+        right="The formula is s·b·h·(34 + 5·a·s/h).",
+        wrong="Count 34 bytes for each element of the input, and 5 for each score of each head.",
+        mistakes=(
+            Mistake.near(kept(34, 0), "That is right if the attention core is computed again."),
+            Mistake.near(kept(32, 2), "That is right without dropout."),
+            Mistake.near(kept(2, 0), "That is only the input, as with full checkpointing."),
+            Mistake.near(
+                2 * kept(34, 5), "That is about twice as much. Numbers take 2 bytes here, not 4.", tolerance=0.1
+            ),
+        ),
+    )
+
+
+def with_n_ranks(rng: random.Random) -> Numeric:
+    gigabytes, few, many = rng.choice([6, 10, 12]), rng.choice([2, 4]), rng.choice([16, 32])
+    return Numeric(
+        prompt=f"With stage 3 on {few} ranks, forward keeps {gigabytes} GB of activations on each rank. You go to "
+        f"{many} ranks, and each rank still has as many lines as before. How much does forward keep on each rank?",
+        expected=gigabytes * 10**9,
+        unit="GB",
+        right="Activations come from the rank's own lines, and a rank has as many lines as before.",
+        wrong="Which of a rank's activations does a different rank also hold?",
+        mistakes=(
+            Mistake.near(
+                gigabytes * 10**9 * few / many,
+                "Model states are sharded over ranks. No stage shards activations: each rank keeps its own.",
+            ),
+        ),
+    )
+
+
+def lost_update(rng: random.Random) -> Numeric:
+    weight = rng.choice([1, 2, 4, 8])
+    expected = smallest_update_seen(weight, torch.bfloat16)
+    return Numeric(
+        prompt=f"A weight in bf16 is {weight}. The same small positive number is added to it again and again. If this "
+        "number is below a limit, the weight never changes. How large is the limit? In bf16, the next number after 1 "
+        "is 1 + 1/128.",
+        expected=expected,
+        right="That is half of the distance to the next number. A smaller sum is rounded back.",
+        wrong="How far away is the next number of bf16? Which sums are rounded up to it?",
+        mistakes=(
+            Mistake.near(
+                2 * expected, "That is the distance to the next number. Sums beyond half of it are rounded up."
+            ),
+            *(
+                [Mistake.near(1 / 256, "That is right for weights from 1 to 2. Larger numbers are farther apart.")]
+                if weight > 1
+                else []
+            ),
+        ),
+    )
+
+
+def offload(rng: random.Random) -> Numeric:
+    billions, world_size = rng.choice([7, 13, 20]), rng.choice([4, 8])
+    params = billions * 10**9
+    return Numeric(
+        prompt=f"{billions} billion parameters are trained in mixed precision with Adam, with stage 2 on "
+        f"{world_size} GPUs. The optimizer is offloaded to the CPU. How large are the model states on each GPU?",
+        expected=offloaded_bytes(params, world_size, 2),
+        unit="GB",
+        right="Only the parameters stay. Optimizer states and gradient shards are on the host.",
+        wrong="All parameters stay on each GPU. What moves to the host as soon as it is reduced?",
+        mistakes=(
+            Mistake.near(states_bytes(params, world_size, 2), "That is without offload."),
+            Mistake.near(offloaded_bytes(params, world_size, 1), "That is stage 1, which does not shard gradients."),
+            Mistake.near(offloaded_bytes(params, world_size, 3), "That is stage 3, which shards the parameters."),
+            Mistake.near(12 * params / world_size, "That is the memory on the host."),
+        ),
+    )
+
+
+QUIZ = register(Quiz(name="precision", title="Mixed precision, activations, checkpointing", questions=(
+    Question(id="stage-1", ask=stage_1),
+    Question(id="lost-update", ask=lost_update),
+    Question(id="why-masters", ask=Choice.read("""
+        What are fp32 masters for?
+
+        - [x] Small updates add up in the masters. In bf16 each update would be rounded away
+          > So values are copied in one direction only, from master to parameter.
+        - [ ] Forward computes with them where bf16 would overflow
+          > Forward uses only the rounded copies, and bf16 has the range of fp32.
+        - [ ] They save memory
+          > They cost 4 bytes for each parameter, as much as parameters and gradients save.
+        - [ ] They are a backup for checkpoints on disk
+          > Checkpoints contain them, but every step needs them too.""")),
+    Question(id="accumulation", ask=accumulation),
+    Question(id="overflow", ask=Choice.read("""
+        Stage 2 runs in fp16 on 8 ranks. A gradient in the shard of rank 5 is infinite. What has to happen?
+
+        - [x] All ranks skip the step and halve the scale
+          > All ranks learn of the overflow by an all-reduce of one flag.
+        - [ ] Rank 5 skips the step; the others make it
+          > Then the shards of one model stay a step apart.
+        - [ ] Rank 5 sets that element to zero, and all ranks make the step
+          > More elements may be wrong and still finite, and the scale stays too large.
+        - [ ] Nothing: the average over 8 ranks is finite
+          > An average that contains an infinity is infinite or NaN.""")),
+    Question(id="order", ask=Choice.read("""
+        Gradients are clipped to norm 1 *before* they are divided by the loss scale. What happens?
+
+        - [x] Nearly all are clipped, then divided by the scale: the model learns almost nothing
+          > The limit is meant for gradients without the scale.
+        - [ ] Nothing: scaling and clipping both multiply by a factor
+          > The factor of clipping depends on the norm, and the scale changed the norm.
+        - [ ] The step is skipped
+          > A step is skipped only if a gradient is not finite. Large gradients are finite.
+        - [ ] Gradients explode
+          > They shrink: they are clipped to norm 1, and then divided by the scale.""")),
+    Question(id="bf16-scale", ask=Choice.read("""
+        Why does training in bf16 need no loss scaling?
+
+        - [x] bf16 has the exponents of fp32, so small gradients do not become zero
+          > It has fewer digits instead, and masters make up for them.
+        - [ ] bf16 has more digits than fp16
+          > It has fewer digits, 8 instead of 11, and a larger range.
+        - [ ] With masters, gradients are made in fp32
+          > Backward makes gradients in the dtype of the parameters. A gradient that became zero there stays zero.
+        - [ ] It needs loss scaling, but nobody uses it
+          > The smallest numbers of bf16 are nearly as small as those of fp32.""")),
+    Question(id="autocast", ask=Choice.read("""
+        A model in fp32 trains under `torch.autocast` to bf16, with Adam and without sharding. Which of these take 2
+        bytes for each parameter?
+
+        - [x] The copies of weights that forward computes with
+          > Forward makes these copies, and backward uses them.
+        - [ ] The parameters
+          > They stay in fp32, and serve as the masters.
+        - [ ] The gradients
+          > They have the dtype of the parameters: fp32.
+        - [ ] Momentum and variance
+          > They have the dtype of the parameters: fp32.""", several=True)),
+    Question(id="layer-bytes", ask=layer_bytes),
+    Question(id="checkpointing", ask=Choice.read("""
+        Every layer is checkpointed. What is in memory while backward goes through layer 7 of 12?
+
+        - [x] The inputs of layers 1 to 7
+          > Each input is a checkpoint, from which its layer is computed again.
+        - [x] Everything that layer 7 keeps for backward
+          > It has just been computed again, this time with autograd.
+        - [ ] Everything that layers 1 to 6 keep for backward
+          > These layers have not been computed again yet. Only their inputs are in memory.
+        - [ ] Everything that layers 8 to 12 keep for backward
+          > Backward is done with these layers, and has freed their activations.""", several=True)),
+    Question(id="more-ranks", ask=with_n_ranks),
+    Question(id="offload", ask=offload),
+)))

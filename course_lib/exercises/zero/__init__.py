@@ -1,0 +1,1 @@
+"""ZeRO, from data parallel to stage 3."""
