@@ -1,11 +1,11 @@
 """The cost of training, by arithmetic: bytes held, bytes sent and seconds. Imports none of our packages.
 
-questions       checks <- shapes <- models;  precision, optimizers <- settings
-bytes held      parts, partition <- layout <- zero (of replay), fully_shard (of fully_shard_replay) <- engines;
-                activations <- fully_shard;  activations, allocator, engines <- memory
-bytes sent      engines <- volume
+questions       checks <- shapes <- models;  precision, optimizers <- settings;  shapes, settings <- pieces
+bytes held      parts, partition <- layout;  activations, allocator, layout <- memory
+bytes sent      layout <- volume
 seconds         volume <- cost <- hardware;  work, schedule, hardware <- step
-the whole       memory, volume, step, explain <- plan <- choose;  deepspeed: DeepSpeed's estimates, to compare with
+the whole       memory, pieces, volume, step, explain <- plan <- choose
+compared with   deepspeed: DeepSpeed's estimates
 """
 
 from .choose import Candidate, Choice, choose

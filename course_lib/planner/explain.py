@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .memory.parts import MOMENTS
 from .timing.hardware import Hardware
-from .timing.step import COMMUNICATION, COMPUTE, HOST
+from .timing.step import COMMUNICATION, COMPUTE, HOST, PIPELINE, TENSOR
 from .timing.work import EQUAL_UNITS
 from .training.settings import Settings
 from .training.shapes import Model
@@ -62,11 +62,6 @@ def header(model: Model, settings: Settings) -> Iterator[str]:
         )
     elif model.transformer is None:
         yield "Only the shapes are known: activations are left out."
-    if model.units and not model.gradient_order and (settings.engine, settings.stage) == ("zero", 2):
-        yield (
-            "Gradients are taken to come from the last tensor to the first, each once. In another order more than two "
-            "buckets can be there, and the peak be higher: `gradient_order` tells."
-        )
 
 
 def memory(plan: Plan) -> Iterator[str]:
@@ -107,15 +102,17 @@ def traffic(plan: Plan) -> Iterator[str]:
 def time(plan: Plan, hardware: Hardware) -> Iterator[str]:
     """Yield lines on the time of a step, and on what is hidden behind computing."""
     timeline = plan.timeline(hardware)
-    tokens = plan.settings.batch * plan.settings.sequence
-    yield f"\nA step of {tokens} tokens a rank on {hardware.name}: {duration(timeline.seconds)}"
-    for label in ("forward", "backward", "optimizer step"):
+    tokens = plan.settings.tokens_per_rank
+    yield f"\nA step of {tokens:.10g} tokens a rank on {hardware.name}: {duration(timeline.seconds)}"
+    for label in ("earlier micro-batches", "forward", "backward", "optimizer step"):
         spent = sum(s.seconds for s in timeline.spans if s.stream == COMPUTE and s.name.startswith(label))
         if spent:
-            yield f"  {duration(spent):>10}  compute        {label}"
-    for stream in (COMMUNICATION, HOST):
+            yield f"  {duration(spent):>10}  compute          {label}"
+    for stream in (COMMUNICATION, TENSOR, PIPELINE, HOST):
         if busy := timeline.busy(stream):
             exposed = timeline.exposed(stream, COMPUTE)
-            yield f"  {duration(busy):>10}  {stream:<13}  {duration(exposed)} of it while nothing is computed"
+            yield f"  {duration(busy):>10}  {stream:<15}  {duration(exposed)} of it while nothing is computed"
+    speed, used = plan.tokens_per_second(hardware), plan.mfu(hardware)
+    yield f"  {speed:,.0f} tokens a second on each GPU; model FLOPs utilization {used:.1%}."
     if not plan.model.units:
         yield f"  Timed as {EQUAL_UNITS} equal units, since nothing is known of the layers."

@@ -1,26 +1,7 @@
 """The plan of a training: its cost for each rank, in bytes held, bytes sent and seconds.
 
-[Note: how exact a plan is]
-States and bytes sent are exact, to the byte, wherever the shapes are known. The peak is within 2 % of the measured
-memory of this course's engines, DistributedDataParallel, ZeroRedundancyOptimizer and `fully_shard`, for a `model`, and
-for shapes if activations are small compared with the states: shapes say nothing about activations. Give
-`activation_bytes` with the gradients of activations in it, which are a good part of it in a convolutional model: the
-most that both take at once, as the meter finds it in a step of the plain model on one rank,
-
-    held = (e.deltas.get("activations", 0) + e.deltas.get("other", 0) for e in run.memory[0].timeline)
-    activation_bytes = max(itertools.accumulate(held))
-
-Then the peak is within 3 % if this is four fifths of it or more. If it is less, gradients of parameters and of
-activations may be largest together in the middle of backward, and the peak is higher than planned.
-
-[Note: the order of gradients]
-`gradient_order` lists positions of tensors, all units laid end to end. One operator makes a list's gradients, such as
-those of an LSTM's layer. By default the order is from the last tensor to the first, each in its own list. A position
-that occurs twice belongs to a tied weight. Stage 2's memory depends on the order if a model uses tensors in a different
-order than it has them. torch reports the order, except for tensors that are tied or made at once:
-
-    for place, p in enumerate(model.parameters()):
-        p.register_hook(lambda _, at=place: order.append([at]))
+States and bytes sent are exact, to the byte, wherever the shapes are known. Peaks are formulas: `validate()` compares
+them with published runs on GPUs. What lives for less than a layer's time is not planned: a dry run measures it.
 """
 
 from dataclasses import dataclass
@@ -30,18 +11,30 @@ from math import floor
 from typing import Any
 
 from . import explain
-from .memory.engines import layout
+from .memory.layout import layout
 from .memory.memory import parts
-from .memory.parts import BEGIN, CATEGORIES, MOMENTS, Part
+from .memory.parts import BEGIN, CATEGORIES, MOMENTS, STEP, Part
 from .timing import step
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
 from .timing.schedule import Timeline
 from .timing.volume import Collective, collectives
+from .timing.work import token_flops
 from .training.checks import pick, whole
 from .training.models import MODELS
+from .training.pieces import piece
 from .training.settings import Settings, settings
 from .training.shapes import Model, Transformer, of_params, of_transformer
+
+WORKSPACE_BYTES = 2**29
+"""What libraries such as cuBLAS take through torch's allocator: 0.5 GiB, fitted on the playbook's 1B and 3B rows."""
+
+FRAGMENTATION = {"eager": 1.18, "compiled": 1.06, "expandable": 1.03}
+"""Bytes that torch's caching allocator reserves, for each byte that it needs at the peak and for gradients.
+
+Fitted, one number each: eager and compiled on torchtitan's pull request 165, expandable segments on its benchmarks of
+December 2024. See docs/validation.md.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +52,17 @@ class Plan:
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """Everything that the rank holds, part by part, with the reason for its size."""
-        return parts(self.model, self.settings)
+        return parts(self.piece, self.settings)
+
+    @cached_property
+    def piece(self) -> Model:
+        """The piece of the model that the rank holds: all of it without tensor and pipeline parallelism."""
+        return piece(self.model, self.settings)
 
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
         """The collectives that the rank calls during a step."""
-        return collectives(self.model, self.settings)
+        return collectives(self.piece, self.settings)
 
     @cached_property
     def moments(self) -> dict[str, dict[str, int]]:
@@ -105,6 +103,21 @@ class Plan:
         return sum(self.moments[self.peak_moment].values())
 
     @property
+    def active_bytes(self) -> int:
+        """The peak that `torch.cuda.max_memory_allocated` is expected to report: with `WORKSPACE_BYTES`."""
+        return self.peak_bytes + WORKSPACE_BYTES
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The bytes that torch's caching allocator takes from the device: see `FRAGMENTATION`.
+
+        Gradients that come after the peak rarely fit the blocks that were freed by then.
+        """
+        kind = "expandable" if self.settings.expandable else "compiled" if self.settings.compiled else "eager"
+        late = self.moments[STEP]["gradients"] - self.moments[self.peak_moment]["gradients"]
+        return round(FRAGMENTATION[kind] * (self.active_bytes + max(0, late)))
+
+    @property
     def host_bytes(self) -> int:
         """Bytes of this rank in the host's memory."""
         return sum(part.nbytes for part in self.parts if part.host)
@@ -113,8 +126,8 @@ class Plan:
     def padding_elements(self) -> int:
         """Elements that all shards together have beyond Ψ. ZeroRedundancyOptimizer cuts no tensor, and pads none."""
         cuts = self.settings.engine != "torch" or self.settings.stage == 3
-        held = sum(layout(self.model, self.settings).shard) * self.settings.shards
-        return held - self.model.params if cuts else 0
+        held = sum(layout(self.piece, self.settings).shard) * self.settings.shards
+        return held - self.piece.params if cuts else 0
 
     @property
     def sent_bytes(self) -> int:
@@ -127,11 +140,25 @@ class Plan:
         Raises:
             ValueError: there is no such hardware, or the ranks do not fit it.
         """
-        return step.timeline(self.model, self.settings, named(hardware))
+        return step.timeline(self.piece, self.settings, named(hardware))
 
     def step_seconds(self, hardware: str | Hardware) -> float:
         """Return the seconds of a step on this hardware; errors as `timeline`."""
         return self.timeline(hardware).seconds
+
+    def tokens_per_second(self, hardware: str | Hardware) -> float:
+        """Return the tokens a second for each GPU; errors as `timeline`."""
+        return self.settings.tokens_per_rank / self.step_seconds(hardware)
+
+    def mfu(self, hardware: str | Hardware) -> float:
+        """Return the model FLOPs utilization: useful FLOPs a second as a part of the peak; errors as `timeline`.
+
+        What backward recomputes is not useful (PaLM, arXiv 2204.02311, appendix B).
+        """
+        machine = named(hardware)
+        return self.tokens_per_second(machine) * token_flops(self.model, self.settings) / machine.peak_flops(
+            self.settings.policy.fast
+        )
 
     def explain(self, hardware: str | Hardware | None = None) -> str:
         """Return where each byte goes, and with hardware each second, in words; errors as `timeline`."""
@@ -143,7 +170,6 @@ def plan(
     params: Any = None,
     *,
     model: "str | Transformer | Model | None" = None,
-    gradient_order: Any = None,
     **given: Any,
 ) -> Plan:
     """Return the cost of training `params` parameters, or a `model`, for each rank.
@@ -155,26 +181,21 @@ def plan(
         params: the number of parameters, such as 7.5e9; or the shapes of all tensors, in the order of
             `model.parameters()`, which makes the bytes exact to the last piece of padding; or shapes grouped into
             units, which are what stage 3 gathers at once.
-        gradient_order: with shapes, the order in which backward makes their gradients; `plan.py` in this package says
-            more.
         model: instead of `params`, one of `MODELS` by name, or a `Transformer` of your own; then activations are
             planned too.
-        given: any of `Settings`: world_size, stage, precision, optimizer, batch, sequence, checkpointing, attention,
-            shard_size, offload, bucket_bytes, prefetch, overlap, reshard, engine, implementation, activation_bytes,
-            allocator.
+        given: any of `Settings`, such as world_size, stage, precision, batch, tensor_parallel.
 
     Raises:
-        ValueError: neither or both of params and model; an unknown setting, or two that do not go together; or an order
-            that does not fit these tensors.
+        ValueError: neither or both of params and model; or an unknown setting, or two that do not go together.
     """
     if (params is None) == (model is None):
         raise ValueError(
             f"plan(params={params!r}, model={model!r}): give one of the two, such as params=7.5e9 or model='llama-7b'."
         )
-    if model is not None and gradient_order is not None:
-        raise ValueError("gradient_order with model=…: it is known of a model. Leave it out, or give params.")
-    described = of_params(params, gradient_order) if model is None else _described(model)
-    return Plan(model=described, settings=_fitting(described, settings(**given)))
+    described = of_params(params) if model is None else _described(model)
+    planned = Plan(model=described, settings=_fitting(described, settings(**given)))
+    _ = planned.piece  # raises if the model cannot be cut in this way
+    return planned
 
 
 def largest_params(memory_bytes: float, **given: Any) -> int:

@@ -29,8 +29,8 @@ CATEGORIES = {  # from the bottom up: persistent state, then transient memory
     "communication": "#56B4E9",
     "other": "#999999",
 }
-FORWARD, COMPUTE, UPDATE = "#8E9FB0", "#5D6D7E", "#41505E"
-WAITING, MOVING = "#D55E00", "#F0A878"
+EARLIER, FORWARD, COMPUTE, UPDATE = "#C5CED6", "#8E9FB0", "#5D6D7E", "#41505E"
+FETCHING, WAITING, MOVING = "#8F3F00", "#D55E00", "#F0A878"
 MEMBERS = ("#4C3D8F", "#8D7CD0", "#B3A6E4", "#D6CEF4")
 WIDTH, MARGIN, ROW = 760, 12, 22
 SMALL: dict[str, Any] = {"font_size": 11}

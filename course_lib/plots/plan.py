@@ -4,7 +4,20 @@ from collections.abc import Iterable
 from itertools import accumulate
 
 from ..planner import AVERAGING, STEP, Hardware, Plan, Span, Timeline, duration, hardware, how, size
-from .canvas import CATEGORIES, COMPUTE, FORWARD, INK, MOVING, UPDATE, WAITING, WIDTH, Canvas
+from .canvas import (
+    CATEGORIES,
+    COMPUTE,
+    EARLIER,
+    FETCHING,
+    FORWARD,
+    INK,
+    MOVING,
+    SHADE,
+    UPDATE,
+    WAITING,
+    WIDTH,
+    Canvas,
+)
 from .picture import Picture
 from .timeline import merged
 
@@ -12,11 +25,17 @@ LEFT, RIGHT, BAR, ROW = 175, 80, 16, 24
 ACROSS = WIDTH - LEFT - RIGHT
 
 WORK = {  # what a span's name begins with, what it is called in the legend, and its colour
+    "earlier": ("earlier micro-batches", EARLIER),
     "forward": ("forward", FORWARD),
     "backward": ("backward", COMPUTE),
     "optimizer": ("optimizer's step", UPDATE),
 }
-MOVED = {"gradients": ("gradients moved", WAITING), "parameters": ("parameters moved", MOVING)}
+MOVED = {
+    "activations": ("activations moved", FETCHING),
+    "wait": ("waits", SHADE),
+    "gradients": ("gradients moved", WAITING),
+    "parameters": ("parameters moved", MOVING),
+}
 Block = tuple[float, float, str]
 """Start and width, in parts of the row, and colour."""
 
@@ -101,7 +120,7 @@ def _draw_step(canvas: Canvas, timeline: Timeline, machine: Hardware) -> None:
 def _kind(span: Span) -> tuple[str, str]:
     """Return the span's name in the legend, and its colour."""
     first = span.name.partition(" ")[0]
-    return WORK.get(first) or MOVED["gradients" if "gradients" in span.name else "parameters"]
+    return WORK.get(first) or MOVED[next((what for what in MOVED if what in span.name), "parameters")]
 
 
 def _caption(plan: Plan, machine: Hardware, seconds: float) -> str:

@@ -142,8 +142,5 @@ def test_an_explanation_says_what_lives_on_the_host() -> None:
 
 def test_an_explanation_says_what_the_peak_leaves_out() -> None:
     given = {"params": [(100, 100)] * 3, "stage": 2, "engine": "zero"}
-    in_what_order, of_activations = "Gradients are taken to come from the last tensor", "is without their gradients"
 
-    assert in_what_order in plan(**given).explain()
-    assert in_what_order not in plan(**given, gradient_order=[[2], [1], [0]]).explain()
-    assert of_activations in plan(**given, activation_bytes=10**6).explain()
+    assert "is without their gradients" in plan(**given, activation_bytes=10**6).explain()

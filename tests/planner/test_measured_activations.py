@@ -71,4 +71,4 @@ def check(known: Known, engine: str, stage: int) -> None:
     peak = run.memory[0].peak_bytes
 
     assert nbytes > 0.8 * peak
-    assert plan(params=params, **given).peak_bytes == pytest.approx(peak, rel=0.03)
+    assert plan(params=params, **given).peak_bytes == pytest.approx(peak, rel=0.06)

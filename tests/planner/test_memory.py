@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.planner import MODELS, Transformer, plan
+from course_lib.planner import MODELS, Settings, Transformer, plan
 from course_lib.planner.memory.activations import kept, layer
 from course_lib.planner.memory.allocator import cuda_bytes
 from course_lib.planner.memory.partition import flat, greedy, rows
@@ -149,29 +149,52 @@ GPT3 = Transformer(
 )  # fmt: skip
 
 
+def held(model: Transformer, **given: object) -> float:
+    return kept(model, Settings(sequence=1024, **given))
+
+
 @pytest.mark.parametrize("model", [GPT3, MODELS["gpt2"], MODELS["zero-8b"]], ids=lambda model: model.name)
 def test_activations_are_korthikantis(model: Transformer) -> None:
     s, h, a = 1024, model.hidden, model.heads
 
-    assert kept(model, s, 2, "math", "none") == h * (34 + 5 * a * s / h)
-    assert kept(model, s, 2, "math", "selective") == 34 * h
-    assert kept(model, s, 2, "math", "full") == 2 * h
+    assert held(model) == h * (34 + 5 * a * s / h)
+    assert held(model, checkpointing="selective") == 34 * h
+    assert held(model, checkpointing="full") == 2 * h
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_tensor_parallel_activations_are_korthikantis(ranks: int) -> None:
+    """Equations 2 and 4: 10 + 24/t + 5as/ht without sequence parallelism, a t-th of all with it."""
+    s, h, a = 1024, GPT3.hidden, GPT3.heads
+    given = {"tensor_parallel": ranks, "world_size": ranks}
+
+    assert held(GPT3, **given, sequence_parallel=False) == h * (10 + 24 / ranks + 5 * a * s / (h * ranks))
+    assert held(GPT3, **given) == h * (34 + 5 * a * s / h) / ranks
 
 
 def test_selective_checkpointing_saves_70_percent_of_gpt3s_layers() -> None:
-    saved = 1 - kept(GPT3, 2048, 2, "math", "selective") / kept(GPT3, 2048, 2, "math", "none")
+    saved = 1 - kept(GPT3, Settings(sequence=2048, checkpointing="selective")) / kept(GPT3, Settings(sequence=2048))
 
     assert round(100 * saved) == 70
 
 
+def test_checkpointing_by_operator_keeps_every_second_product() -> None:
+    """torchtitan: the layer's input, queries, values, the attention's result, the gate, and the layer's output."""
+    llama = MODELS["llama-7b"]
+
+    assert held(llama, checkpointing="operators", attention="flash") == 2 * (5 * 4096 + 11008) + 4 * 32
+
+
 def test_a_gated_layer_without_dropout_keeps_what_its_products_need() -> None:
     llama = MODELS["llama-70b"]
-    items = layer(llama, 4096, 2, "flash")
+    items = layer(llama, Settings(sequence=4096, attention="flash"))
 
     assert items["inside of the feed-forward layer"] == 4 * 28672 * 2
     assert items["queries, keys and values"] == (8192 + 2 * 1024) * 2
     assert items["dropout masks"] == 0
     assert items["attention core"] == 4 * 64
+    compiled = layer(llama, Settings(attention="flash", compiled=True))
+    assert compiled["inside of the feed-forward layer"] == 3 * 28672 * 2
 
 
 def test_checkpointing_trades_bytes_for_flops() -> None:

@@ -15,6 +15,8 @@ PUBLISHED = {
     "llama-7b": 6_738_415_616,
     "llama-13b": 13_015_864_320,
     "llama-70b": 68_976_648_192,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
     "llama-405b": 405_853_388_800,
 }
 
@@ -22,6 +24,11 @@ PUBLISHED = {
 @pytest.mark.parametrize(("name", "params"), PUBLISHED.items())
 def test_published_parameter_counts(name: str, params: int) -> None:
     assert of_transformer(MODELS[name]).params == params
+
+
+@pytest.mark.parametrize(("name", "billions"), [("1b", 1.342), ("3b", 3.574), ("8b", 8.858), ("80b", 79.99)])
+def test_the_playbooks_models_have_its_counts(name: str, billions: float) -> None:
+    assert of_transformer(MODELS[f"playbook-{name}"]).params / 1e9 == pytest.approx(billions, rel=2e-4)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("zero-")])
@@ -32,7 +39,7 @@ def test_the_zero_papers_models_have_the_size_in_their_name(name: str) -> None:
 
 
 def test_every_model_is_published_or_the_zero_papers() -> None:
-    assert {name for name in MODELS if not name.startswith("zero-")} == PUBLISHED.keys()
+    assert {name for name in MODELS if not name.startswith(("zero-", "playbook-"))} == PUBLISHED.keys()
     assert all(model.source for model in MODELS.values())
 
 

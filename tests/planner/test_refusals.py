@@ -40,7 +40,7 @@ PAIR = Group(members=2, nodes=1, inside=Link(alpha=0, bandwidth=1))
         ),
         (
             {"wolrd_size": 8},
-            "setting='wolrd_size': the planner knows no such setting, only 18 by name. Did you mean 'world_size'?",
+            "setting='wolrd_size': the planner knows no such setting, only 28 by name. Did you mean 'world_size'?",
         ),
         (
             {"shard_size": 3, "world_size": 8, "stage": 3},
@@ -169,12 +169,23 @@ def test_other_impossible_questions(ask: Callable[[], object], message: str) -> 
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize("order", [[], [[2]], [0, 1], [[-1]], 3])
-def test_an_order_that_is_not_of_these_tensors(order: object) -> None:
-    with pytest.raises(ValueError, match=r"that is not made of groups of places among the 2 tensors of `params`"):
-        plan(params=[(2, 2), (2,)], gradient_order=order)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"world_size": 8, "tensor_parallel": 3}, "the ranks do not fall into groups of 3. Choose a multiple of it"),
+        ({"pipeline_parallel": 2, "world_size": 2, "pipeline_stage": 2}, "pipeline_stage=2: what is counted here"),
+        ({"world_size": 8, "tensor_parallel": 8}, "it has 12 heads, and a rank needs whole heads"),
+        ({"engine": "nanotron", "stage": 2}, "nanotron shards the optimizer's states and no more"),
+        ({"loss": "mean"}, "loss='mean': the planner knows no such loss, only 6 by name"),
+    ],
+)
+def test_parallel_settings_are_checked(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        plan(model="gpt2", **given)
+
+    assert message in str(refused.value)
 
 
-def test_the_order_of_a_known_model_is_known() -> None:
-    with pytest.raises(ValueError, match="gradient_order with model=…: it is known of a model"):
-        plan(model="gpt2", gradient_order=[[0]])
+def test_shapes_do_not_say_how_matrices_are_cut() -> None:
+    with pytest.raises(ValueError, match="they do not say which matrices are cut along their rows"):
+        plan(params=[(4, 4)], world_size=2, tensor_parallel=2)

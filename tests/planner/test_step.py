@@ -87,7 +87,7 @@ def test_hybrid_sharding_wins_on_thousands_of_ranks_and_not_on_few() -> None:
         return plan(**given).step_seconds("h100-infiniband")
 
     assert seconds(64, None) < seconds(64, 8)
-    assert seconds(16384, 8) < seconds(16384, None) / 5
+    assert seconds(16384, 8) < seconds(16384, None) / 1.5
 
 
 def test_a_slow_network_makes_hybrid_sharding_win_at_once() -> None:

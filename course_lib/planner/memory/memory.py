@@ -6,42 +6,35 @@ from ..training.settings import Settings
 from ..training.shapes import Model, Transformer
 from . import activations
 from .allocator import cuda_bytes
-from .engines import layout
-from .layout import Held, Layout
+from .layout import Held, Layout, buffers, gradients, layout, parameters
 from .parts import END, FORWARD, START, STEP, Part
 
 
 def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
-    """Return everything that rank 0 holds.
+    """Return everything that rank 0 holds of its piece of the model.
 
     No rank holds more, except for counts of steps: the shard of another rank may contain more tensors, of 4 bytes each.
     """
     engine = layout(model, settings)
     found = [*_states(engine, model, settings)]
     if model.units:
-        found += [_part("communication", held, settings) for held in engine.buffers]
-        found += [_part("other", held, settings) for held in engine.copies]
+        found += [_part("communication", held, settings) for held in buffers(model, engine, settings)]
         found += _temporaries(engine, settings)
     if settings.activation_bytes is not None:
+        layers = max(1, len([unit for unit in model.units[1:] if unit]))
         found += [_activation("activations", settings.activation_bytes, "as measured", FORWARD, START)]
-        left = engine.layers_left * activations.of_a_layer(model, settings)
-        found += [_activation("activations of the layers left", left, "all layers are taken to keep as much", END)]
+        left = settings.activation_bytes // layers
+        found += [_activation("activations of the last layer left", left, "1 layer", END)]
     elif model.transformer:
-        found += _activations(model.transformer, settings, engine.layers_left)
+        found += _activations(model, model.transformer, settings)
     return tuple(part for part in found if part.nbytes)
 
 
 def _states(engine: Layout, model: Model, settings: Settings) -> Iterator[Part]:
     away, policy = "optimizer" in settings.offload, engine.policy
-    yield _part("parameters", engine.parameters, settings, "parameters" in settings.offload)
-    for held in engine.gradients:
+    yield _part("parameters", parameters(model, engine, settings), settings, "parameters" in settings.offload)
+    for held in gradients(model, engine, settings):
         yield _part("gradients", held, settings, away and settings.stage >= 2)
-        if policy.accumulated:
-            sums = Held(
-                name=f"fp32 sums of {held.name}", numels=held.numels, width=policy.accumulated,
-                why=held.why.replace(str(held.width), str(policy.accumulated), 1), moments=held.moments,
-            )  # fmt: skip
-            yield _part("gradients", sums, settings, away and settings.stage >= 2)
     cut = f", a shard: 1/{settings.shards}" if settings.stage else ""
     masters = Held(name="fp32 master parameters", numels=engine.shard, width=policy.master,
                    why=f"{policy.master} bytes each{cut}")  # fmt: skip
@@ -69,27 +62,32 @@ def _temporaries(engine: Layout, settings: Settings) -> Iterator[Part]:
         yield Part(category="other", name=name, nbytes=size, why=why, moments=(STEP,), host=away)
 
 
-def _activations(transformer: Transformer, settings: Settings, left: int) -> Iterator[Part]:
-    tokens, of = settings.batch * settings.sequence, (settings.sequence, settings.policy.activation, settings.attention)
-    one = activations.kept(transformer, *of, settings.checkpointing)
-    again = sum(activations.layer(transformer, *of).values()) - one
-    what = {"none": "everything", "selective": "all but the attention core", "full": "the input"}
-    kept = f"{tokens} tokens, {what[settings.checkpointing]} of each layer"
-    yield _activation("activations of the layers", tokens * transformer.layers * one, kept, FORWARD, START)
-    for name, nbytes in activations.ends(transformer, settings.policy.activation).items():
-        yield _activation(name, tokens * nbytes, f"{tokens} tokens", FORWARD)
-    last = "the last layer" if left == 1 else f"{left} layers"
-    yield _activation(f"activations of {last} left", tokens * left * one, kept, END)
-    yield _activation("activations computed again", tokens * again, "one layer at a time", START, END)
-    for name, nbytes, moments in (
-        ("gradients of the logits", activations.loss_gradients(transformer), (FORWARD,)),
-        ("gradients of activations", activations.gradients_at_work(transformer, *of), (START, END)),
-    ):
-        yield Part(category="other", name=name, nbytes=tokens * nbytes, why=f"{tokens} tokens", moments=moments)
+def _activations(model: Model, transformer: Transformer, settings: Settings) -> Iterator[Part]:
+    tokens, layers = settings.tokens, len(model.units) - 1
+    one, everything = activations.kept(transformer, settings), sum(activations.layer(transformer, settings).values())
+    what = {"none": "everything", "selective": "all but the attention core", "full": "the input",
+            "operators": "the attention's result and every second product"}[settings.checkpointing]  # fmt: skip
+    flights = f", {settings.in_flight:g} micro-batches" if settings.in_flight > 1 else ""
+    held = tokens * layers * one * settings.in_flight
+    name = f"{tokens} tokens{flights}, {what} of each layer"
+    yield _activation("activations of the layers", held, name, FORWARD, START)
+    left = tokens * one * (layers * (settings.in_flight - 1) + 1)
+    yield _activation("activations of the last layer left", left, f"{tokens} tokens{flights}", END)
+    yield _activation("activations computed again", tokens * (everything - one), "one layer at a time", START, END)
+    by_moment: list[tuple[str, float, tuple[str, ...]]] = [
+                 ("gradients of activations", activations.gradients_at_work(transformer, settings), (START, END)),
+                 ("whole tokens of a tensor-parallel layer", activations.gathered(transformer, settings), (START, END))]
+    if settings.last_stage:
+        for name, nbytes in activations.ends(transformer, settings).items():
+            yield _activation(name, tokens * nbytes, f"{tokens} tokens", FORWARD)
+        by_moment.append(("gradients of the logits", activations.loss_gradients(transformer, settings), (FORWARD,)))
+    for name, nbytes, moments in by_moment:
+        why = f"{tokens} tokens"
+        yield Part(category="other", name=name, nbytes=round(tokens * nbytes), why=why, moments=moments)
 
 
-def _activation(name: str, nbytes: int, why: str, *moments: str) -> Part:
-    return Part(category="activations", name=name, nbytes=nbytes, why=why, moments=moments)
+def _activation(name: str, nbytes: float, why: str, *moments: str) -> Part:
+    return Part(category="activations", name=name, nbytes=round(nbytes), why=why, moments=moments)
 
 
 def _part(category: str, held: Held, settings: Settings, host: bool = False) -> Part:

@@ -6,6 +6,7 @@ rows    each tensor cut along its first dimension into chunks of ceil(rows / ran
 greedy  no tensor cut: the largest first, to the rank that has least so far: as in ZeroRedundancyOptimizer
 """
 
+import heapq
 import math
 from collections.abc import Sequence
 
@@ -25,9 +26,9 @@ def rows(units: Sequence[Unit], ranks: int) -> list[int]:
 def greedy(shapes: Sequence[Shape], ranks: int) -> list[list[Shape]]:
     """Return the tensors of each rank. Of tensors with equally many elements, the earlier one goes first."""
     owned: list[list[Shape]] = [[] for _ in range(ranks)]
-    sizes = [0] * ranks
+    least = [(0, rank) for rank in range(ranks)]
     for shape in sorted(shapes, key=math.prod, reverse=True):
-        rank = sizes.index(min(sizes))
+        size, rank = least[0]
         owned[rank].append(shape)
-        sizes[rank] += math.prod(shape)
+        heapq.heapreplace(least, (size + math.prod(shape), rank))
     return owned

@@ -2,13 +2,14 @@
 
 A message of n bytes takes alpha + n / bandwidth. A ring of N passes each of N pieces from neighbour to neighbour. When
 it spans nodes, one hop in each node crosses the network. Rings are laid through every network port of the node at once,
-so the ring may use the bandwidth of all ports together. A tree pays alpha for its depth, not for its length. NCCL
-chooses between the two with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
+so the ring may use the bandwidth of all ports together. A tree pays alpha for its depth, not for its length. For small
+messages, protocol LL sends a flag with every 4 bytes: a smaller alpha, and half the bandwidth. On NVSwitch nodes the
+switches add (NVLS). NCCL chooses with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..training.checks import known, whole
 from .volume import PASSES
@@ -16,10 +17,15 @@ from .volume import PASSES
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """A link: alpha, in seconds per message, and the bytes per second that one direction carries."""
+    """A link: alpha, in seconds per message, and the bytes per second that one direction carries.
+
+    Attributes:
+        small_alpha: alpha of NCCL's protocol LL, which carries half the bytes; None if there is no such protocol.
+    """
 
     alpha: float
     bandwidth: float
+    small_alpha: float | None = None
 
     def __post_init__(self) -> None:
         if not (self.alpha >= 0 and self.bandwidth > 0):
@@ -39,6 +45,7 @@ class Group:
         inside: the link from a rank to its neighbour in the node.
         across: the group's share of a node's network link; None if it does not span nodes.
         launch: seconds before the first message of any collective.
+        switch: the switches of a node that add; None without them. Its bandwidth is as `bus_bandwidth` counts.
     """
 
     members: int
@@ -46,6 +53,7 @@ class Group:
     inside: Link
     across: Link | None = None
     launch: float = 0.0
+    switch: Link | None = None
 
     def __post_init__(self) -> None:
         whole("members", self.members)
@@ -96,9 +104,25 @@ def tree_seconds(op: str, nbytes: float, group: Group) -> float:
 
 
 def seconds(op: str, nbytes: float, group: Group) -> float:
-    """Return the time of `op` by the faster of the two, as NCCL chooses."""
-    ring = ring_seconds(op, nbytes, group)
-    return min(ring, tree_seconds(op, nbytes, group)) if op in ("all_reduce", "broadcast") else ring
+    """Return the time of `op` by the fastest way, as NCCL chooses: ring or tree, Simple or LL, or NVLS in a node."""
+    times = [
+        way(op, nbytes, one)
+        for one in (group, _small(group))
+        for way in ((ring_seconds, tree_seconds) if op in ("all_reduce", "broadcast") else (ring_seconds,))
+    ]
+    if op == "all_reduce" and group.switch and group.nodes == 1 and group.ranks > 2:
+        passed = PASSES[op] * (group.ranks - 1) / group.ranks * nbytes
+        times.append(group.launch + group.switch.alpha + passed / group.switch.bandwidth)
+    return min(times)
+
+
+def _small(group: Group) -> Group:
+    """Return the group with NCCL's protocol LL on all links, or unchanged if a link has none."""
+    links = [group.inside, *([group.across] if group.across else [])]
+    small = [Link(alpha=one.small_alpha, bandwidth=one.bandwidth / 2) for one in links if one.small_alpha is not None]
+    if len(small) < len(links):
+        return group
+    return replace(group, inside=small[0], across=small[1] if group.across else None)
 
 
 def bus_bandwidth(op: str, nbytes: float, measured_seconds: float, ranks: int) -> float:

@@ -66,6 +66,10 @@ class Streams:
         self._spans.append(span)
         return span
 
+    def wait(self, stream: str, after: Sequence[Span]) -> None:
+        """Let later work of `stream` wait for all of `after`."""
+        self._free[stream] = max([self._free.get(stream, 0.0), *(span.end for span in after)])
+
     def timeline(self) -> Timeline:
         """Return the work issued so far."""
         return Timeline(spans=tuple(self._spans))

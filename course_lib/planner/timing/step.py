@@ -1,11 +1,13 @@
 """The schedule of one rank's training step, from forward to the gathered parameters.
 
-Three streams: "compute", "communication", and "host" for copies over PCIe and for the optimizer on the CPU. With
-`overlap`, gradients are reduced while earlier layers are still in backward, and stage 3 gathers `prefetch` units ahead
-of the one in use. Without it, all work is sequential.
+Streams: "compute", "communication", "tensor parallel" for what a layer waits for, "pipeline" for sends and waits
+between stages, and "host" for copies over PCIe and for the optimizer on the CPU. With `overlap`, gradients are reduced
+while earlier layers are still in backward, stage 3 gathers `prefetch` units ahead of the one in use, and stages 1 and 2
+of the paper gather the parameters of the last step while the first layers compute. Without it, all work is sequential.
+The last micro-batch is scheduled layer by layer; the ones before take as long as it does without its reductions.
 """
 
-from ..memory.engines import layout
+from ..memory.layout import layout
 from ..training.settings import Settings
 from ..training.shapes import Model
 from . import work
@@ -15,16 +17,32 @@ from .schedule import Span, Streams, Timeline
 from .volume import Collective, collectives
 from .work import Work
 
-COMPUTE, COMMUNICATION, HOST = "compute", "communication", "host"
+COMPUTE, COMMUNICATION, TENSOR, PIPELINE, HOST = "compute", "communication", "tensor parallel", "pipeline", "host"
 
 
 def timeline(model: Model, settings: Settings, hardware: Hardware) -> Timeline:
-    """Return the schedule of one step.
+    """Return the schedule of one step with this piece of a model.
 
     Raises:
         ValueError: the ranks do not fit the hardware.
     """
-    return _Step(model, settings, hardware).run()
+    earlier = 0.0
+    rounds = settings.micro_batches - 1 + _bubble(settings)
+    if rounds:
+        earlier = _Step(model, settings, hardware).run(last=False).seconds
+    step = _Step(model, settings, hardware)
+    if settings.micro_batches > 1:
+        step.streams.issue(COMPUTE, "earlier micro-batches",
+                           (settings.micro_batches - 1) * earlier)  # fmt: skip
+    if _bubble(settings):
+        step.streams.wait(COMPUTE, [step.streams.issue(PIPELINE, "wait for other stages", _bubble(settings) * earlier)])
+    return step.run(last=True)
+
+
+def _bubble(settings: Settings) -> float:
+    """Return for how many micro-batches a stage waits: Narayanan et al. (arXiv 2104.04473), section 2.2."""
+    chunks = settings.model_chunks if settings.schedule == "interleaved" else 1
+    return (settings.pipeline_parallel - 1) / chunks
 
 
 class _Step:
@@ -32,33 +50,74 @@ class _Step:
         self.model, self.settings, self.hardware = model, settings, hardware
         self.engine = layout(model, settings)
         self.calls = {(call.what, call.when, call.op): call for call in collectives(model, settings)}
+        hardware.shard_group(settings.world_size)  # raises if the ranks do not fit
+        tensor = settings.tensor_parallel
         self.groups = {
-            "shard": hardware.shard_group(settings.shards),
-            "replica": hardware.replica_group(settings.shards, settings.replicas),
+            "tensor": hardware.shard_group(tensor),
+            "shard": hardware.replica_group(tensor, settings.shards),
+            "replica": hardware.replica_group(tensor * settings.shards, settings.replicas),
         }
         self.streams = Streams()
         self.computed: list[Span] = []
         self.reduced: list[Span] = []
         self.unreduced = 0.0  # parameters whose gradients wait for their bucket to be full
 
-    def run(self) -> Timeline:
+    def run(self, last: bool) -> Timeline:
+        """Schedule a micro-batch. After the last, gradients have been reduced, and the optimizer makes its step."""
+        self.last = last
         self._pass("forward", work.forward(self.model, self.settings))
+        self._send("forward")
         self._pass("backward", work.backward(self.model, self.settings))
-        self._update()
+        self._send("backward")
+        if last:
+            self._update()
         return self.streams.timeline()
 
     def _pass(self, when: str, pieces: list[Work]) -> None:
         """Compute the pieces. Before each, gather the next pieces' parameters; after each, reduce its gradients."""
-        flops = self.hardware.flops(self.settings.policy.fast)
-        ahead = self.settings.prefetch if self.settings.overlap else 0
+        overlap = self.settings.overlap
+        ahead = self.settings.prefetch if overlap else 0
+        if self._gathers_late():
+            ahead = len(pieces)
         gathered: list[list[Span]] = []
         for position, piece in enumerate(pieces):
             for next_piece in pieces[len(gathered) : position + 1 + ahead]:
                 gathered.append(self._gather(next_piece, when))
-            needed = gathered[position] if self.settings.overlap else gathered[position] + self.reduced[-1:]
-            self.computed.append(self.streams.issue(COMPUTE, f"{when} {piece.name}", piece.flops / flops, needed))
+            needed = gathered[position] if overlap else gathered[position] + self.reduced[-1:]
+            self.computed.append(self.streams.issue(COMPUTE, f"{when} {piece.name}", self._seconds(piece), needed))
+            self._exchange(piece, when)
             if when == "backward":
                 self._reduce(piece, last=position == len(pieces) - 1)
+
+    def _gathers_late(self) -> bool:
+        """Return whether parameters are gathered during the next step's forward: the paper's stages 1 and 2."""
+        return self.settings.overlap and self.settings.engine == "paper" and self.settings.stage in (1, 2)
+
+    def _seconds(self, piece: Work) -> float:
+        machine = self.hardware
+        peak = machine.peak_flops(self.settings.policy.fast)
+        rates = (machine.achievable * peak, machine.attention * peak, machine.memory_bandwidth)
+        return piece.matrices / rates[0] + piece.attention / rates[1] + piece.traffic / rates[2]
+
+    def _exchange(self, piece: Work, when: str) -> None:
+        """Let tensor-parallel ranks exchange a layer's tokens, for which computing waits."""
+        for op in ("all_gather", "reduce_scatter", "all_reduce"):
+            call = self.calls.get(("activations", when, op))
+            if call and piece.layers:
+                share = 1 / (len(self.model.units) - 1)
+                cost = self._cost(call, share, parts=2)
+                span = self.streams.issue(TENSOR, f"{op} of activations of {piece.name}", cost, self.computed[-1:])
+                self.streams.wait(COMPUTE, [span])
+
+    def _send(self, when: str) -> None:
+        """Send a micro-batch's activations, or their gradients, to the neighbouring stage."""
+        if call := self.calls.get(("activations", when, "send")):
+            machine, settings = self.hardware, self.settings
+            far = settings.tensor_parallel * settings.data_parallel >= machine.devices and machine.network
+            link = machine.network if far and machine.network else machine.inside
+            rate = link.bandwidth / (machine.devices if far else 1)
+            cost = link.alpha + call.total_bytes / call.micro_batches / rate
+            self.streams.issue(PIPELINE, f"send activations, {when}", cost, self.computed[-1:])
 
     def _gather(self, piece: Work, when: str) -> list[Span]:
         """Gather a piece's parameters in stage 3, after the piece that is `prefetch` + 1 earlier has been computed."""
@@ -69,6 +128,9 @@ class _Step:
             copied = piece.gathers * self.engine.policy.parameter / settings.shards
             name = f"copy {piece.name} to the device"
             last = [self.streams.issue(HOST, name, copied / self.hardware.host_link, last)]
+        if self._gathers_late():
+            when = "after the step" if when == "forward" and self.last else ""  # the step before
+            last = []
         if call := self.calls.get(("parameters", when, "all_gather")):
             cost = self._cost(call, piece.gathers / self.model.params)
             last = [self.streams.issue(COMMUNICATION, f"gather {piece.name}", cost, last)]
@@ -76,6 +138,8 @@ class _Step:
 
     def _reduce(self, piece: Work, last: bool) -> None:
         """Send full buckets as soon as their gradients exist. In stage 3 each unit is its own bucket."""
+        if not self.last and (self.settings.stage < 3 or not self.settings.reshard):
+            return
         self.unreduced += piece.reduces
         bucket = self.engine.bucket_bytes / self.engine.policy.reduced
         if self.settings.engine == "zero" and self.settings.stage == 1 and not last:
@@ -108,7 +172,7 @@ class _Step:
                 done = self.streams.issue(HOST, "copy parameters to the device", back, [done])
         else:
             done = self.streams.issue(COMPUTE, "optimizer step", touched / self.hardware.memory_bandwidth, after)
-        for op in ("all_gather", "broadcast"):
+        for op in () if self._gathers_late() else ("all_gather", "broadcast"):
             if call := self.calls.get(("parameters", "after the step", op)):
                 self.streams.issue(COMMUNICATION, f"{op} of parameters", self._cost(call, 1.0), [done])
 
@@ -120,8 +184,8 @@ class _Step:
         written_anew = policy.parameter if policy.master else 0
         return numel * (policy.gradient + 2 * updated + written_anew) + 2 * states
 
-    def _cost(self, call: Collective, share: float) -> float:
-        """Return the seconds for `share` of `call`, cut into buckets outside of stage 3."""
-        group, nbytes = self.groups[call.group], call.total_bytes * share
-        bucket = nbytes if self.settings.stage == 3 else min(nbytes, self.engine.bucket_bytes)
+    def _cost(self, call: Collective, share: float, parts: int = 0) -> float:
+        """Return the seconds for `share` of a micro-batch's `call`, in `parts`, a unit at once, or in buckets."""
+        group, nbytes = self.groups[call.group], call.total_bytes / call.micro_batches * share
+        bucket = nbytes / (parts or 1) if parts or self.settings.stage == 3 else min(nbytes, self.engine.bucket_bytes)
         return nbytes / bucket * seconds(call.op, bucket, group)

@@ -1,8 +1,9 @@
-"""The work of a step: FLOPs, unit by unit, and the parameters that each piece of work needs.
+"""The work of a micro-batch: FLOPs and memory traffic, unit by unit, and the parameters that each piece of work needs.
 
 A product of matrices costs 2 FLOPs for each parameter and token in forward, and twice that in backward, which makes the
 well-known 6Ψ a token; attention comes on top. With full checkpointing and a GPT this is the 96 B s l h² (1 + s/6h +
-V/16lh) of Narayanan et al. (arXiv 2104.04473), section 5.1.
+V/16lh) of Narayanan et al. (arXiv 2104.04473), section 5.1. Norms, activation functions and the residual stream do
+almost no FLOPs, and are bound by the memory's bandwidth: the reason that small models reach less of the peak.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,11 @@ from ..training.shapes import Model, numel
 
 EQUAL_UNITS = 32
 """A model of unknown shapes is timed as this many equal layers: as many as Llama 7B has."""
+TRAFFIC = 100
+"""Bytes of element-wise work in forward for each token, layer and hidden element; twice that in backward.
+
+Fitted, with the two rates of `Hardware`, on llm-foundry's rows on one node of 8 A100 80GB and of 8 H100.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,42 +26,94 @@ class Work:
 
     Attributes:
         name: for timelines.
-        flops: for the batch of one rank.
+        matrices, attention: FLOPs of one rank's micro-batch.
+        traffic: bytes that element-wise work moves.
         gathers: parameters that stage 3 gathers for it.
         reduces: parameters whose gradients are complete after it.
+        layers: the number of layers: 1 or 0.
     """
 
     name: str
-    flops: float
+    matrices: float = 0
+    attention: float = 0
+    traffic: float = 0
     gathers: float = 0
     reduces: float = 0
+    layers: int = 0
+
+    @property
+    def flops(self) -> float:
+        return self.matrices + self.attention
+
+    def times(self, factor: float) -> "Work":
+        """Return as much work `factor` times, which gathers and reduces nothing."""
+        return Work(name=self.name, matrices=factor * self.matrices, attention=factor * self.attention,
+                    traffic=factor * self.traffic)  # fmt: skip
+
+    def plus(self, other: "Work", gathers: float = 0, reduces: float = 0) -> "Work":
+        """Return both, as a layer that gathers and reduces so many parameters."""
+        return Work(name=self.name, matrices=self.matrices + other.matrices, attention=self.attention + other.attention,
+                    traffic=self.traffic + other.traffic, gathers=gathers, reduces=reduces, layers=1)  # fmt: skip
 
 
 def forward(model: Model, settings: Settings) -> list[Work]:
     """Return the work of forward: the embedding, the layers, the head."""
     outer, layers = _sizes(model)
-    layer_flops, head_flops, _ = _flops(model, settings)
-    names = zip(layers, layer_flops, strict=True)
+    nothing = Work(name="")
     return [
-        Work(name="embedding", flops=0, gathers=outer),
-        *(Work(name=f"layer {i}", flops=flops, gathers=size) for i, (size, flops) in enumerate(names)),
-        Work(name="head", flops=head_flops),
+        Work(name="embedding", gathers=outer),
+        *(_layer(model, settings, size, at).plus(nothing, gathers=size) for at, size in enumerate(layers)),
+        *_head(model, settings, outer, factor=1),
     ]
 
 
 def backward(model: Model, settings: Settings) -> list[Work]:
-    """Return the work of backward: the same in reverse, at twice the FLOPs, and recomputation."""
+    """Return the work of backward: the same in reverse, twice, and what is computed again."""
     outer, layers = _sizes(model)
-    layer_flops, head_flops, again = _flops(model, settings)
-    names = list(enumerate(zip(layers, layer_flops, again, strict=True)))
+    done = []
+    for at, size in reversed(list(enumerate(layers))):
+        once = _layer(model, settings, size, at)
+        done.append(once.times(2).plus(_again(once, model, settings), gathers=size, reduces=size))
+    head = _head(model, settings, outer, factor=2) or [Work(name="head")]
     return [
-        Work(name="head", flops=2 * head_flops, gathers=outer),
-        *(
-            Work(name=f"layer {i}", flops=2 * flops + more, gathers=size, reduces=size)
-            for i, (size, flops, more) in reversed(names)
-        ),
-        Work(name="embedding", flops=0, reduces=outer),
-    ]
+        Work(name="head", matrices=head[0].matrices, gathers=outer), *done, Work(name="embedding", reduces=outer)
+    ]  # fmt: skip
+
+
+def token_flops(model: Model, settings: Settings) -> float:
+    """Return the FLOPs of a token as model FLOPs utilization counts them: 6Ψ + 12 L h s (PaLM, appendix B)."""
+    known = model.transformer
+    return 6 * model.params + (12 * known.layers * known.hidden * settings.sequence if known else 0)
+
+
+def _layer(model: Model, settings: Settings, size: float, at: int) -> Work:
+    tokens, known = settings.tokens, model.transformer
+    if known is None:  # assume that every parameter is in a matrix
+        return Work(name=f"layer {at}", matrices=2 * size * tokens)
+    matrices, attention = known.layer_flops(settings.sequence)
+    tensor = settings.tensor_parallel
+    traffic = TRAFFIC * known.hidden * settings.policy.activation / 2 * tokens / tensor
+    return Work(name=f"layer {at}", matrices=tokens * matrices / tensor, attention=tokens * attention / tensor,
+                traffic=traffic)  # fmt: skip
+
+
+def _again(once: Work, model: Model, settings: Settings) -> Work:
+    """Return the part of a layer's forward that backward computes again."""
+    if settings.checkpointing == "full":
+        return once
+    if model.transformer is None or settings.checkpointing == "none":
+        return Work(name="")
+    if settings.checkpointing == "selective":
+        return Work(name="", attention=once.attention)
+    return Work(name="", matrices=once.matrices / 2, traffic=once.traffic)  # every second product
+
+
+def _head(model: Model, settings: Settings, outer: float, factor: int) -> list[Work]:
+    known = model.transformer
+    if not settings.last_stage:
+        return []
+    flops = 2 * outer if known is None else known.head_flops / settings.tensor_parallel
+    return [Work(name="head", matrices=factor * flops * settings.tokens)]
 
 
 def _sizes(model: Model) -> tuple[float, list[float]]:
@@ -64,18 +122,3 @@ def _sizes(model: Model) -> tuple[float, list[float]]:
         return 0, [model.params / EQUAL_UNITS] * EQUAL_UNITS
     outer, *layers = map(numel, model.units)
     return outer, list(layers)
-
-
-def _flops(model: Model, settings: Settings) -> tuple[list[float], float, list[float]]:
-    """Return forward's FLOPs by layer and of the head, and the FLOPs that backward recomputes, by layer."""
-    tokens, transformer = settings.batch * settings.sequence, model.transformer
-    if transformer is None:  # assume that every parameter is in a matrix
-        outer, layers = _sizes(model)
-        each = [2 * size * tokens for size in layers]
-        return each, 2 * outer * tokens, each if settings.checkpointing == "full" else [0.0] * len(each)
-    matrices, attention = transformer.layer_flops(settings.sequence)
-    again: float = {"none": 0, "selective": attention, "full": matrices + attention}[settings.checkpointing]
-    if settings.attention == "flash":
-        again += attention / 2  # backward recomputes the scores, one of the core's two products
-    count = transformer.layers
-    return [tokens * (matrices + attention)] * count, tokens * transformer.head_flops, [tokens * again] * count

@@ -8,10 +8,19 @@ from .checks import known, pick, whole
 from .optimizers import OPTIMIZERS, Optimizer
 from .precision import PRECISIONS, Precision
 
-CHECKPOINTING = ("none", "selective", "full")
-ATTENTION = ("math", "flash")
+CHECKPOINTING = ("none", "selective", "operators", "full")
+ATTENTION = ("math", "flash", "flash_copies")
 OFFLOADED = ("optimizer", "parameters")
-ENGINES = ("paper", "zero", "torch")
+ENGINES = ("paper", "zero", "torch", "nanotron")
+SCHEDULES = ("1f1b", "interleaved", "all_forward")
+LOSSES = {"torch": 12, "kept": 16, "fused": 4, "chunked": 1.5, "parallel": 10, "dtensor": 24}
+"""Bytes that the loss holds for each logit when backward starts, in addition to the 16-bit logits of a chunk.
+
+torch: fp32 log-probabilities and two gradients. kept: the training loop also keeps the fp32 logits.
+fused: flash-attention's, on 16-bit logits. chunked: the head and
+the loss in 8 chunks. parallel: Megatron's and nanotron's, in place, on logits that stay cut over tensor-parallel ranks.
+dtensor: torch's `loss_parallel`, with six fp32 tensors.
+"""
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
 ALLOCATORS = ("exact", "cuda")
 
@@ -25,11 +34,22 @@ class Settings:
         stage: 0 is data parallel, 1 shards optimizer states, 2 gradients too, 3 parameters too.
         precision: one of `PRECISIONS`.
         optimizer: one of `OPTIMIZERS`.
-        batch: sequences that one rank takes in one step.
+        batch: sequences of a micro-batch, on one data-parallel rank.
         sequence: tokens in each.
-        checkpointing: the activations that backward recomputes: none ("none"), the attention core ("selective"), or all
-            of a layer except its input ("full").
-        attention: "math" keeps all scores for backward; "flash", as in scaled_dot_product_attention, does not.
+        micro_batches: how many micro-batches a step has. Their gradients are summed.
+        tensor_parallel: neighbouring ranks that share each matrix.
+        sequence_parallel: whether they also share what lies between the matrices (Korthikanti et al.).
+        pipeline_parallel: stages of layers, each on ranks of its own.
+        pipeline_stage: the stage that is planned; 0 holds the most micro-batches.
+        schedule: of the pipeline: "1f1b", "interleaved" (`model_chunks` pieces of layers a stage), or "all_forward".
+        model_chunks: see `schedule`.
+        checkpointing: the activations that backward recomputes: none ("none"), the attention core ("selective",
+            Korthikanti's), all but the attention's result and every second matrix product ("operators", torchtitan's),
+            or all of a layer except its input ("full").
+        attention: "math" keeps all scores for backward; "flash", as in scaled_dot_product_attention, does not;
+            "flash_copies" keeps copies of queries, keys and values from before their rotation too, as nanotron does.
+        loss: one of `LOSSES`: how the logits and their gradients are held.
+        compiled: whether torch.compile fuses element-wise work: a gated layer keeps a product less.
         shard_size: hybrid sharding: ranks that share one copy of the states; the others hold replicas. Default: all.
         offload: the state in the host's memory: "optimizer" (from stage 1; from stage 2 with the gradient shard, as in
             ZeRO-Offload), "parameters" (stage 3).
@@ -38,16 +58,16 @@ class Settings:
             eighth of the parameters.
         prefetch: stage 3: units gathered ahead of the one in use.
         overlap: whether communication runs in parallel with computation.
-        reshard: stage 3: whether a unit's parameters are freed after forward and gathered again in backward. (torch's
-            `fully_shard` keeps those of the outermost unit unless `reshard_after_forward=True` is passed. Its memory is
-            planned with them kept; its communication, as if they were gathered again.)
-        engine: the layout of memory and collectives: "paper", the ZeRO paper's; "zero", this course's; or "torch":
-            DistributedDataParallel, ZeroRedundancyOptimizer on top of it (stage 1), fully_shard (stage 3).
+        reshard: stage 3: whether a unit's parameters are freed after forward and gathered again in backward.
+        engine: the layout of memory and collectives: "paper", the ZeRO paper's; "zero", this course's; "torch":
+            DistributedDataParallel, ZeroRedundancyOptimizer on top of it (stage 1), fully_shard (stage 3); or
+            "nanotron": DistributedDataParallel, whole fp32 sums of gradients, states sharded in stage 1.
         implementation: of the optimizer's step in torch: "for-loop", "foreach" (its default on GPUs), "fused".
         activation_bytes: the most that activations and their gradients take at once, if that was measured: see `plan`.
             By default both are computed for a transformer, and left out for anything else.
         allocator: "exact" bytes, or "cuda": each tensor rounded as torch's caching allocator rounds it, without the
             counts that optimizers keep on the host.
+        expandable: whether `reserved_bytes` is for PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
 
     Raises:
         ValueError: a value is not one of these, or two do not go together.
@@ -59,8 +79,17 @@ class Settings:
     optimizer: str = "adam"
     batch: int = 1
     sequence: int = 1024
+    micro_batches: int = 1
+    tensor_parallel: int = 1
+    sequence_parallel: bool = True
+    pipeline_parallel: int = 1
+    pipeline_stage: int = 0
+    schedule: str = "1f1b"
+    model_chunks: int = 2
     checkpointing: str = "none"
     attention: str = "math"
+    loss: str = "torch"
+    compiled: bool = False
     shard_size: int | None = None
     offload: Collection[str] = ()
     bucket_bytes: int | None = None
@@ -71,9 +100,11 @@ class Settings:
     implementation: str = "for-loop"
     activation_bytes: int | None = None
     allocator: str = "exact"
+    expandable: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("world_size", "batch", "sequence"):
+        counts = ("batch", "sequence", "micro_batches", "tensor_parallel", "pipeline_parallel", "model_chunks")
+        for name in ("world_size", *counts):
             whole(name, getattr(self, name))
         whole("stage", self.stage, least=0, most=3)
         whole("prefetch", self.prefetch, least=0)
@@ -81,6 +112,8 @@ class Settings:
         known("optimizer", self.optimizer, OPTIMIZERS)
         known("checkpointing", self.checkpointing, CHECKPOINTING)
         known("attention", self.attention, ATTENTION)
+        known("loss", self.loss, LOSSES)
+        known("schedule", self.schedule, SCHEDULES)
         known("engine", self.engine, ENGINES)
         known("implementation", self.implementation, IMPLEMENTATIONS)
         known("allocator", self.allocator, ALLOCATORS)
@@ -88,18 +121,28 @@ class Settings:
             whole("bucket_bytes", self.bucket_bytes)
         if self.activation_bytes is not None:
             whole("activation_bytes", self.activation_bytes, least=0)
+        whole("pipeline_stage", self.pipeline_stage, least=0, most=self.pipeline_parallel - 1)
+        self._check_groups()
         self._check_shard_size()
         self._check_offload()
         self._check_engine()
 
+    def _check_groups(self) -> None:
+        if self.world_size % (self.tensor_parallel * self.pipeline_parallel):
+            raise ValueError(
+                f"world_size={self.world_size} with tensor_parallel={self.tensor_parallel} and "
+                f"pipeline_parallel={self.pipeline_parallel}: the ranks do not fall into groups of "
+                f"{self.tensor_parallel * self.pipeline_parallel}. Choose a multiple of it as world_size."
+            )
+
     def _check_shard_size(self) -> None:
         if self.shard_size is None:
             return
-        whole("shard_size", self.shard_size, most=self.world_size)
-        if self.world_size % self.shard_size:
+        whole("shard_size", self.shard_size, most=self.data_parallel)
+        if self.data_parallel % self.shard_size:
             raise ValueError(
                 f"shard_size={self.shard_size} with world_size={self.world_size}: the ranks do not fall into groups "
-                f"of {self.shard_size}, as hybrid sharding needs. Choose a divisor of {self.world_size}."
+                f"of {self.shard_size}, as hybrid sharding needs. Choose a divisor of {self.data_parallel}."
             )
         if self.stage == 0 and self.shard_size > 1:
             raise ValueError(
@@ -127,6 +170,11 @@ class Settings:
                 "engine='zero' with precision='bf16': this course's engines keep fp32 masters of 16-bit parameters. "
                 "Choose precision='mixed', or engine='paper'."
             )
+        if self.engine == "nanotron" and self.stage > 1:
+            raise ValueError(
+                f"engine='nanotron' with stage={self.stage}: nanotron shards the optimizer's states and no more. "
+                "Choose stage 0 or 1, or another engine."
+            )
         if self.engine == "zero" and not self.reshard:
             raise ValueError(
                 "engine='zero' with reshard=False: this course's stage 3 always frees a unit's parameters after "
@@ -143,7 +191,7 @@ class Settings:
                 "engine='torch' with stage=2: torch has nothing that shards gradients and keeps whole parameters. "
                 "Choose stage 1 (ZeroRedundancyOptimizer), stage 3 (fully_shard), or another engine."
             )
-        if self.engine == "torch" and self.stage == 1 and self.shards != self.world_size:
+        if self.engine == "torch" and self.stage == 1 and self.shards != self.data_parallel:
             raise ValueError(
                 f"engine='torch' with stage=1 and shard_size={self.shard_size}: ZeroRedundancyOptimizer shards over "
                 "all ranks. Leave shard_size out, or choose another engine."
@@ -160,14 +208,44 @@ class Settings:
         return pick("optimizer", self.optimizer, OPTIMIZERS)
 
     @property
+    def data_parallel(self) -> int:
+        """The number of ranks that hold the same piece of the model, and read different data."""
+        return self.world_size // (self.tensor_parallel * self.pipeline_parallel)
+
+    @property
     def shards(self) -> int:
         """The number of shards of the states: 1 in data parallel."""
-        return 1 if self.stage == 0 else self.shard_size or self.world_size
+        return 1 if self.stage == 0 else self.shard_size or self.data_parallel
 
     @property
     def replicas(self) -> int:
         """The number of copies of the states."""
-        return self.world_size // self.shards
+        return self.data_parallel // self.shards
+
+    @property
+    def last_stage(self) -> bool:
+        """Whether the planned stage computes the loss."""
+        return self.pipeline_stage == self.pipeline_parallel - 1
+
+    @property
+    def in_flight(self) -> float:
+        """The most micro-batches whose activations a stage holds (Narayanan et al., arXiv 2104.04473, section 2.2)."""
+        waits: float = self.pipeline_parallel - self.pipeline_stage
+        if self.schedule == "all_forward":
+            return self.micro_batches
+        if self.schedule == "interleaved" and self.pipeline_parallel > 1:
+            waits = self.pipeline_parallel + (waits - 1) / self.model_chunks
+        return min(waits, self.micro_batches)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch."""
+        return self.batch * self.sequence
+
+    @property
+    def tokens_per_rank(self) -> float:
+        """Tokens of a step for each rank."""
+        return self.tokens * self.micro_batches / (self.tensor_parallel * self.pipeline_parallel)
 
 
 def settings(**given: Any) -> Settings:

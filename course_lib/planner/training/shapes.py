@@ -5,17 +5,15 @@ both first and last: the embedding, the last norm and the head. Then come the la
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from .checks import whole
 
 Shape = tuple[int, ...]
 Unit = tuple[Shape, ...]
-Order = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +114,6 @@ class Model:
         units: the shapes of its tensors, the outer unit first; empty if only Ψ is known.
         behind: how many of the outer unit's last tensors, the last norm's and the head's, come after the layers.
         transformer: its description, if it is a transformer; without it, activations are unknown.
-        gradient_order: groups of positions in `shapes`, in the order in which backward makes these tensors' gradients;
-            one operator makes the gradients of a group. Empty if the order is unknown.
     """
 
     name: str
@@ -125,18 +121,19 @@ class Model:
     units: tuple[Unit, ...] = ()
     behind: int = 0
     transformer: Transformer | None = None
-    gradient_order: Order = ()
 
     @property
-    def order(self) -> Order:
-        """`gradient_order`, or the assumed order: one by one, from the last tensor to the first."""
-        return self.gradient_order or _backwards(len(self.shapes))
+    def tied(self) -> int:
+        """Elements of a tied embedding, which gets a gradient from the head and one at the end; 0 without one."""
+        return math.prod(self.units[0][0]) if self.transformer and self.transformer.tied and self.behind else 0
 
     @property
-    def tied(self) -> list[int]:
-        """Elements of each tensor that gets more than one gradient."""
-        times, sizes = Counter(place for group in self.gradient_order for place in group), self.shapes
-        return [math.prod(sizes[place]) for place, count in times.items() if count > 1]
+    def early(self) -> int:
+        """Elements of the outer unit whose gradients exist while the layers are in backward: head and last norm."""
+        if not self.units:
+            return 0
+        outer = self.units[0]
+        return numel(outer[len(outer) - self.behind :]) + self.tied if self.transformer else numel(outer)
 
     @property
     def shapes(self) -> list[Shape]:
@@ -149,24 +146,24 @@ class Model:
 
 def numel(shapes: Sequence[Shape]) -> int:
     """Return the number of elements of these tensors together."""
+    return _numel(tuple(shapes))
+
+
+@cache
+def _numel(shapes: Unit) -> int:
     return sum(map(math.prod, shapes))
 
 
 def of_transformer(transformer: Transformer) -> Model:
-    """Return the model of `transformer`. A tied embedding gets a gradient from the head, and one at the end."""
+    """Return the model of `transformer`."""
     units = transformer.units
-    order = _backwards(sum(map(len, units)))
     return Model(
         name=transformer.name, params=sum(map(numel, units)), units=units, behind=len(transformer.behind),
-        transformer=transformer, gradient_order=((0,), *order) if transformer.tied else order,
+        transformer=transformer,
     )  # fmt: skip
 
 
-def _backwards(count: int) -> Order:
-    return tuple((place,) for place in reversed(range(count)))
-
-
-def of_params(params: Any, gradient_order: Any = None) -> Model:
+def of_params(params: Any) -> Model:
     """Return a model from a number of parameters, from shapes, or from shapes grouped into units.
 
     `[p.shape for p in model.parameters()]` are shapes, and make one unit. With several units, the first is the outer
@@ -174,11 +171,11 @@ def of_params(params: Any, gradient_order: Any = None) -> Model:
     for layer in layers)]`.
 
     Raises:
-        ValueError: it is none of these, or `gradient_order` names positions that they do not have.
+        ValueError: it is none of these, or they have no elements.
     """
     if isinstance(params, int | float):
         count = whole("params", params)
-        return Model(name="a model", params=count, gradient_order=_order(gradient_order, tensors=0))
+        return Model(name="a model", params=count)
     try:
         given = list(params) if not isinstance(params, str) else []
         flat = all(isinstance(size, int) for shape in given for size in shape)
@@ -193,24 +190,7 @@ def of_params(params: Any, gradient_order: Any = None) -> Model:
     count = sum(map(numel, units))
     if not count:
         raise ValueError(f"params={params!r}: these shapes have no elements, so there is nothing to train. Check them.")
-    order = _order(gradient_order, tensors=sum(map(len, units)))
-    return Model(name=f"a model of {len(units)} units", params=count, units=tuple(units), gradient_order=order)
-
-
-def _order(given: Any, tensors: int) -> Order:
-    if given is None:
-        return ()
-    try:
-        order = tuple(tuple(group) for group in given)
-        known = {place for group in order for place in group} <= {*range(tensors)}
-    except TypeError:
-        known = False
-    if not known or not order:
-        raise ValueError(
-            f"gradient_order={given!r}: that is not made of groups of places among the {tensors} tensors of `params`. "
-            "For three tensors whose gradients come one by one, the last one's first, give [[2], [1], [0]]."
-        )
-    return order
+    return Model(name=f"a model of {len(units)} units", params=count, units=tuple(units))
 
 
 def _shape(sizes: Any) -> Shape:

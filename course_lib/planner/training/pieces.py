@@ -1,0 +1,64 @@
+"""The piece of a model that one rank holds: the layers of its pipeline stage, and its part of each matrix."""
+
+import math
+from dataclasses import replace
+
+from .settings import Settings
+from .shapes import Model, Shape, Transformer, Unit, numel
+
+
+def piece(model: Model, settings: Settings) -> Model:
+    """Return the piece of the planned stage's first rank. Without tensor and pipeline parallelism it is the model.
+
+    Raises:
+        ValueError: only shapes are known, so that nothing says how matrices are cut; or a stage would have no layer.
+    """
+    tensor, pipeline = settings.tensor_parallel, settings.pipeline_parallel
+    if tensor == pipeline == 1:
+        return model
+    if not model.units:
+        return replace(model, params=-(-model.params // (tensor * pipeline)))
+    if model.transformer is None:
+        raise ValueError(
+            f"tensor_parallel={tensor}, pipeline_parallel={pipeline} with shapes: they do not say which matrices are "
+            "cut along their rows. Give a model, or a number of parameters."
+        )
+    return _of_transformer(model, model.transformer, settings)
+
+
+def _of_transformer(model: Model, transformer: Transformer, settings: Settings) -> Model:
+    tensor, stage = settings.tensor_parallel, settings.pipeline_stage
+    if transformer.heads % tensor:
+        raise ValueError(
+            f"tensor_parallel={tensor} with {transformer.name}: it has {transformer.heads} heads, and a rank needs "
+            "whole heads. Choose a divisor of that."
+        )
+    first, last = stage == 0, settings.last_stage
+    outer, count = model.units[0], stage_layers(transformer, settings.pipeline_parallel)[stage]
+    before, behind = outer[: len(outer) - model.behind], outer[len(outer) - model.behind :]
+    if last and not first and transformer.tied:
+        behind = (*behind, (transformer.vocab, transformer.hidden))  # a copy of the embedding
+    kept: Unit = (*(before if first else ()), *(behind if last else ()))
+    units = tuple(_cut(unit, tensor) for unit in (kept, *[transformer.layer] * count))
+    return replace(model, params=sum(map(numel, units)), units=units, behind=len(behind) if last else 0)
+
+
+def _cut(unit: Unit, ranks: int) -> Unit:
+    """Return a rank's part of each matrix. Vectors, such as a norm's, stay whole."""
+    return tuple(_part(shape, ranks) for shape in unit)
+
+
+def _part(shape: Shape, ranks: int) -> Shape:
+    return (-(-shape[0] // ranks), *shape[1:]) if len(shape) > 1 else shape
+
+
+def stage_layers(transformer: Transformer, stages: int) -> list[int]:
+    """Return the number of layers of each stage. All compute about the same, the head counted by its parameters.
+
+    A stage takes layers until its share is reached, as in nanotron (models/base.py, build_model).
+    """
+    layer = numel([shape for shape in transformer.layer if len(shape) > 1])
+    whole = transformer.layers * layer + transformer.vocab * transformer.hidden
+    ends = [min(transformer.layers, math.ceil(whole * (stage + 1) / stages / layer)) for stage in range(stages)]
+    ends[-1] = transformer.layers
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
