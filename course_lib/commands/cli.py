@@ -130,6 +130,24 @@ def run_rerun(options: argparse.Namespace) -> int:
     return 1 if any(one.failed for one in done) else 0
 
 
+def add_validate(subcommands: Subcommands) -> None:
+    parser = subcommands.add_parser("validate", help="compare the planner with published runs on GPUs")
+    parser.add_argument("--rows", action="store_true", help="print every run, not only the summary")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="read the published runs in this folder instead")
+    parser.set_defaults(run=run_validate)
+
+
+def run_validate(options: argparse.Namespace) -> int:
+    from course_lib import planner
+
+    try:
+        found = planner.validate(options.data) if options.data else planner.validate()
+    except ValueError as error:
+        raise CourseError(str(error)) from error
+    print(f"{found.table()}\n\n{found}" if options.rows else found)
+    return 0
+
+
 def add_recipe(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser("recipe", help="run the recipe of torch's ZeroRedundancyOptimizer, and measure it")
     parser.set_defaults(run=run_recipe)
@@ -184,7 +202,7 @@ def run_progress(options: argparse.Namespace) -> int:
     return 1 if progress.notice else 0
 
 
-COMMANDS = (add_lab, add_check, add_rerun, add_progress, add_recipe, add_doctor)
+COMMANDS = (add_lab, add_check, add_rerun, add_validate, add_progress, add_recipe, add_doctor)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,12 +5,12 @@ bytes held      parts, partition <- layout;  activations, allocator, layout <- m
 bytes sent      layout <- volume
 seconds         volume <- cost <- hardware;  work, schedule, hardware <- step
 the whole       memory, pieces, volume, step, explain <- plan <- choose
-compared with   deepspeed: DeepSpeed's estimates
+compared with   plan <- validation: published runs;  deepspeed: DeepSpeed's estimates
 """
 
 from .choose import Candidate, Choice, choose
 from .deepspeed import estimate_zero2, estimate_zero3
-from .explain import duration, how, shortage, size
+from .explain import duration, how, shortage, size, verdict
 from .memory.parts import AVERAGING, CATEGORIES, MOMENTS, STEP, Part
 from .plan import Plan, largest_params, plan
 from .timing.cost import Group, Link, bus_bandwidth, fit, ring_seconds, seconds, tree_seconds
@@ -23,6 +23,7 @@ from .training.optimizers import OPTIMIZERS, Optimizer
 from .training.precision import PRECISIONS, Precision
 from .training.settings import CHECKPOINTING, Settings
 from .training.shapes import Model, Transformer
+from .validation import Compared, Run, Validation, validate
 
 __all__ = [
     "AVERAGING",
@@ -38,6 +39,7 @@ __all__ = [
     "Candidate",
     "Choice",
     "Collective",
+    "Compared",
     "Group",
     "Hardware",
     "Link",
@@ -46,10 +48,12 @@ __all__ = [
     "Part",
     "Plan",
     "Precision",
+    "Run",
     "Settings",
     "Span",
     "Timeline",
     "Transformer",
+    "Validation",
     "bus_bandwidth",
     "choose",
     "duration",
@@ -66,5 +70,7 @@ __all__ = [
     "shortage",
     "size",
     "tree_seconds",
+    "validate",
+    "verdict",
     "whole",
 ]

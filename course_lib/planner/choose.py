@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from .explain import duration, how, shortage, size
+from .explain import duration, how, shortage, size, verdict
 from .plan import Plan, plan
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
@@ -87,7 +87,7 @@ def choose(model: Any, hardware: str | Hardware, *, world_size: int | None = Non
     ranked = [Candidate(plan=p, seconds=t.seconds, reason=_reason(p, t, *timed[0])) for p, t in timed]
     lacking = [(short, where, p) for p, (short, where) in zip(plans, shortages, strict=True) if short > 0]
     for short, where, p in sorted(lacking, key=lambda it: it[0]):
-        reason = f"does not fit: {size(short)} short on rank 0, {where}."
+        reason = f"{verdict(p, machine)}: {size(short)} short on rank 0, {where}."
         ranked.append(Candidate(plan=p, seconds=None, reason=reason))
     return Choice(hardware=machine, ranked=tuple(ranked))
 

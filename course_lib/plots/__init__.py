@@ -15,6 +15,7 @@ from .reports import Report, report
 from .shards import plot_flat, plot_shards
 from .tables import Table, table
 from .timeline import plot_timeline
+from .validation import plot_validation
 
 __all__ = [
     "Picture",
@@ -34,6 +35,7 @@ __all__ = [
     "plot_shards",
     "plot_timeline",
     "plot_units",
+    "plot_validation",
     "plot_zero",
     "report",
     "table",

@@ -1,28 +1,14 @@
 """Curves: numbers over steps, one line for each run. matplotlib draws axes and lines, the canvas the rest."""
 
-import io
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import matplotlib
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .canvas import FAINT, INK, MEMBERS, WIDTH, Canvas
+from .axes import STAND_INS, axes
+from .canvas import INK, MEMBERS, Canvas
 from .picture import Picture
 
 HEIGHT = 240
-_STAND_INS = {INK: "#1f2328", FAINT: "#636c76"}
-"""Colours that matplotlib draws with, in place of those of the theme, which it does not know."""
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text, which is shorter than its outlines
-    "svg.hashsalt": "course",  # the same figure has the same ids
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": _STAND_INS[INK],
-} | dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), _STAND_INS[FAINT])
 LOOKS = ((MEMBERS[0], 12.5), (MEMBERS[3], 10.0), (MEMBERS[2], 7.5), (MEMBERS[1], 5.0), (INK, 1.5))
 """Colour and width of the last five lines. Equal lines lie on each other, so each is narrower than the one below it."""
 
@@ -67,21 +53,13 @@ def draw_curves(
     """Draw axes and lines, and move `canvas.y` below them."""
     looks = [LOOKS[max(len(LOOKS) - len(lines) + at, 0)] for at in range(len(lines))]
     canvas.legend((name, colour) for name, (colour, _) in zip(lines, looks, strict=True))
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained", facecolor="none")
-        axes = figure.subplots()
-        axes.set(xlabel=xlabel, ylabel=ylabel, facecolor="none")
+    with axes(canvas, HEIGHT) as (plot,):
+        plot.set(xlabel=xlabel, ylabel=ylabel)
         for axis in log:
-            axes.set(**{f"{axis}scale": "log"})
-            getattr(axes, f"{axis}axis").set_major_formatter("{x:g}")
+            plot.set(**{f"{axis}scale": "log"})
+            getattr(plot, f"{axis}axis").set_major_formatter("{x:g}")
         if "x" not in log:
-            axes.xaxis.set_major_locator(MaxNLocator(8, integer=all(at == int(at) for at in xs)))
-        axes.grid(axis="y", linewidth=0.5)
+            plot.xaxis.set_major_locator(MaxNLocator(8, integer=all(at == int(at) for at in xs)))
+        plot.grid(axis="y", linewidth=0.5)
         for values, (colour, width) in zip(lines.values(), looks, strict=True):
-            axes.plot(xs, values, color=_STAND_INS.get(colour, colour), linewidth=width, solid_capstyle="round")
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    svg = re.sub(r"<!--.*?-->|xlink:(?=href)", "", out.getvalue(), flags=re.DOTALL)
-    for variable, colour in _STAND_INS.items():
-        svg = svg.replace(colour, variable)
-    canvas.nest(svg[svg.index("<g ") : svg.rindex("</svg>")], HEIGHT)
+            plot.plot(xs, values, color=STAND_INS.get(colour, colour), linewidth=width, solid_capstyle="round")

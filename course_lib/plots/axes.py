@@ -1,0 +1,39 @@
+"""Axes that matplotlib draws on the canvas, in the ink of the theme."""
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .canvas import FAINT, INK, WIDTH, Canvas
+
+STAND_INS = {INK: "#1f2328", FAINT: "#636c76"}
+"""Colours that matplotlib draws with, in place of those of the theme, which it does not know."""
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text, which is shorter than its outlines
+    "svg.hashsalt": "course",  # the same figure has the same ids
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.facecolor": "none",
+    "axes.edgecolor": STAND_INS[INK],
+} | dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), STAND_INS[FAINT])
+
+
+@contextmanager
+def axes(canvas: Canvas, height: float, columns: int = 1) -> Iterator[list[Axes]]:
+    """Return axes side by side, as wide as the canvas together. What the block draws on them goes onto the canvas."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained", facecolor="none")
+        yield list(figure.subplots(1, columns, squeeze=False)[0])
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    svg = re.sub(r"<!--.*?-->|xlink:(?=href)", "", out.getvalue(), flags=re.DOTALL)
+    for variable, colour in STAND_INS.items():
+        svg = svg.replace(colour, variable)
+    canvas.nest(svg[svg.index("<g ") : svg.rindex("</svg>")], height)
