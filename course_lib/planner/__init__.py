@@ -4,7 +4,7 @@ questions       checks <- shapes <- models;  precision, optimizers <- settings; 
 bytes held      parts, partition <- layout;  activations, allocator, layout <- memory
 bytes sent      layout <- volume
 seconds         volume <- cost <- hardware;  work, schedule, hardware <- step
-the whole       memory, pieces, volume, step, explain <- plan <- choose
+the whole       memory, pieces, volume, step, explain <- questions <- plan <- choose, solve
 compared with   plan <- validation: published runs;  deepspeed: DeepSpeed's estimates
 """
 
@@ -13,6 +13,8 @@ from .deepspeed import estimate_zero2, estimate_zero3
 from .explain import duration, how, shortage, size, verdict
 from .memory.parts import AVERAGING, CATEGORIES, MOMENTS, STEP, Part
 from .plan import Plan, largest_params, plan
+from .questions import QUESTIONS
+from .solve import Budget, cheapest, first_stage, fits, largest_batch, longest_sequence
 from .timing.cost import Group, Link, bus_bandwidth, fit, ring_seconds, seconds, tree_seconds
 from .timing.hardware import HARDWARE, Hardware, hardware
 from .timing.schedule import Span, Timeline
@@ -35,7 +37,9 @@ __all__ = [
     "OPTIMIZERS",
     "PASSES",
     "PRECISIONS",
+    "QUESTIONS",
     "STEP",
+    "Budget",
     "Candidate",
     "Choice",
     "Collective",
@@ -55,15 +59,20 @@ __all__ = [
     "Transformer",
     "Validation",
     "bus_bandwidth",
+    "cheapest",
     "choose",
     "duration",
     "estimate_zero2",
     "estimate_zero3",
+    "first_stage",
     "fit",
+    "fits",
     "hardware",
     "how",
     "known",
+    "largest_batch",
     "largest_params",
+    "longest_sequence",
     "plan",
     "ring_seconds",
     "seconds",

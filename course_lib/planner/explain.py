@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .memory.parts import MOMENTS
@@ -79,8 +80,12 @@ def memory(plan: Plan) -> Iterator[str]:
 def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
     """Return how many bytes are missing on the device or the host, whichever is worse, and where.
 
-    The plan fits if the number is not above 0.
+    The plan fits if the number is not above 0. Of a pipeline, the last stage, which has the logits, has to fit too.
     """
+    last = plan.settings.pipeline_parallel - 1
+    if plan.settings.pipeline_stage < last:
+        end = replace(plan, settings=replace(plan.settings, pipeline_stage=last))
+        plan = max(plan, end, key=lambda stage: stage.peak_bytes)
     largest = sorted(plan.moments[plan.peak_moment].items(), key=lambda item: -item[1])[:2]
     held = " and ".join(f"{size(nbytes)} of {category}" for category, nbytes in largest)
     host = hardware.host_bytes // hardware.devices

@@ -14,6 +14,7 @@ from . import explain
 from .memory.layout import layout
 from .memory.memory import parts
 from .memory.parts import BEGIN, CATEGORIES, MOMENTS, STEP, Part
+from .questions import answer
 from .timing import step
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
@@ -160,8 +161,16 @@ class Plan:
             self.settings.policy.fast
         )
 
-    def explain(self, hardware: str | Hardware | None = None) -> str:
-        """Return where each byte goes, and with hardware each second, in words; errors as `timeline`."""
+    def explain(self, hardware: str | Hardware | None = None, question: str | None = None) -> str:
+        """Return where each byte goes, and with hardware each second, in words; or the answer to one of `QUESTIONS`.
+
+        Raises:
+            ValueError: as `timeline`; there is no such question, or it is asked without hardware.
+        """
+        if question is not None:
+            if hardware is None:
+                raise ValueError(f"question={question!r} without hardware. Name the hardware too, such as 'h100'.")
+            return answer(self, question, named(hardware))
         lines = [*explain.header(self.model, self.settings), *explain.memory(self), *explain.traffic(self)]
         return "\n".join([*lines, *(explain.time(self, named(hardware)) if hardware is not None else [])])
 

@@ -1,6 +1,6 @@
-"""Checks of the planner's arguments, in one place, so that every refusal reads the same."""
+"""Checks of the planner's arguments, so that every refusal reads the same, and a search for the largest that passes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -29,3 +29,15 @@ def whole(what: str, value: object, least: int = 1, most: int | None = None) -> 
         limits = f"from {least} to {most}" if most is not None else f"{least} or more"
         raise ValueError(f"{what}={value!r}: what is counted here is whole, {limits}. Give {what}={least}, say.")
     return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def largest(holds: Callable[[int], bool], most: int) -> int:
+    """Return the largest number up to `most` for which `holds`; 0 if it does not hold for 1."""
+    low, high = 0, 1
+    while high <= most and holds(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

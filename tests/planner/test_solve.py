@@ -1,0 +1,63 @@
+"""The largest or the least that fits: what is one larger does not fit."""
+
+import pytest
+
+from course_lib.planner import HARDWARE, cheapest, first_stage, fits, largest_batch, longest_sequence, plan
+
+GIVEN = {"model": "llama3-8b", "world_size": 64, "stage": 3, "attention": "flash", "checkpointing": "full"}
+MACHINE = "h100-infiniband"
+
+
+def test_the_largest_batch_fits_and_one_more_does_not() -> None:
+    most = largest_batch(MACHINE, **GIVEN)
+
+    assert fits(plan(**GIVEN, batch=most), MACHINE)
+    assert not fits(plan(**GIVEN, batch=most + 1), MACHINE)
+
+
+def test_the_longest_sequence_fits_and_one_token_more_does_not() -> None:
+    most = longest_sequence(MACHINE, **GIVEN, batch=2)
+
+    assert fits(plan(**GIVEN, batch=2, sequence=most), MACHINE)
+    assert not fits(plan(**GIVEN, batch=2, sequence=most + 1), MACHINE)
+
+
+def test_no_sequence_is_longer_than_the_model_was_made_for() -> None:
+    assert longest_sequence("h100", model="gpt2", world_size=8, stage=3) == 1024
+
+
+def test_nothing_fits_means_0_or_none() -> None:
+    given = {"model": "llama-405b", "world_size": 4}
+
+    assert largest_batch("rtx-4090", **given, stage=3) == longest_sequence("rtx-4090", **given, stage=3) == 0
+    assert first_stage("rtx-4090", **given) is None
+
+
+def test_the_first_stage_that_fits() -> None:
+    """7 B in mixed precision: 16 bytes each do not fit 80 GB, 4 and 12/8 do."""
+    assert first_stage("h100", params=7e9, world_size=8) == 1
+
+
+def test_the_cheapest_meets_the_deadline_and_half_the_ranks_do_not() -> None:
+    best = cheapest("llama3-8b", MACHINE, tokens=1e12, days=30, sequence=8192)
+    ranks = best.plan.settings.world_size
+    quicker = cheapest("llama3-8b", MACHINE, tokens=1e12, days=30 / 8, sequence=8192)
+
+    assert best.seconds <= 30 * 86400 < 2.1 * best.seconds
+    assert best.gpu_hours == pytest.approx(best.seconds * ranks / 3600)
+    assert quicker.plan.settings.world_size > ranks
+    assert str(best).startswith(f"{best.gpu_hours:,.0f} GPU-hours, ")
+
+
+def test_a_deadline_that_nothing_meets_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"on at most 64 ranks of .*: at least 256 are needed"):
+        cheapest("llama3-8b", MACHINE, tokens=1e14, days=800, most_ranks=64)
+
+
+def test_the_last_stage_of_a_pipeline_has_to_fit_too() -> None:
+    """Its logits are large, the first stage's activations are small."""
+    given = {"model": "llama3-8b", "world_size": 8, "pipeline_parallel": 8, "attention": "flash", "sequence": 8192}
+    first, last = (plan(**given, batch=3, checkpointing="full", pipeline_stage=stage) for stage in (0, 7))
+
+    assert first.peak_bytes < last.peak_bytes
+    assert fits(first, MACHINE) == (last.peak_bytes <= HARDWARE[MACHINE].memory_bytes)
