@@ -39,8 +39,11 @@ def _digits(value: float) -> str:
 
 def how(settings: Settings) -> str:
     """Return the settings that matter most, in one line: `stage 2 on 64 ranks, mixed, adam`."""
-    words = [f"stage {settings.stage} on {settings.world_size} ranks", settings.precision, settings.optimizer]
-    if settings.shards < settings.world_size and settings.stage:
+    cuts = {"TP": settings.tensor_parallel, "PP": settings.pipeline_parallel}
+    words = [f"stage {settings.stage} on {settings.world_size} ranks"]
+    words += [f"{name} {ranks}" for name, ranks in cuts.items() if ranks > 1]
+    words += [settings.precision, settings.optimizer]
+    if settings.shards < settings.data_parallel and settings.stage:
         words.append(f"sharded over {settings.shards}, {settings.replicas} replicas")
     if settings.checkpointing != "none":
         words.append(f"{settings.checkpointing} checkpointing")
@@ -86,8 +89,9 @@ def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
     if plan.settings.pipeline_stage < last:
         end = replace(plan, settings=replace(plan.settings, pipeline_stage=last))
         plan = max(plan, end, key=lambda stage: stage.peak_bytes)
-    largest = sorted(plan.moments[plan.peak_moment].items(), key=lambda item: -item[1])[:2]
-    held = " and ".join(f"{size(nbytes)} of {category}" for category, nbytes in largest)
+    there = [part for part in plan.parts if plan.peak_moment in part.moments and not part.host]
+    largest = sorted(there, key=lambda part: -part.nbytes)[:3]
+    held = ", ".join(f"{part.name} ({size(part.nbytes)})" for part in largest)
     host = hardware.host_bytes // hardware.devices
     return max(
         (plan.peak_bytes - hardware.memory_bytes, f"{plan.peak_moment}, mostly {held}"),

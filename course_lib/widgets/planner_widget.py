@@ -7,7 +7,20 @@ from typing import Any
 
 from ipywidgets import HTML, BoundedIntText, Dropdown, HBox, Layout, VBox
 
-from ..planner import CHECKPOINTING, HARDWARE, MODELS, PRECISIONS, Hardware, Plan, known, plan, shortage, size, whole
+from ..planner import (
+    CHECKPOINTING,
+    HARDWARE,
+    MODELS,
+    PRECISIONS,
+    Hardware,
+    Plan,
+    known,
+    plan,
+    shortage,
+    size,
+    verdict,
+    whole,
+)
 from ..plots import plot_plan
 from .style import alert, display_with_text, markup, note, sheet, title
 
@@ -23,7 +36,10 @@ FIELDS: dict[str, tuple[str, dict[str, Any] | None]] = {
     "world_size": ("GPUs", None),
     "stage": ("ZeRO stage", STAGES),
     "precision": ("Precision", {policy.what: name for name, policy in PRECISIONS.items()}),
-    "batch": ("Sequences on each GPU", None),
+    "tensor_parallel": ("Tensor parallel", None),
+    "pipeline_parallel": ("Pipeline stages", None),
+    "batch": ("Sequences of a micro-batch", None),
+    "micro_batches": ("Micro-batches", None),
     "checkpointing": ("Activation checkpointing", {name: name for name in CHECKPOINTING}),
 }
 """The label of each field, and its choices: the shown text and the value for `plan`. Without choices: a number."""
@@ -32,8 +48,8 @@ MOST = 10**6
 """The largest number that a field accepts."""
 
 START = {
-    "model": "llama-7b", "hardware": "h100", "world_size": 8, "stage": 3, "precision": "mixed", "batch": 1,
-    "checkpointing": "none",
+    "model": "llama-7b", "hardware": "h100", "world_size": 8, "stage": 3, "precision": "mixed",
+    "tensor_parallel": 1, "pipeline_parallel": 1, "batch": 1, "micro_batches": 1, "checkpointing": "none",
 }  # fmt: skip
 KEYS = "Tab goes from field to field. Enter opens a list, the arrow keys choose in it, and Enter takes what is chosen."
 LONGEST = 4096
@@ -134,9 +150,9 @@ def show_planner(**given: Any) -> PlannerWidget:
     """Return the planner widget. As the last line of a cell it is shown.
 
     Args:
-        given: the initial values of the fields, by name: model, hardware, world_size, stage, precision, batch,
-            checkpointing; and any other setting of `plan`, such as sequence, optimizer or offload, which then stays
-            fixed.
+        given: the initial values of the fields, by name: model, hardware, world_size, stage, precision,
+            tensor_parallel, pipeline_parallel, batch, micro_batches, checkpointing; and any other setting of `plan`,
+            such as sequence, optimizer or offload, which then stays fixed.
 
     Raises:
         ValueError: a field has no such choice, there is no such setting, or two do not go together.
@@ -166,6 +182,7 @@ def _verdict(chosen: Plan, machine: Hardware) -> tuple[str, str, str]:
     """Return a headline, a message, and its tone."""
     short, where = shortage(chosen, machine)
     if short > 0:
-        return "Does not fit:", f"{size(short)} short on rank 0, {where}.", "wrong"
+        missing = f"{size(short)} short on rank 0, {where}."
+        return f"{verdict(chosen, machine).capitalize()}:", missing, "wrong"
     peak, there = size(chosen.peak_bytes), size(machine.memory_bytes)
     return "Fits:", f"rank 0 holds at most {peak} of {there}, {chosen.peak_moment}.", "right"

@@ -51,9 +51,15 @@ def test_torchtitans_memory(validation: Validation) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("source", "most"), [(FOUNDRY, 0.05), ("Llama 3", 0.07)])
+@pytest.mark.parametrize(("source", "most"), [(FOUNDRY, 0.05), ("Llama 3", 0.13)])
 def test_model_flops_utilization(validation: Validation, source: str, most: float) -> None:
     assert median(map(abs, validation.errors("MFU", lambda run: run.source.startswith(source)))) <= most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cuts", "most"), [((), 0.17), (("PP",), 0.12)])
+def test_the_playbooks_speed(validation: Validation, cuts: tuple[str, ...], most: float) -> None:
+    assert median(sizes(validation, "tokens/s/GPU", PLAYBOOK, *cuts)) <= most
 
 
 @pytest.mark.slow

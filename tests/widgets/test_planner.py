@@ -114,7 +114,8 @@ def test_every_field_has_a_label() -> None:
     planner = show_planner()
 
     assert [field.description for field in planner.fields.values()] == [
-        "Model", "Hardware", "GPUs", "ZeRO stage", "Precision", "Sequences on each GPU", "Activation checkpointing",
+        "Model", "Hardware", "GPUs", "ZeRO stage", "Precision", "Tensor parallel", "Pipeline stages",
+        "Sequences of a micro-batch", "Micro-batches", "Activation checkpointing",
     ]  # fmt: skip
 
 
@@ -184,3 +185,18 @@ def test_what_is_offloaded_is_told() -> None:
     planned = plan(model="gpt2", world_size=8, stage=3, offload=["optimizer"])
 
     assert ">in the host&#x27;s memory<" in plot_plan(planned, "h100").svg
+
+
+def test_a_model_can_be_cut_over_gpus_in_more_ways() -> None:
+    planner = show_planner(model="llama-70b", world_size=64, hardware="h100-infiniband")
+    planner.set(tensor_parallel=8, pipeline_parallel=2, micro_batches=4)
+
+    assert (planner.plan.settings.data_parallel, planner.plan.settings.micro_batches) == (4, 4)
+    assert "stage 3 on 64 ranks, TP 8, PP 2, mixed" in planner.figure.value
+
+
+def test_a_plan_within_its_error_of_the_memory_may_fit() -> None:
+    planner = show_planner(model="llama3-8b", stage=1, sequence=8192)
+
+    assert 80e9 < planner.plan.peak_bytes < 92e9
+    assert "<strong>May fit:</strong>" in planner.verdict.value

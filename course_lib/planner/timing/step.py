@@ -31,11 +31,11 @@ def timeline(model: Model, settings: Settings, hardware: Hardware) -> Timeline:
     if rounds:
         earlier = _Step(model, settings, hardware).run(last=False).seconds
     step = _Step(model, settings, hardware)
-    if settings.micro_batches > 1:
-        step.streams.issue(COMPUTE, "earlier micro-batches",
-                           (settings.micro_batches - 1) * earlier)  # fmt: skip
+    before = (settings.micro_batches - 1) * earlier
+    done = [step.streams.issue(COMPUTE, "earlier micro-batches", before)] if before else []
     if _bubble(settings):
-        step.streams.wait(COMPUTE, [step.streams.issue(PIPELINE, "wait for other stages", _bubble(settings) * earlier)])
+        waits = step.streams.issue(PIPELINE, "wait for other stages", _bubble(settings) * earlier, done)
+        step.streams.wait(COMPUTE, [waits])
     return step.run(last=True)
 
 

@@ -1,0 +1,155 @@
+"""Tensor, sequence and pipeline parallelism, and micro-batches: what a rank holds, sends and waits for."""
+
+import pytest
+
+from course_lib.planner import MODELS, Group, Link, plan, ring_seconds, seconds
+from course_lib.planner.timing.step import COMPUTE, PIPELINE, TENSOR
+from course_lib.planner.training.pieces import stage_layers
+
+GIVEN = {"model": "llama3-8b", "world_size": 64, "attention": "flash", "sequence": 4096}
+MACHINE = "h100-infiniband"
+
+
+def parts(**given: object) -> dict[str, int]:
+    return {part.name: part.nbytes for part in plan(**GIVEN | given).parts}
+
+
+def test_the_stable_call() -> None:
+    planned = plan(params=7.5e9, world_size=64, stage=2, tensor_parallel=4, pipeline_parallel=2, micro_batches=8)
+
+    assert planned.settings.data_parallel == 8
+    assert planned.bytes["parameters"] == 2 * 7.5e9 / 8
+
+
+def test_a_rank_holds_a_part_of_each_matrix_and_whole_norms() -> None:
+    whole, part = (plan(**GIVEN, tensor_parallel=tensor).piece for tensor in (1, 4))
+    norms = (2 * 32 + 1) * 4096
+
+    assert part.params - norms == (whole.params - norms) // 4
+
+
+def test_a_pipelines_stages_hold_each_layer_once() -> None:
+    assert sum(stage_layers(MODELS["llama3-8b"], 8)) == 32
+    pieces = [plan(**GIVEN, pipeline_parallel=8, pipeline_stage=stage).piece for stage in range(8)]
+
+    assert sum(piece.params for piece in pieces) == plan(**GIVEN).model.params
+
+
+@pytest.mark.parametrize(("stages", "layers"), [(2, 10), (4, 5), (8, 3)])
+def test_nanotrons_first_stage_counts_the_head_as_layers(stages: int, layers: int) -> None:
+    """The 1B model's head has as many parameters as 4 of its 16 layers."""
+    assert stage_layers(MODELS["playbook-1b"], stages)[0] == layers
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stage", "flights"), [("1f1b", 0, 4), ("1f1b", 3, 1), ("all_forward", 0, 16), ("interleaved", 0, 5.5)]
+)
+def test_micro_batches_in_flight(schedule: str, stage: int, flights: float) -> None:
+    given = {"pipeline_parallel": 4, "micro_batches": 16, "schedule": schedule, "pipeline_stage": stage}
+    one = parts(pipeline_parallel=4, pipeline_stage=stage)["activations of the layers"]
+
+    assert parts(**given)["activations of the layers"] == flights * one
+
+
+def test_only_the_last_stage_has_logits() -> None:
+    first, last = (parts(pipeline_parallel=4, pipeline_stage=stage) for stage in (0, 3))
+
+    assert "logits in fp32" not in first
+    assert last["logits in fp32"] == 4 * 4096 * 128256
+
+
+def test_gradients_are_kept_between_micro_batches() -> None:
+    one, several = (plan(**GIVEN, micro_batches=count).moments["end of forward"]["gradients"] for count in (1, 4))
+
+    assert (one, several) == (0, 2 * plan(**GIVEN).model.params)
+
+
+@pytest.mark.parametrize(("loss", "each"), [("torch", 12), ("fused", 4), ("chunked", 1.5), ("parallel", 10)])
+def test_the_logits_and_the_loss(loss: str, each: float) -> None:
+    held = parts(loss=loss)
+
+    assert held["logits in fp32"] + held.get("gradients of the logits", 0) == each * 4096 * 128256
+
+
+# What is sent
+
+
+def sent(**given: object) -> dict[tuple[str, str, str], int]:
+    return {(c.group, c.op, c.when): c.total_bytes for c in plan(**GIVEN | given).collectives}
+
+
+def test_sequence_parallelism_sends_as_much_as_all_reduces_and_gathers_once_more() -> None:
+    """Two blocks in each of 32 layers, 4,096 tokens of 4,096 elements of 2 bytes."""
+    tokens = 2 * 32 * 4096 * 4096 * 2
+
+    assert sent(tensor_parallel=8, sequence_parallel=False)["tensor", "all_reduce", "forward"] == tokens
+    calls = sent(tensor_parallel=8)
+    assert calls["tensor", "all_gather", "forward"] == calls["tensor", "reduce_scatter", "forward"] == tokens
+    assert calls["tensor", "all_gather", "backward"] == 2 * tokens
+
+
+def test_stages_send_a_micro_batchs_activations() -> None:
+    assert sent(pipeline_parallel=4, micro_batches=8)["stage", "send", "forward"] == 8 * 4096 * 4096 * 2
+
+
+def test_stage_3_gathers_and_reduces_for_each_micro_batch() -> None:
+    once, again = (plan(**GIVEN, stage=3, micro_batches=count).sent_bytes for count in (1, 4))
+
+    assert again == pytest.approx(4 * once)
+    assert plan(**GIVEN, stage=1, micro_batches=4).sent_bytes == plan(**GIVEN, stage=1).sent_bytes
+
+
+# How long it takes
+
+
+def test_a_pipeline_waits_for_its_other_stages() -> None:
+    """Narayanan et al.: (p - 1) / m of the ideal time, a `model_chunks`-th of that if interleaved."""
+    given = GIVEN | {"pipeline_parallel": 4, "micro_batches": 12}
+    plain, chunks = (plan(**given, schedule=schedule).timeline(MACHINE) for schedule in ("1f1b", "interleaved"))
+    computed = plain.busy(COMPUTE)
+
+    assert plain.exposed(PIPELINE, COMPUTE) == pytest.approx(3 / 12 * computed, rel=0.05)
+    assert chunks.exposed(PIPELINE, COMPUTE) == pytest.approx(plain.exposed(PIPELINE, COMPUTE) / 2, rel=0.05)
+
+
+def test_computing_waits_for_tensor_parallel_ranks() -> None:
+    line = plan(**GIVEN, tensor_parallel=8).timeline(MACHINE)
+
+    assert line.busy(TENSOR) > 0
+    assert line.exposed(TENSOR, COMPUTE) == pytest.approx(line.busy(TENSOR))
+
+
+def test_micro_batches_take_their_time_one_after_the_other() -> None:
+    one, four = (plan(**GIVEN, stage=1, micro_batches=count).step_seconds(MACHINE) for count in (1, 4))
+
+    assert 3.5 * one < four < 4 * one
+
+
+def test_stage_1_gathers_during_the_next_forward() -> None:
+    """So stage 3 is not faster only because it can overlap."""
+    given = GIVEN | {"world_size": 8}
+    first, third = (plan(**given, stage=stage).step_seconds("h100") for stage in (1, 3))
+
+    assert first == pytest.approx(third, rel=0.05)
+
+
+def test_mfu_is_of_useful_work() -> None:
+    none, full = (plan(**GIVEN, stage=3, checkpointing=how).mfu(MACHINE) for how in ("none", "full"))
+
+    assert 0.3 < full < 0.8 * none < 0.56
+
+
+NODE = Group(
+    members=8, nodes=1, inside=Link(alpha=3.4e-6, small_alpha=0.6e-6, bandwidth=370e9), launch=8e-6,
+    switch=Link(alpha=25e-6, bandwidth=480e9),
+)  # fmt: skip
+
+
+def test_small_messages_go_by_protocol_ll() -> None:
+    assert seconds("all_gather", 1e3, NODE) < ring_seconds("all_gather", 1e3, NODE)
+    assert seconds("all_gather", 1e9, NODE) == ring_seconds("all_gather", 1e9, NODE)
+
+
+def test_switches_add_in_a_large_all_reduce() -> None:
+    assert seconds("all_reduce", 1e9, NODE) == pytest.approx(8e-6 + 25e-6 + 2 * 7 / 8 * 1e9 / 480e9)
+    assert seconds("all_reduce", 1e3, NODE) < 25e-6
