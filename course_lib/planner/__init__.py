@@ -2,8 +2,8 @@
 
 questions       checks <- shapes <- models;  precision, optimizers <- settings;  shapes, settings <- pieces
 bytes held      parts, partition <- layout;  activations, allocator, layout <- memory
-bytes sent      layout <- volume
-seconds         volume <- cost <- hardware;  work, schedule, hardware <- step
+bytes sent      layout, cost <- volume
+seconds         cost <- hardware;  cost <- volume;  work, schedule, volume, hardware <- step
 the whole       memory, pieces, volume, step, explain <- questions <- plan <- choose, solve
 compared with   plan <- validation: published runs;  deepspeed: DeepSpeed's estimates
 """
@@ -15,10 +15,10 @@ from .memory.parts import AVERAGING, CATEGORIES, MOMENTS, STEP, Part
 from .plan import Plan, largest_params, plan
 from .questions import QUESTIONS
 from .solve import Budget, cheapest, first_stage, fits, largest_batch, longest_sequence
-from .timing.cost import Group, Link, bus_bandwidth, fit, ring_seconds, seconds, tree_seconds
+from .timing.cost import PASSES, Group, Link, bus_bandwidth, fit, ring_seconds, seconds, tree_seconds
 from .timing.hardware import HARDWARE, Hardware, hardware
 from .timing.schedule import Span, Timeline
-from .timing.volume import PASSES, Collective
+from .timing.volume import Collective
 from .training.checks import known, whole
 from .training.models import MODELS
 from .training.optimizers import OPTIMIZERS, Optimizer
@@ -28,58 +28,10 @@ from .training.shapes import Model, Transformer
 from .validation import Compared, Run, Validation, validate
 
 __all__ = [
-    "AVERAGING",
-    "CATEGORIES",
-    "CHECKPOINTING",
-    "HARDWARE",
-    "MODELS",
-    "MOMENTS",
-    "OPTIMIZERS",
-    "PASSES",
-    "PRECISIONS",
-    "QUESTIONS",
-    "STEP",
-    "Budget",
-    "Candidate",
-    "Choice",
-    "Collective",
-    "Compared",
-    "Group",
-    "Hardware",
-    "Link",
-    "Model",
-    "Optimizer",
-    "Part",
-    "Plan",
-    "Precision",
-    "Run",
-    "Settings",
-    "Span",
-    "Timeline",
-    "Transformer",
-    "Validation",
-    "bus_bandwidth",
-    "cheapest",
-    "choose",
-    "duration",
-    "estimate_zero2",
-    "estimate_zero3",
-    "first_stage",
-    "fit",
-    "fits",
-    "hardware",
-    "how",
-    "known",
-    "largest_batch",
-    "largest_params",
-    "longest_sequence",
-    "plan",
-    "ring_seconds",
-    "seconds",
-    "shortage",
-    "size",
-    "tree_seconds",
-    "validate",
-    "verdict",
-    "whole",
-]
+    "AVERAGING", "CATEGORIES", "CHECKPOINTING", "HARDWARE", "MODELS", "MOMENTS", "OPTIMIZERS", "PASSES", "PRECISIONS",
+    "QUESTIONS", "STEP", "Budget", "Candidate", "Choice", "Collective", "Compared", "Group", "Hardware", "Link",
+    "Model", "Optimizer", "Part", "Plan", "Precision", "Run", "Settings", "Span", "Timeline", "Transformer",
+    "Validation", "bus_bandwidth", "cheapest", "choose", "duration", "estimate_zero2", "estimate_zero3",
+    "first_stage", "fit", "fits", "hardware", "how", "known", "largest_batch", "largest_params", "longest_sequence",
+    "plan", "ring_seconds", "seconds", "shortage", "size", "tree_seconds", "validate", "verdict", "whole",
+]  # fmt: skip

@@ -10,8 +10,7 @@ from .explain import duration, how, shortage, size, verdict
 from .plan import Plan, plan
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
-from .timing.schedule import Timeline
-from .timing.step import COMMUNICATION, COMPUTE, HOST
+from .timing.schedule import COMMUNICATION, COMPUTE, HOST, Timeline
 from .training.settings import CHECKPOINTING
 from .training.shapes import Model, Transformer
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .memory.parts import MOMENTS
 from .timing.hardware import Hardware
-from .timing.step import COMMUNICATION, COMPUTE, HOST, PIPELINE, TENSOR
+from .timing.schedule import COMMUNICATION, COMPUTE, HOST, PIPELINE, TENSOR
 from .timing.work import EQUAL_UNITS
 from .training.settings import Settings
 from .training.shapes import Model
@@ -78,6 +78,7 @@ def memory(plan: Plan) -> Iterator[str]:
         yield f"  {size(part.nbytes):>10}  {where:<13}  {part.name}: {part.why}{when}"
     between = sum(plan.moments["between steps"].values())
     yield f"  Most at once on the device: {size(plan.peak_bytes)}, {plan.peak_moment}; {size(between)} between steps."
+    yield "  What lives for less than a layer's time is not planned. A dry run measures it."
 
 
 def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib.planner import MODELS, Group, Link, plan, ring_seconds, seconds
-from course_lib.planner.timing.step import COMPUTE, PIPELINE, TENSOR
+from course_lib.planner.timing.schedule import COMPUTE, PIPELINE, TENSOR
 from course_lib.planner.training.pieces import stage_layers
 
 GIVEN = {"model": "llama3-8b", "world_size": 64, "attention": "flash", "sequence": 4096}

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from course_lib.planner import HARDWARE, Link, plan
-from course_lib.planner.timing.schedule import Streams
-from course_lib.planner.timing.step import COMMUNICATION, COMPUTE, HOST
+from course_lib.planner.timing.schedule import COMMUNICATION, COMPUTE, HOST, Streams
 
 GIVEN = {"model": "llama-7b", "world_size": 8, "sequence": 4096, "attention": "flash"}
 

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..training.checks import known, whole
-from .volume import PASSES
+
+PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1}
+"""How many times a ring of N carries (N-1)/N of the whole from each member to the next."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,9 @@ streams. Nothing here depends on the kind of work.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+COMPUTE, COMMUNICATION, TENSOR, PIPELINE, HOST = "compute", "communication", "tensor parallel", "pipeline", "host"
+"""The streams of a step: see step.py."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Span:

@@ -13,11 +13,9 @@ from ..training.shapes import Model
 from . import work
 from .cost import seconds
 from .hardware import Hardware
-from .schedule import Span, Streams, Timeline
+from .schedule import COMMUNICATION, COMPUTE, HOST, PIPELINE, TENSOR, Span, Streams, Timeline
 from .volume import Collective, collectives
 from .work import Work
-
-COMPUTE, COMMUNICATION, TENSOR, PIPELINE, HOST = "compute", "communication", "tensor parallel", "pipeline", "host"
 
 
 def timeline(model: Model, settings: Settings, hardware: Hardware) -> Timeline:

@@ -12,9 +12,7 @@ from fractions import Fraction
 from ..memory.layout import layout
 from ..training.settings import Settings
 from ..training.shapes import Model
-
-PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1}
-"""How many times a ring of N carries (N-1)/N of the whole from each member to the next."""
+from .cost import PASSES
 
 
 @dataclass(frozen=True, kw_only=True)
