@@ -23,8 +23,8 @@ def plot_validation(validation: Validation) -> Picture:
             found = [one for one in validation.compared if one.what in values]
             for source, (colour, marker) in looks.items():
                 mine = [one for one in found if one.run.source == source]
-                x, y = ([side / unit for side in sides] for sides in zip(*((m.published, m.planned) for m in mine)))
-                panel.scatter(x, y, s=14, color=colour, marker=marker, alpha=0.6)
+                published, planned = [one.published / unit for one in mine], [one.planned / unit for one in mine]
+                panel.scatter(published, planned, s=14, color=colour, marker=marker, alpha=0.6)
             most = max((max(one.published, one.planned) / unit for one in found), default=1.0)
             panel.plot([0, most], [0, most], color=ink, linewidth=1)
             panel.plot([0, most / 1.1], [0, most], [0, most], [0, most / 1.1], color=ink, linewidth=0.7, linestyle=":")
