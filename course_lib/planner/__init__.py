@@ -1,7 +1,7 @@
 """The cost of training, by arithmetic: bytes held, bytes sent and seconds. Imports none of our packages.
 
 questions       checks <- shapes <- models;  precision, optimizers <- settings;  shapes, settings <- pieces
-bytes held      parts, partition <- layout;  activations, allocator, layout <- memory
+bytes held      parts, partition <- layout <- held;  activations, allocator, held <- memory
 bytes sent      layout, cost <- volume
 seconds         cost <- hardware;  cost <- volume;  work, schedule, volume, hardware <- step
 the whole       memory, pieces, volume, step, explain <- questions <- plan <- choose, solve

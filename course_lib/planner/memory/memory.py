@@ -6,7 +6,8 @@ from ..training.settings import Settings
 from ..training.shapes import Model, Transformer
 from . import activations
 from .allocator import cuda_bytes
-from .layout import Held, Layout, buffers, gradients, layout, parameters
+from .held import Held, buffers, gradients, parameters
+from .layout import Layout, layout
 from .parts import END, FORWARD, START, STEP, Part
 
 
