@@ -1,7 +1,7 @@
 """Models of many kinds are planned as the meter measures them: states and bytes sent exactly, peaks by a formula.
 
 Their batches are small, and only a transformer's activations are known. So peaks depend on the order in which backward
-makes gradients, which a plan does not know: 5 % in data parallel, 30 % in the stages of ZeRO.
+makes gradients, which a plan does not know: 5 % in data parallel, 15 % or `LOOSE` in the stages of ZeRO.
 """
 
 from collections.abc import Callable
@@ -118,6 +118,7 @@ MODELS = {
     "gpt": Known(Gpt, of_ids),
     "embeddings": Known(Embeddings, of_ids),
 }
+LOOSE = {"convolutions": 0.2, "lstm": 0.3}  # a tensor of theirs is a fifth of the model or more
 
 
 def described(known: Known, stage: int) -> list[list[torch.Size]]:
@@ -133,7 +134,7 @@ def test_it_is_planned_as_it_is_measured(name: str, stage: int, precision: str) 
     known = MODELS[name]
     planned = plan(params=described(known, stage), world_size=RANKS, stage=stage, precision=precision, engine="zero")
 
-    check(known.make, known.loss, planned, within=0.3 if stage else 0.05)
+    check(known.make, known.loss, planned, within=LOOSE.get(name, 0.15) if stage else 0.05)
 
 
 def train_with_torch(known: Known, sharded: bool) -> None:
