@@ -36,7 +36,8 @@ class Run:
         given: the arguments of `plan`; empty if the run cannot be described.
         active, reserved: bytes, as torch's allocator reports them; None if not published.
         tokens_per_second, mfu: of each GPU; None if not published, or for a reason.
-        reason: why the run, or its speed, is not planned.
+        reason: why the run, or its speed, is not compared.
+        fitted: whether the run is known to have fitted its GPUs.
     """
 
     source: str
@@ -49,6 +50,7 @@ class Run:
     tokens_per_second: float | None = None
     mfu: float | None = None
     reason: str = ""
+    fitted: bool = True
 
     @cached_property
     def plan(self) -> Plan:
@@ -103,7 +105,7 @@ class Validation:
     @property
     def called_too_large(self) -> list[Run]:
         """The runs that fitted, and that the planner says do not fit."""
-        return [run for run in self.runs if run.given and run.fits == "does not fit"]
+        return [run for run in self.runs if run.given and run.fitted and run.fits == "does not fit"]
 
     def errors(self, what: str, keep: Callable[[Run], bool] = lambda run: True) -> list[float]:
         """Return the relative errors of `what` of the runs to keep."""
@@ -123,8 +125,10 @@ class Validation:
                 groups.setdefault((one.run.source, one.what, name), []).append(one.error)
         lines = [f"{'source':26}  {'value':12}  {'runs':34}  {'number':>6}  median |error|  within 10 %    worst"]
         lines += [_summary(*key, errors) for key, errors in sorted(groups.items())]
-        planned = [run for run in self.runs if run.given]
-        lines.append(f"\n{len(planned)} runs fitted. The plan calls {len(self.called_too_large)} of them too large.")
+        fitted = sum(run.fitted for run in self.runs if run.given)
+        lines.append(f"\n{fitted} runs fitted. The plan calls {len(self.called_too_large)} of them too large.")
+        verdicts = Counter(run.fits for run in self.runs if run.given and not run.fitted)
+        lines += [f"Of {verdicts.total()} that crashed or ran out of memory: {dict(verdicts)}."] if verdicts else []
         reasons = Counter(f"{run.source}: {run.reason}" for run in self.refused)
         lines += [f"Not compared, {count} x {reason}" for reason, count in reasons.items()]
         return "\n".join(lines)
@@ -184,15 +188,15 @@ def _playbook(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
         words = [f"ZeRO-{stage}", f"DP {dp}", *_cuts(tensor, pipeline), f"{row['micro_batch']} x {row['accumulation']}"]
         run = Run(source="Ultra-Scale Playbook", model=row["model"], sharding=", ".join(words),
                   hardware="h100-infiniband", given={}, reason="the run crashed or ran out of memory")  # fmt: skip
-        if not row["memory_gb"]:
-            yield run
-            continue
         given = {
             "model": f"playbook-{row['model'].lower()}", "world_size": ranks, "stage": stage, "sequence": 4096,
             "batch": int(row["micro_batch"]), "micro_batches": int(row["accumulation"]), "tensor_parallel": tensor,
             "pipeline_parallel": pipeline, "engine": "nanotron", "precision": "mixed_fp32_accumulation",
             "attention": "flash_copies", "loss": "parallel", "implementation": "fused",
         }  # fmt: skip
+        if not row["memory_gb"]:
+            yield replace(run, given=given, fitted=False)
+            continue
         speed = float(row["tokens_per_second_per_gpu"]) if row["tokens_per_second_per_gpu"] else None
         yield replace(run, given=given, active=float(row["memory_gb"]) * GIB, tokens_per_second=speed, reason="")
 
