@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ....quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
 
 
 def bubble_percent(rng: random.Random) -> Numeric:
@@ -60,105 +60,59 @@ def bytes_sent(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(
-    Quiz(
-        name="pipeline",
-        title="Pipeline parallel",
-        questions=(
-            Question(
-                id="what-travels",
-                ask=Choice(
-                    prompt="What travels between the ranks of a pipeline?",
-                    options=(
-                        Option(
-                            text="Activations forward, their gradients back",
-                            right=True,
-                            feedback="Each parameter stays on its rank, and so does its gradient.",
-                        ),
-                        Option(text="Parameters, before each part computes", feedback="That is ZeRO-3."),
-                        Option(
-                            text="Partial sums of each layer's output",
-                            feedback="That is tensor parallel. A part of a pipeline has whole layers.",
-                        ),
-                        Option(text="Gradients of the parameters", feedback="Only if data parallel is added to it."),
-                    ),
-                ),
-            ),
-            Question(id="bubble", ask=bubble_percent),
-            Question(
-                id="less-bubble",
-                ask=Choice(
-                    prompt="What makes the bubble smaller?",
-                    several=True,
-                    options=(
-                        Option(text="More micro-batches", right=True, feedback="More work beside the same waiting."),
-                        Option(
-                            text="Interleaving: several parts a rank",
-                            right=True,
-                            feedback="Each part is shorter, so the next rank starts sooner. It sends more.",
-                        ),
-                        Option(
-                            text="1F1B instead of all forward, all backward",
-                            feedback="The bubble is the same. 1F1B keeps fewer activations.",
-                        ),
-                        Option(text="More ranks", feedback="Then more ranks wait for the first micro-batch."),
-                    ),
-                ),
-            ),
-            Question(id="kept", ask=micro_batches_kept),
-            Question(
-                id="memory-of-1f1b",
-                ask=Choice(
-                    prompt="You double the number of micro-batches, of the same size, under 1F1B. What happens to the "
-                    "peak of rank 0's activations?",
-                    options=(
-                        Option(text="Nothing", right=True, feedback="It keeps at most P micro-batches."),
-                        Option(text="It doubles", feedback="It would if all forwards came first."),
-                        Option(text="It is halved", feedback="The micro-batches have the same size as before."),
-                    ),
-                ),
-            ),
-            Question(id="sent", ask=bytes_sent),
-            Question(
-                id="leaf",
-                ask=Choice(
-                    prompt="A rank receives its input and forgets `x.requires_grad_()`. What follows?",
-                    options=(
-                        Option(
-                            text="`x.grad` is None, and there is nothing to send back",
-                            right=True,
-                            feedback="A received tensor is a leaf without a history. Ask for its gradient.",
-                        ),
-                        Option(
-                            text="The gradients of this rank's parameters are missing",
-                            feedback="They are computed: the parameters ask for theirs.",
-                        ),
-                        Option(text="Backward goes on in the sender", feedback="Autograd ends where the rank does."),
-                    ),
-                ),
-            ),
-            Question(
-                id="which-axis",
-                ask=Choice(
-                    prompt="Tensor, data and pipeline parallel on nodes with 8 GPUs each: which may cross the slower "
-                    "network between nodes with the least loss?",
-                    options=(
-                        Option(
-                            text="Pipeline: few bytes, between two ranks only",
-                            right=True,
-                            feedback="One message of activations per border and micro-batch.",
-                        ),
-                        Option(
-                            text="Tensor: its messages are smallest",
-                            feedback="It has two collectives a block in each pass, and nothing computes meanwhile.",
-                        ),
-                        Option(
-                            text="It makes no difference",
-                            feedback="The three differ in bytes a step, and in what can be hidden under computing.",
-                        ),
-                    ),
-                ),
-            ),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="pipeline", title="Pipeline parallel", questions=(
+    Question(id="what-travels", ask=Choice.read("""
+        What travels between the ranks of a pipeline?
+
+        - [x] Activations forward, their gradients back
+          > Each parameter stays on its rank, and so does its gradient.
+        - [ ] Parameters, before each part computes
+          > That is ZeRO-3.
+        - [ ] Partial sums of each layer's output
+          > That is tensor parallel. A part of a pipeline has whole layers.
+        - [ ] Gradients of the parameters
+          > Only if data parallel is added to it.""")),
+    Question(id="bubble", ask=bubble_percent),
+    Question(id="less-bubble", ask=Choice.read("""
+        What makes the bubble smaller?
+
+        - [x] More micro-batches
+          > More work beside the same waiting.
+        - [x] Interleaving: several parts a rank
+          > Each part is shorter, so the next rank starts sooner. It sends more.
+        - [ ] 1F1B instead of all forward, all backward
+          > The bubble is the same. 1F1B keeps fewer activations.
+        - [ ] More ranks
+          > Then more ranks wait for the first micro-batch.""", several=True)),
+    Question(id="kept", ask=micro_batches_kept),
+    Question(id="memory-of-1f1b", ask=Choice.read("""
+        You double the number of micro-batches, of the same size, under 1F1B. What happens to the peak of rank 0's
+        activations?
+
+        - [x] Nothing
+          > It keeps at most P micro-batches.
+        - [ ] It doubles
+          > It would if all forwards came first.
+        - [ ] It is halved
+          > The micro-batches have the same size as before.""")),
+    Question(id="sent", ask=bytes_sent),
+    Question(id="leaf", ask=Choice.read("""
+        A rank receives its input and forgets `x.requires_grad_()`. What follows?
+
+        - [x] `x.grad` is None, and there is nothing to send back
+          > A received tensor is a leaf without a history. Ask for its gradient.
+        - [ ] The gradients of this rank's parameters are missing
+          > They are computed: the parameters ask for theirs.
+        - [ ] Backward goes on in the sender
+          > Autograd ends where the rank does.""")),
+    Question(id="which-axis", ask=Choice.read("""
+        Tensor, data and pipeline parallel on nodes with 8 GPUs each: which may cross the slower network between nodes
+        with the least loss?
+
+        - [x] Pipeline: few bytes, between two ranks only
+          > One message of activations per border and micro-batch.
+        - [ ] Tensor: its messages are smallest
+          > It has two collectives a block in each pass, and nothing computes meanwhile.
+        - [ ] It makes no difference
+          > The three differ in bytes a step, and in what can be hidden under computing.""")),
+)))

@@ -6,7 +6,7 @@ import math
 import random
 from fractions import Fraction
 
-from ....quizzes import Choice, Mistake, Numeric, Option, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
 
 
 def block_sent_bytes(tokens: int, width: int, world_size: int, element_bytes: int) -> Fraction:
@@ -128,142 +128,66 @@ def clipped_norm(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(
-    Quiz(
-        name="tensor",
-        title="Tensor and sequence parallel",
-        questions=(
-            Question(
-                id="column-then-row",
-                ask=Choice(
-                    prompt="Why is the first matrix of an MLP cut by its output features, and the second by its input "
-                    "features?",
-                    options=(
-                        Option(
-                            text="The output features of the first are the input features of the second, so nothing "
-                            "travels between them",
-                            right=True,
-                            feedback="Each rank has complete features for GELU, and one all-reduce follows the second.",
-                        ),
-                        Option(
-                            text="The second matrix is smaller that way",
-                            feedback="Each rank has 1/N of a matrix with either cut.",
-                        ),
-                        Option(
-                            text="GELU can be applied to summands, and the sum comes later",
-                            feedback="GELU is not linear: gelu(a + b) is not gelu(a) + gelu(b).",
-                        ),
-                        Option(
-                            text="No collective is needed at all",
-                            feedback="The second matrix leaves a summand on each rank. An all-reduce adds them.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="no-sum-in-backward",
-                ask=Choice(
-                    prompt="You forget the all-reduce in backward at the entrance of the parallel part. What do you "
-                    "see?",
-                    options=(
-                        Option(
-                            text="The first loss is right. Later losses are wrong, and what every rank has whole "
-                            "differs from rank to rank",
-                            right=True,
-                            feedback="Each rank continues backward with its own part of the gradient.",
-                        ),
-                        Option(
-                            text="The ranks wait for each other until the watchdog ends the run",
-                            feedback="All ranks leave the same call out, so none of them waits.",
-                        ),
-                        Option(text="The first loss is wrong", feedback="Forward does not depend on backward."),
-                        Option(
-                            text="An error: the shapes do not fit",
-                            feedback="The summand of a gradient has the shape of the gradient.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="volume", ask=volume),
-            Question(id="break-even", ask=break_even),
-            Question(
-                id="sequence-parallel-volume",
-                ask=Choice(
-                    prompt="You switch sequence parallel on. How do the bytes of activations that a rank sends change?",
-                    options=(
-                        Option(
-                            text="They stay the same",
-                            right=True,
-                            feedback="Each all-reduce becomes a reduce-scatter and an all-gather: its two halves.",
-                        ),
-                        Option(text="They double", feedback="There are twice as many calls, of half the bytes each."),
-                        Option(
-                            text="They halve",
-                            feedback="A reduce-scatter alone would be half. An all-gather follows.",
-                        ),
-                        Option(
-                            text="They are divided by the number of ranks",
-                            feedback="The memory between the matrices is. The whole sequence still enters each pair.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(
-                id="gradients-to-sum",
-                ask=Choice(
-                    prompt="Under sequence parallel, which gradients have to be summed over the tensor ranks?",
-                    several=True,
-                    options=(
-                        Option(
-                            text="Those of a norm's weight",
-                            right=True,
-                            feedback="Every rank has it whole, and uses it for its own tokens only.",
-                        ),
-                        Option(
-                            text="Those of the bias after the second matrix of the MLP",
-                            right=True,
-                            feedback="It is added after the scatter, to this rank's tokens only.",
-                        ),
-                        Option(
-                            text="Those of the first matrix of the MLP",
-                            feedback="Each rank has a different part of it, which sees the whole sequence.",
-                        ),
-                        Option(
-                            text="Those of a head's query matrix",
-                            feedback="Only one rank has it, and it sees the whole sequence.",
-                        ),
-                    ),
-                ),
-            ),
-            Question(id="activations", ask=activations),
-            Question(id="scores", ask=scores),
-            Question(id="clipped-norm", ask=clipped_norm),
-            Question(
-                id="which-axis-leaves-the-node",
-                ask=Choice(
-                    prompt="Nodes of 8 GPUs, 64 GPUs in all, FSDP and tensor parallel. Which ranks belong on one node?",
-                    options=(
-                        Option(
-                            text="The ranks of a tensor group",
-                            right=True,
-                            feedback="Their all-reduces stand between two matrices, where nothing else can be "
-                            "computed. The collectives of FSDP overlap with the computation of other layers.",
-                        ),
-                        Option(
-                            text="The ranks of a data group",
-                            feedback="Their collectives can wait for slower links: FSDP gathers a layer ahead.",
-                        ),
-                        Option(
-                            text="It makes no difference, because the sum of bytes is the same",
-                            feedback="The sum is. The links between nodes are several times slower than those inside.",
-                        ),
-                        Option(
-                            text="Half of each group",
-                            feedback="Then both groups cross the slow links.",
-                        ),
-                    ),
-                ),
-            ),
-        ),
-    )
-)
+QUIZ = register(Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
+    Question(id="column-then-row", ask=Choice.read("""
+        Why is the first matrix of an MLP cut by its output features, and the second by its input features?
+
+        - [x] The output features of the first are the input features of the second, so nothing travels between them
+          > Each rank has complete features for GELU, and one all-reduce follows the second.
+        - [ ] The second matrix is smaller that way
+          > Each rank has 1/N of a matrix with either cut.
+        - [ ] GELU can be applied to summands, and the sum comes later
+          > GELU is not linear: gelu(a + b) is not gelu(a) + gelu(b).
+        - [ ] No collective is needed at all
+          > The second matrix leaves a summand on each rank. An all-reduce adds them.""")),
+    Question(id="no-sum-in-backward", ask=Choice.read("""
+        You forget the all-reduce in backward at the entrance of the parallel part. What do you see?
+
+        - [x] The first loss is right. Later losses are wrong, and what every rank has whole differs from rank to rank
+          > Each rank continues backward with its own part of the gradient.
+        - [ ] The ranks wait for each other until the watchdog ends the run
+          > All ranks leave the same call out, so none of them waits.
+        - [ ] The first loss is wrong
+          > Forward does not depend on backward.
+        - [ ] An error: the shapes do not fit
+          > The summand of a gradient has the shape of the gradient.""")),
+    Question(id="volume", ask=volume),
+    Question(id="break-even", ask=break_even),
+    Question(id="sequence-parallel-volume", ask=Choice.read("""
+        You switch sequence parallel on. How do the bytes of activations that a rank sends change?
+
+        - [x] They stay the same
+          > Each all-reduce becomes a reduce-scatter and an all-gather: its two halves.
+        - [ ] They double
+          > There are twice as many calls, of half the bytes each.
+        - [ ] They halve
+          > A reduce-scatter alone would be half. An all-gather follows.
+        - [ ] They are divided by the number of ranks
+          > The memory between the matrices is. The whole sequence still enters each pair.""")),
+    Question(id="gradients-to-sum", ask=Choice.read("""
+        Under sequence parallel, which gradients have to be summed over the tensor ranks?
+
+        - [x] Those of a norm's weight
+          > Every rank has it whole, and uses it for its own tokens only.
+        - [x] Those of the bias after the second matrix of the MLP
+          > It is added after the scatter, to this rank's tokens only.
+        - [ ] Those of the first matrix of the MLP
+          > Each rank has a different part of it, which sees the whole sequence.
+        - [ ] Those of a head's query matrix
+          > Only one rank has it, and it sees the whole sequence.""", several=True)),
+    Question(id="activations", ask=activations),
+    Question(id="scores", ask=scores),
+    Question(id="clipped-norm", ask=clipped_norm),
+    Question(id="which-axis-leaves-the-node", ask=Choice.read("""
+        Nodes of 8 GPUs, 64 GPUs in all, FSDP and tensor parallel. Which ranks belong on one node?
+
+        - [x] The ranks of a tensor group
+          > Their all-reduces stand between two matrices, where nothing else can be computed. The collectives of FSDP
+            overlap with the computation of other layers.
+        - [ ] The ranks of a data group
+          > Their collectives can wait for slower links: FSDP gathers a layer ahead.
+        - [ ] It makes no difference, because the sum of bytes is the same
+          > The sum is. The links between nodes are several times slower than those inside.
+        - [ ] Half of each group
+          > Then both groups cross the slow links.""")),
+)))
