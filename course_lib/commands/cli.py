@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_lib.commands import doctor, lab
+from course_lib.commands import doctor, lab, work
 from course_lib.errors import CourseError
-from course_lib.progress import NOTEBOOKS, CourseMap, Progress, lessons
+from course_lib.progress import CourseMap, Progress, lessons
 
 Subcommands = Any  # argparse does not name the type of what add_subparsers() returns
 
@@ -41,12 +41,24 @@ def add_lab(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser(
         "lab", help="open the first lesson in JupyterLab; JupyterLab's own options are passed on"
     )
-    parser.add_argument("--notebooks", type=Path, default=NOTEBOOKS, help="the lessons, or your copy of them")
+    parser.add_argument("--notebooks", type=Path, help="a folder of lessons, instead of your copies in work/")
     parser.set_defaults(run=run_lab)
 
 
 def run_lab(options: argparse.Namespace) -> int:
-    lab.launch(options.notebooks, options.jupyterlab_arguments)
+    lab.launch(options.notebooks or work.update(), options.jupyterlab_arguments)
+    return 0
+
+
+def add_reset(subcommands: Subcommands) -> None:
+    parser = subcommands.add_parser("reset", help="start a lesson afresh; what you wrote in it is kept aside")
+    parser.add_argument("number", metavar="NUMBER", help="of the lesson: 03")
+    parser.set_defaults(run=run_reset)
+
+
+def run_reset(options: argparse.Namespace) -> int:
+    copy, aside = work.reset(options.number)
+    print(f"{copy} is new." + (f" Your earlier copy is now {aside}." if aside else ""))
     return 0
 
 
@@ -202,7 +214,7 @@ def run_progress(options: argparse.Namespace) -> int:
     return 1 if progress.notice else 0
 
 
-COMMANDS = (add_lab, add_check, add_rerun, add_validate, add_progress, add_recipe, add_doctor)
+COMMANDS = (add_lab, add_reset, add_check, add_rerun, add_validate, add_progress, add_recipe, add_doctor)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -51,7 +51,7 @@ def test_lab_passes_jupyterlab_its_own_options(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(lab, "lab_arguments", lambda notebooks, others: others)
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "mine")
 
-    assert cli.main(["lab", "--no-browser", "--port", "9999"]) == 0
+    assert cli.main(["lab", "--notebooks", str(tmp_path), "--no-browser", "--port", "9999"]) == 0
     assert given == ["--no-browser", "--port", "9999"]
     assert os.environ["JUPYTER_CONFIG_PATH"].split(os.pathsep)[1:] == ["mine"]
 

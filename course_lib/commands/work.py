@@ -1,0 +1,114 @@
+"""The learner's own copies of the lessons: `course lab` makes them and keeps them current, `course reset` renews one.
+
+A copy has no outputs that answer a prediction: its cells show them when the learner runs them. `.shipped` holds each
+lesson as it was when its copy was last brought up to date. What differs from it was written by the learner, and stays.
+"""
+
+from __future__ import annotations
+
+import time
+from copy import deepcopy
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from ..errors import CourseError
+from ..progress import NOTEBOOKS
+
+WORK = NOTEBOOKS.parent / "work"
+SHIPPED, OLD = ".shipped", "old"
+
+
+def update(lessons: Path = NOTEBOOKS, work: Path = WORK) -> Path:
+    """Copy the lessons that `work` does not have, and bring later versions of the others in. Return `work`.
+
+    Raises:
+        CourseError: a copy cannot be read or written.
+    """
+    for lesson in sorted(lessons.glob("[0-9][0-9]-*.ipynb")):
+        copy, shipped = work / lesson.name, work / SHIPPED / lesson.name
+        new = without_answers(_read(lesson))
+        if not copy.exists():
+            _write(new, copy)
+        elif shipped.exists() and (before := _read(shipped)) != new:
+            _write(merged(before, _read(copy), new), copy)
+        _write(new, shipped)
+    return work
+
+
+def reset(number: str, lessons: Path = NOTEBOOKS, work: Path = WORK) -> tuple[Path, Path | None]:
+    """Start a lesson afresh, such as "03". Return its new copy, and where the old one is now.
+
+    Raises:
+        CourseError: there is no such lesson, or a file cannot be written.
+    """
+    found = sorted(lessons.glob(f"{number}-*.ipynb")) if number.isdigit() else []
+    if not found:
+        names = ", ".join(path.name[:2] for path in sorted(lessons.glob("[0-9][0-9]-*.ipynb")))
+        raise CourseError(f"there is no lesson {number!r}. Give the number of one: {names}.")
+    copy, aside = work / found[0].name, None
+    if copy.exists():
+        aside = work / OLD / f"{copy.stem} {time.strftime('%Y-%m-%d %H.%M.%S')}.ipynb"
+        aside.parent.mkdir(exist_ok=True)
+        copy.rename(aside)
+    update(lessons, work)
+    return copy, aside
+
+
+def without_answers(lesson: NotebookNode) -> NotebookNode:
+    """Return a copy of the lesson whose folded outputs, the answers to predictions, are gone."""
+    lesson = deepcopy(lesson)
+    for cell in lesson.cells:
+        if cell.metadata.get("jupyter", {}).pop("outputs_hidden", None):
+            cell.outputs, cell.execution_count = [], None
+            if not cell.metadata["jupyter"]:
+                del cell.metadata["jupyter"]
+    return lesson
+
+
+def merged(before: NotebookNode, mine: NotebookNode, new: NotebookNode) -> NotebookNode:
+    """Return `new` with all that `mine` has and `before`, from which it was made, has not.
+
+    A cell that the learner changed stays as it is, also where the lesson has changed it or has it no more; a cell that
+    neither changed keeps its outputs.
+    """
+    shipped = {cell.id: cell.source for cell in before.cells}
+    own = {cell.id: cell for cell in mine.cells}
+    cells = []
+    for cell in new.cells:
+        if cell.id in own:
+            same = own[cell.id].source == cell.source
+            cells.append(own[cell.id] if same or own[cell.id].source != shipped.get(cell.id) else cell)
+        elif cell.id not in shipped:
+            cells.append(cell)
+    kept = {cell.id for cell in cells}
+    for place, cell in enumerate(mine.cells):
+        if cell.id not in kept and cell.source != shipped.get(cell.id):
+            earlier = {other.id for other in mine.cells[:place]}
+            last = max((at for at, other in enumerate(cells) if other.id in earlier), default=-1)
+            cells.insert(last + 1, cell)
+            kept.add(cell.id)
+    return NotebookNode(new | {"cells": cells})
+
+
+def _read(path: Path) -> NotebookNode:
+    try:
+        notebook: NotebookNode = nbformat.read(path, as_version=4)
+    except (OSError, ValueError, nbformat.ValidationError) as error:
+        raise CourseError(
+            f"{path} cannot be read as a notebook: {error}. Move it to a different folder, and run the command again: "
+            "it makes a new one."
+        ) from error
+    return notebook
+
+
+def _write(notebook: NotebookNode, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, path)
+    except OSError as error:
+        raise CourseError(
+            f"{path} cannot be written: {error.strerror}. Copy the lessons to a folder of your own, and open them with "
+            "course lab --notebooks FOLDER."
+        ) from error

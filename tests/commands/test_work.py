@@ -1,0 +1,111 @@
+"""The learner's copies of the lessons: made once, kept current, and never overwritten."""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from course_lib.commands import cli, work
+from course_lib.errors import CourseError
+
+
+def code(id_, source, output="42\n", **metadata):
+    return new_code_cell(source, id=id_, outputs=[new_output("stream", text=output)], metadata=metadata)
+
+
+def ship(folder, *cells, name="03-topic.ipynb"):
+    folder.mkdir(exist_ok=True)
+    nbformat.write(new_notebook(cells=list(cells)), folder / name)
+
+
+def cells(folder, name="03-topic.ipynb"):
+    return {cell.id: cell for cell in nbformat.read(folder / name, as_version=4).cells}
+
+
+@pytest.fixture
+def folders(tmp_path):
+    answer = code("answer", "run()", jupyter={"outputs_hidden": True})
+    ship(tmp_path / "lessons", new_markdown_cell("Text", id="text"), answer, code("shown", "show()"))
+    return tmp_path / "lessons", tmp_path / "work"
+
+
+def edit(folder, id_, source):
+    notebook = nbformat.read(folder / "03-topic.ipynb", as_version=4)
+    next(cell for cell in notebook.cells if cell.id == id_).source = source
+    nbformat.write(notebook, folder / "03-topic.ipynb")
+
+
+def test_a_copy_has_no_answers(folders):
+    lessons, copies = folders
+    assert work.update(lessons, copies) == copies
+    made = cells(copies)
+    assert made["answer"].outputs == [] and made["answer"].metadata == {}
+    assert made["shown"].outputs
+    assert cells(lessons)["answer"].outputs  # the course's own file stays as it is
+
+
+def test_a_second_start_changes_nothing(folders):
+    work.update(*folders)
+    edit(folders[1], "answer", "mine()")
+    before = (folders[1] / "03-topic.ipynb").read_bytes()
+    work.update(*folders)
+    assert (folders[1] / "03-topic.ipynb").read_bytes() == before
+
+
+def test_a_later_version_comes_in_and_the_learners_cells_stay(folders):
+    lessons, copies = folders
+    work.update(*folders)
+    edit(copies, "answer", "mine()")
+    notebook = nbformat.read(copies / "03-topic.ipynb", as_version=4)
+    notebook.cells.insert(1, new_code_cell("my own cell", id="own"))
+    nbformat.write(notebook, copies / "03-topic.ipynb")
+    ship(lessons, new_markdown_cell("Better text", id="text"), code("answer", "run(2)"), code("more", "more()"))
+
+    work.update(*folders)
+
+    assert {id_: cell.source for id_, cell in cells(copies).items()} == {
+        "text": "Better text", "own": "my own cell", "answer": "mine()", "more": "more()",
+    }  # fmt: skip
+    assert list(cells(copies)) == ["text", "own", "answer", "more"]
+
+
+def test_a_changed_cell_that_the_lesson_no_longer_has_stays(folders):
+    work.update(*folders)
+    edit(folders[1], "shown", "my show()")
+    ship(folders[0], new_markdown_cell("Text", id="text"))
+    work.update(*folders)
+    assert {id_: cell.source for id_, cell in cells(folders[1]).items()} == {"text": "Text", "shown": "my show()"}
+
+
+def test_reset_keeps_the_earlier_copy(folders):
+    work.update(*folders)
+    edit(folders[1], "answer", "mine()")
+    copy, aside = work.reset("03", *folders)
+    assert cells(folders[1])["answer"].source == "run()"
+    assert aside is not None and "mine()" in aside.read_text()
+    assert copy == folders[1] / "03-topic.ipynb"
+
+
+@pytest.mark.parametrize("number", ["07", "x", "*"])
+def test_an_unknown_lesson_is_refused(folders, number):
+    with pytest.raises(CourseError, match="Give the number of one: 03"):
+        work.reset(number, *folders)
+
+
+def test_a_damaged_copy_is_named_and_stays(folders):
+    work.update(*folders)
+    (folders[1] / "03-topic.ipynb").write_text("{")
+    ship(folders[0], new_markdown_cell("Other", id="text"))
+    with pytest.raises(CourseError, match=r"03-topic\.ipynb cannot be read as a notebook"):
+        work.update(*folders)
+    assert (folders[1] / "03-topic.ipynb").read_text() == "{"
+
+
+def test_the_commands_use_the_copies(folders, monkeypatch, capsys):
+    opened = []
+    monkeypatch.setattr(work, "reset", lambda number: (folders[1] / number, None))
+    monkeypatch.setattr(work, "update", lambda: folders[1])
+    monkeypatch.setattr("course_lib.commands.lab.launch", lambda notebooks, others: opened.append(notebooks))
+    assert cli.main(["lab"]) == cli.main(["lab", "--notebooks", "elsewhere"]) == 0
+    assert [path.name for path in opened] == ["work", "elsewhere"]
+    assert cli.main(["reset", "03"]) == 0
+    assert capsys.readouterr().out == f"{folders[1] / '03'} is new.\n"
