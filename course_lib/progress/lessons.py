@@ -130,8 +130,8 @@ def named(source: str, function: str) -> list[str]:
 
 def questions(quiz: str) -> tuple[str, ...]:
     """The ids of the questions of a quiz, in order; none where the course has no such quiz."""
-    paths = (EXERCISES / quiz / "quiz.py", EXERCISES / f"{quiz}.py")
-    calls = [call for path in paths if path.is_file() for call in _calls(path.read_text("utf-8"), "Question")]
+    paths = (*EXERCISES.glob(f"*/{quiz}/quiz.py"), *EXERCISES.glob(f"*/{quiz}.py"))
+    calls = [call for path in paths for call in _calls(path.read_text("utf-8"), "Question")]
     return tuple(ast.literal_eval(word.value) for call in calls for word in call.keywords if word.arg == "id")
 
 
