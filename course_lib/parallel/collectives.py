@@ -60,6 +60,13 @@ def part(x: Tensor, dim: int, group: Group = None) -> Tensor:
     return x.chunk(world_size, dim)[dist.get_rank(group)]
 
 
+def join(x: Tensor, dim: int, group: Group = None) -> Tensor:
+    """Return all ranks' `x`, joined along `dim`, without a backward."""
+    parts = x.new_empty(dist.get_world_size(group), *x.shape)
+    dist.all_gather_single(parts.flatten(0, 1), x.contiguous(), group=group)
+    return torch.cat(parts.unbind(), dim)
+
+
 class _Copy(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
@@ -85,7 +92,7 @@ class _AllGather(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, group: Group) -> Tensor:
         ctx.dim, ctx.group = dim, group
-        return _join(x, dim, group)
+        return join(x, dim, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -100,7 +107,7 @@ class _ReduceScatter(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return _join(grad, ctx.dim, ctx.group), None, None
+        return join(grad, ctx.dim, ctx.group), None, None
 
 
 def _apply(function: type[Function], *args: Any) -> Tensor:
@@ -112,13 +119,6 @@ def _sum(x: Tensor, group: Group) -> Tensor:
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group)
     return total
-
-
-def _join(x: Tensor, dim: int, group: Group) -> Tensor:
-    world_size = dist.get_world_size(group)
-    parts = x.new_empty(world_size, *x.shape)
-    dist.all_gather_single(parts.flatten(0, 1) if x.dim() else parts, x.contiguous(), group=group)
-    return torch.cat(parts.unbind(), dim)
 
 
 def _sum_of_my_part(x: Tensor, dim: int, group: Group) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .collectives import Group, part
+from .collectives import Group, join, part
 
 
 def clip_grad_norm_(engine: Any, max_norm: float, group: Group = None) -> Tensor:
@@ -68,8 +68,12 @@ def load_whole_optimizer_state_dict(engine: Any, state_dict: dict[str, Any], gro
 def _each_tensor(engine: Any, state_dict: dict[str, Any], convert: Any, group: Group) -> dict[str, Any]:
     numbers = [number for param_group in state_dict["param_groups"] for number in param_group["params"]]
     dims = dict(zip(numbers, (getattr(param, "cut_dim", None) for param in engine.trained), strict=True))
+    device = engine.trained[0].device  # the states are in CPU memory, where NCCL cannot join them
     state = {
-        number: {key: convert(value, dims[number], group) if value.dim() else value for key, value in values.items()}
+        number: {
+            key: convert(value.to(device), dims[number], group).cpu() if value.dim() else value
+            for key, value in values.items()
+        }
         for number, values in state_dict["state"].items()
     }
     return {**state_dict, "state": state}
@@ -81,11 +85,7 @@ def _cut_dims(engine: Any) -> dict[str, int]:
 
 
 def _join(value: Tensor, dim: int | None, group: Group) -> Tensor:
-    if dim is None:
-        return value
-    parts = [torch.empty_like(value) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, value.contiguous(), group=group)
-    return torch.cat(parts, dim)
+    return value if dim is None else join(value, dim, group)
 
 
 def _part(value: Tensor, dim: int | None, group: Group) -> Tensor:

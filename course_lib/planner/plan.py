@@ -1,7 +1,7 @@
 """The plan of a training: its cost for each rank, in bytes held, bytes sent and seconds.
 
 States and bytes sent are exact, to the byte, wherever the shapes are known. Peaks are formulas: `validate()` compares
-them with published runs on GPUs. What lives for less than a layer's time is not planned: a dry run measures it.
+them with published runs on GPUs. Memory that lives for less than a layer's time is not planned: a dry run measures it.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from .training.settings import Settings, settings
 from .training.shapes import Model, Transformer, of_params, of_transformer
 
 WORKSPACE_BYTES = 2**29
-"""What libraries such as cuBLAS take through torch's allocator: 0.5 GiB, fitted on the playbook's 1B and 3B rows."""
+"""Bytes of libraries such as cuBLAS, through torch's allocator: 0.5 GiB, fitted on the playbook's 1B and 3B rows."""
 
 FRAGMENTATION = {"eager": 1.18, "compiled": 1.06, "expandable": 1.03}
 """Bytes that torch's caching allocator reserves, for each byte that it needs at the peak and for gradients.

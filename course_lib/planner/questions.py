@@ -26,6 +26,18 @@ def answer(plan: Plan, question: str, hardware: Hardware) -> str:
     return pick("question", question, QUESTIONS)[1](plan, hardware)
 
 
+def fits(plan: Plan, machine: Hardware) -> bool:
+    """Return whether the plan's peak, on the device and on the host, is not larger than the memory."""
+    return shortage(plan, machine)[0] <= 0
+
+
+def most_that_fits(plan: Plan, machine: Hardware, name: str) -> int:
+    """Return the largest "batch" or "sequence" that fits, 0 if none does. A sequence is not longer than the context."""
+    known = plan.model.transformer
+    most = known.context if known and name == "sequence" else 2**20
+    return largest(lambda value: fits(_with(plan, **{name: value}), machine), most)
+
+
 def _with(plan: Plan, **changes: Any) -> Plan:
     return replace(plan, settings=replace(plan.settings, **changes))
 
@@ -41,11 +53,6 @@ def _difference(plan: Plan, machine: Hardware, **changes: Any) -> str:
     before, after = plan.step_seconds(machine), other.step_seconds(machine)
     step = f"the step {1e3 * before:.4g} -> {1e3 * after:.4g} ms"
     return f"the peak {size(plan.peak_bytes)} -> {size(other.peak_bytes)}, {step}"
-
-
-def _most(plan: Plan, machine: Hardware, name: str, most: int) -> int:
-    """Return the largest value of a setting that fits."""
-    return largest(lambda value: shortage(_with(plan, **{name: value}), machine)[0] <= 0, most)
 
 
 def _peak(plan: Plan, machine: Hardware) -> str:
@@ -67,13 +74,12 @@ def _wrapping(plan: Plan, machine: Hardware) -> str:
 
 
 def _batch(plan: Plan, machine: Hardware) -> str:
-    most = _most(plan, machine, "batch", 2**16)
+    most = most_that_fits(plan, machine, "batch")
     return f"At most {most} sequences of {plan.settings.sequence} tokens fit in a micro-batch on {machine.name}."
 
 
 def _sequence(plan: Plan, machine: Hardware) -> str:
-    known = plan.model.transformer
-    most = _most(plan, machine, "sequence", known.context if known else 2**20)
+    most = most_that_fits(plan, machine, "sequence")
     return f"At most {most} tokens fit in each of {plan.settings.batch} sequences on {machine.name}."
 
 
@@ -81,7 +87,7 @@ def _ranks(plan: Plan, machine: Hardware) -> str:
     ranks = plan.settings.tensor_parallel * plan.settings.pipeline_parallel
     while ranks <= 2**20:
         one = _with(plan, world_size=ranks, shard_size=None)
-        if shortage(one, machine)[0] <= 0:
+        if fits(one, machine):
             return f"From {ranks} ranks on it fits {machine.name}: {size(one.peak_bytes)} at the peak."
         ranks *= 2
     return f"With no number of ranks: {size(one.peak_bytes)} stay whole on each of them."
@@ -96,7 +102,7 @@ def _offload(plan: Plan, machine: Hardware) -> str:
 def _checkpointing(plan: Plan, machine: Hardware) -> str:
     plans = {how: _with(plan, checkpointing=how) for how in ("none", "selective", "operators", "full")}
     ways = [f"{how}: {size(one.peak_bytes)}, {1e3 * one.step_seconds(machine):.4g} ms" for how, one in plans.items()]
-    fitting = [how for how, one in plans.items() if shortage(one, machine)[0] <= 0]
+    fitting = [how for how, one in plans.items() if fits(one, machine)]
     chosen = f"{fitting[0]!r} is the first that fits" if fitting else "nothing fits"
     return f"{'; '.join(ways)}; {chosen}."
 

@@ -3,25 +3,24 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .explain import how, shortage, size
+from . import questions
+from .explain import how, size
 from .plan import Plan, plan
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
 from .timing.work import token_flops
-from .training.checks import largest, whole
+from .training.checks import whole
 from .training.shapes import Transformer
-
-_MOST = 2**20  # sequences of a micro-batch
 
 
 def fits(planned: Plan, hardware: str | Hardware) -> bool:
     """Return whether the plan's peak, on the device and on the host, is not larger than the memory."""
-    return shortage(planned, named(hardware))[0] <= 0
+    return questions.fits(planned, named(hardware))
 
 
 def largest_batch(hardware: str | Hardware, **given: Any) -> int:
     """Return the most sequences in a micro-batch that fit, 0 if not even one does; `given` as for `plan`."""
-    return largest(lambda batch: fits(plan(**given | {"batch": batch}), hardware), _MOST)
+    return questions.most_that_fits(plan(**given), named(hardware), "batch")
 
 
 def longest_sequence(hardware: str | Hardware, **given: Any) -> int:
@@ -29,9 +28,7 @@ def longest_sequence(hardware: str | Hardware, **given: Any) -> int:
 
     Memory for one more token may be there; what a model was not made for is not tried.
     """
-    known = plan(**given | {"sequence": 1}).model.transformer
-    most = known.context if known else _MOST
-    return largest(lambda tokens: fits(plan(**given | {"sequence": tokens}), hardware), most)
+    return questions.most_that_fits(plan(**given), named(hardware), "sequence")
 
 
 def first_stage(hardware: str | Hardware, **given: Any) -> int | None:

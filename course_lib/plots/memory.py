@@ -20,7 +20,7 @@ LEFT, HEIGHT, ABOVE = 70, 110, 34
 
 
 class Place(NamedTuple):
-    """What is drawn at one position: the number of the change, bytes by category, and the most held since before."""
+    """One position of a panel: the number of the change, bytes by category, and the most held since before."""
 
     number: int
     held: dict[str, int]

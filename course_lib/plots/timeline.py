@@ -9,7 +9,7 @@ from .picture import Picture
 
 LEFT = 60
 STATES = {"computed": COMPUTE, "waited for peers": WAITING, "waited for bytes": MOVING}
-"""What a rank does, and its colour. Below it, calls whose bytes move have the colour of waiting for bytes."""
+"""The activities of a rank, with their colours. Calls whose bytes move have the colour of waiting for bytes."""
 
 
 def plot_timeline(timelines: Sequence[Any]) -> Picture:

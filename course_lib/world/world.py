@@ -44,7 +44,8 @@ class World:
         CourseError: an argument is invalid.
 
     Example:
-        >>> World(4).run(lambda: dist.get_rank() ** 2)[3] 9
+        >>> World(4).run(lambda: dist.get_rank() ** 2)[3]
+        9
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What is planned is what the meter measures: states and bytes sent exactly, peaks within 2 % where activations count.
+"""Plans agree with the meter: states and bytes sent exactly, peaks within 2 % where activations count.
 
 Without activations, a peak depends on what overlaps for less than a layer, which a dry run measures.
 

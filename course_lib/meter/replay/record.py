@@ -106,7 +106,7 @@ class Film:
 
     @cached_property
     def moments(self) -> list[list[tuple[Lane, Event]]]:
-        """What goes on at each step, from step 1: the events that begin at it, end at it or are under way."""
+        """The events of each step, from step 1: those that begin at it, end at it or are under way."""
         moments: list[list[tuple[Lane, Event]]] = [[] for _ in range(self.last)]
         for lane in self.lanes:
             for event, following in pairwise([*lane.events, lane.events[-1]]):

@@ -1,7 +1,7 @@
-"""What a rank holds when: parameters, gradients, and the buffers of communication, by engine.
+"""Parameters, gradients and the buffers of communication that a rank holds, with the moments, by engine.
 
 Buffers are planned only where tensors are known: a bare number of parameters gives only the states, as in the paper's
-formulas. What a schedule holds for less than a layer's time is not planned: a dry run measures it.
+formulas. Memory that a schedule holds for less than a layer's time is not planned: a dry run measures it.
 """
 
 from collections.abc import Sequence

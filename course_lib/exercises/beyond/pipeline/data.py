@@ -8,6 +8,15 @@ from torch import nn
 
 Width = int
 
+NO_GRADIENT_OF_THE_INPUT = """
+    Your rank received its input and did not ask for the input's gradient, so `x.grad` is None and nothing can be sent
+    back. Next: call `x.requires_grad_()` after the recv and before `part(x)`.
+    """
+STARTS_FROM_ONES = """
+    Your ranks before the last start backward from ones: `y.sum().backward()`. They receive the gradient of their output
+    and do not use it. Next: `y.backward(grad)`, with the gradient that came from the next rank.
+    """
+
 
 def a_part(width: Width, seed: int) -> nn.Module:
     """Return this rank's part of a model: it maps [batch, width] to the same shape."""

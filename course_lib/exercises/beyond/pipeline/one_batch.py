@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ...form.exercise import Case, Exercise, Solution
 from ...machine.ranks.data import draw_world_size, ranks
-from .data import a_part, gradients
+from .data import NO_GRADIENT_OF_THE_INPUT, STARTS_FROM_ONES, a_part, gradients
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -93,10 +93,7 @@ def one_batch(part: nn.Module, x: torch.Tensor, target: torch.Tensor) -> torch.T
     return loss.detach() if rank == last else None
 
 
-exercise.edit("no-gradient-of-the-input", {"\nx.requires_grad_()": ""}, """
-    Your rank received its input and did not ask for the input's gradient, so `x.grad` is None and nothing can be sent
-    back. Next: call `x.requires_grad_()` after the recv and before `part(x)`.
-    """)
+exercise.edit("no-gradient-of-the-input", {"\nx.requires_grad_()": ""}, NO_GRADIENT_OF_THE_INPUT)
 
 exercise.edit("nothing-goes-back", {"if rank > 0:\n    dist.send(x.grad, dst=rank - 1)\n": ""}, """
     Your ranks do not send the gradient of their input back, so the ranks before them wait for it.
@@ -113,10 +110,7 @@ exercise.edit("sends-the-input-back", {"dist.send(x.grad, ": "dist.send(x.detach
     Next: send `x.grad`.
     """)
 
-exercise.edit("starts-from-ones", {"y.backward(grad)": "y.sum().backward()"}, """
-    Your ranks before the last start backward from ones: `y.sum().backward()`. They receive the gradient of their output
-    and do not use it. Next: `y.backward(grad)`, with the gradient that came from the next rank.
-    """)
+exercise.edit("starts-from-ones", {"y.backward(grad)": "y.sum().backward()"}, STARTS_FROM_ONES)
 
 exercise.edit("a-loss-on-every-rank", {"y.backward(grad)": "F.mse_loss(y, target).backward()"}, """
     Your ranks before the last compute a loss of their own, with a target that they do not have. Only the last rank has

@@ -18,7 +18,7 @@ from ...checking.findings import Finding, Row
 from ...checking.observe import Trial
 from ...form.exercise import Case, Exercise, Solution
 from ...machine.ranks.data import draw_world_size, ranks
-from .data import a_part, gradients
+from .data import NO_GRADIENT_OF_THE_INPUT, STARTS_FROM_ONES, a_part, gradients
 from .one_forward_one_backward import one_forward_one_backward
 
 
@@ -161,20 +161,14 @@ exercise.edit("last-micro-batch-only", {"sum(losses) if": "losses[-1] if"}, """
     `len(xs)`.
     """)
 
-exercise.edit("no-gradient-of-the-input", {"\nx.requires_grad_()": ""}, """
-    Your rank received its input and did not ask for the input's gradient, so `x.grad` is None and nothing can be sent
-    back. Next: call `x.requires_grad_()` after the recv and before `part(x)`.
-    """)
+exercise.edit("no-gradient-of-the-input", {"\nx.requires_grad_()": ""}, NO_GRADIENT_OF_THE_INPUT)
 
 exercise.edit("own-order", {"in schedule": "in sorted(schedule, key=lambda action: action[0] < \"c\")"}, """
     You take all micro-batches forward before the first backward, whatever the schedule says. The results are the same,
     but all activations are kept at once. Next: follow `schedule`.
     """)
 
-exercise.edit("starts-from-ones", {"y.backward(grad)": "y.sum().backward()"}, """
-    Your ranks before the last start backward from ones: `y.sum().backward()`. They receive the gradient of their output
-    and do not use it. Next: `y.backward(grad)`, with the gradient that came from the next rank.
-    """)
+exercise.edit("starts-from-ones", {"y.backward(grad)": "y.sum().backward()"}, STARTS_FROM_ONES)
 
 exercise.variant_edit("scales-the-gradient", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])",
     "grad = None": "grad = torch.tensor(1 / len(xs)) if rank == last else None",
