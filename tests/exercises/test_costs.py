@@ -1,4 +1,4 @@
-"""The logs of lesson 08, which stand in its notebook, and the answers, which stand in the exercise."""
+"""The logs of lesson 09, which stand in its notebook, and the answers, which stand in the exercise."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.exercises import get
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "08-what-communication-costs.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "09-what-communication-costs.ipynb"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The quiz of lesson 10."""
+"""The quiz of lesson 12."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 08, what communication costs: seconds for messages and bytes, and where they come from on real machines."""
+"""Lesson 09, what communication costs: seconds for messages and bytes, and where they come from on real machines."""
 
 from . import fit, hybrid, log, overlap, ring
 from .quiz import QUIZ

@@ -1,4 +1,4 @@
-"""The quiz of lesson 08."""
+"""The quiz of lesson 09."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 09, production: torch's ZeroRedundancyOptimizer and FSDP2, and how to read a DeepSpeed configuration.
+"""Lesson 10, production: torch's ZeroRedundancyOptimizer and FSDP2, and how to read a DeepSpeed configuration.
 
 Each exercise is a module. make_zero1 and make_zero3 set up what torch ships; tied_weights repairs a program; lora saves
 what is trained; resume loads the states that any number of ranks has saved; fsdp2_settings and faults read

@@ -1,4 +1,4 @@
-"""The model on which the exercises of lesson 09 are tried, and how its steps are made."""
+"""The model on which the exercises of lesson 10 are tried, and how its steps are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quiz of lesson 09."""
+"""The quiz of lesson 10."""
 
 from __future__ import annotations
 
