@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from ..learner_code import SourceLine
 from .call import Call
@@ -108,11 +109,14 @@ class Coordinator:
         """Return what each of `ranks`, by default all, is doing. `where` returns the learner's line that a rank is
         at."""
         with self.changed:
-            calls = {rank: pending.calls[rank] for rank, pending in self.waits.items()}
-            return [
-                RankReport(rank=rank, state=self.states[rank].value, source_line=where(rank), call=calls.get(rank))
+            reports = {
+                rank: RankReport(rank=rank, state=self.states[rank].value, source_line=where(rank))
                 for rank in (range(self.world_size) if ranks is None else ranks)
-            ]
+            }
+            for rank, pending in self.waits.items():
+                if rank in reports:
+                    reports[rank] = replace(reports[rank], call=pending.calls[rank], missing=pending.missing)
+            return list(reports.values())
 
     def busy(self, *states: State) -> bool:
         """Return whether any rank is in one of `states`."""

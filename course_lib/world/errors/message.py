@@ -31,7 +31,7 @@ def error_of(
     headline, advice = _WRITERS[fault.kind](fault, reports, world_size)
     if fault.kind == "timeout":
         headline = f"the run was stopped after its time limit of {timeout:g} s: {headline}"
-    lines = [headline, *_where(fault, reports)]
+    lines = [headline, *_where(fault, reports, world_size)]
     if fault.kind in ("absent", "mismatch", "deadlock"):
         if diverged is not None:
             lines.append(_divergence(diverged))
@@ -183,17 +183,19 @@ _WRITERS: dict[Kind, Callable[[Fault, Sequence[RankReport], int], tuple[str, str
 }
 
 
-def _where(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
+def _where(fault: Fault, reports: Sequence[RankReport], world_size: int) -> list[str]:
+    """Return a line for each activity: first that of the ranks in the headline, then of those that wait for them."""
     headline = _in_headline(fault, reports)
     named = _key(headline) if headline is not None else None
-    texts = {report.rank: _activity(report, fault, named) for report in reports}
-    shown = grouped(texts)
-    first = set(fault.ranks) if headline is None else {headline.rank}
-    shown.sort(key=lambda item: not first & set(item[0]))
+    shown = grouped({report.rank: _activity(report, fault, named, world_size) for report in reports})
+    waits = dict.fromkeys(fault.ranks if headline is None else [headline.rank], 0)
+    for number in range(1, len(reports)):
+        waits |= {r.rank: number for r in reports if r.rank not in waits and not r.missing.isdisjoint(waits)}
+    shown.sort(key=lambda item: min(waits.get(rank, len(reports)) for rank in item[0]))
     return [f"  {who(ranks)} {text}" for ranks, text in shown]
 
 
-def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None) -> str:
+def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None, world_size: int) -> str:
     if report.raised is not None:
         raised = "raised" if _key(report) == named else f"raised {str(report.raised).splitlines()[0].rstrip('.')}"
         return (
@@ -205,10 +207,19 @@ def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None) -
     if call is not None:
         arrived = (report.rank in fault.calls and fault.kind in ("mismatch", "refused")) or not call.ranks
         verb = "called" if arrived or report.call is None else "died in" if report.state == "died" else "waited in"
-        return f"{verb} {call.name} at {quoted(call.source_line)}"
+        return f"{verb} {call.name}{_awaited(report, fault, world_size)} at {quoted(call.source_line)}"
     if report.state in ("returned", "died"):
         return report.state if report.source_line is None else f"{report.state} at {quoted(report.source_line)}"
     return f"at {quoted(report.source_line)}" if report.source_line else "still in library code"
+
+
+def _awaited(report: RankReport, fault: Fault, world_size: int) -> str:
+    """Return the ranks that a rank waited for, where neither the headline nor the name of the call says it."""
+    call = report.call
+    if call is None or call.op in ("send", "recv") or not 1 < len(call.ranks) < world_size:
+        return ""
+    said = fault.kind != "deadlock" and report.rank in fault.calls
+    return "" if said or not report.missing else f" for {who(sorted(report.missing))},"
 
 
 def _unfinished(fault: Fault, reports: Sequence[RankReport]) -> list[str]:

@@ -388,6 +388,23 @@ def waits_while_another_computes():
         torch.ones(100).sum()
 
 
+@fails("absent", rank=2)
+def waits_along_a_chain_of_groups():
+    """rank 2 returned without the barrier #1 in group [1, 2] that rank 1 waits in
+      rank 2 returned
+      rank 1 waited in barrier #1 in group [1, 2] at test_failures.py line _, in waits_along_a_chain_of_groups:
+            dist.barrier(last)
+      rank 0 waited in barrier #1 in group [0, 1] for rank 1, at test_failures.py line _, in
+            waits_along_a_chain_of_groups:  dist.barrier(first)
+    Next: every rank of the group must call barrier: look for an `if` or a `return` that keeps rank 2 from it.
+    """
+    first, last = dist.new_group([0, 1]), dist.new_group([1, 2])
+    if rank() == 1:
+        dist.barrier(last)
+    if rank() == 0:
+        dist.barrier(first)
+
+
 @fails("deadlock", ranks=2)
 def uses_groups_in_another_order():
     """deadlock: both ranks wait for each other
