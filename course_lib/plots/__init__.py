@@ -12,6 +12,7 @@ from .memory import plot_memory
 from .picture import Picture
 from .plan import plot_plan
 from .reports import Report, report
+from .schedule import plot_schedule
 from .shards import plot_flat, plot_shards
 from .tables import Table, table
 from .timeline import plot_timeline
@@ -32,6 +33,7 @@ __all__ = [
     "plot_plan",
     "plot_ranks",
     "plot_ring",
+    "plot_schedule",
     "plot_shards",
     "plot_timeline",
     "plot_units",

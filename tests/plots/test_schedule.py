@@ -1,0 +1,29 @@
+"""The chart of a schedule: each pass as early as its input allows, and the bubble of the formula."""
+
+import pytest
+
+from course_lib.parallel import all_forward_all_backward, one_forward_one_backward
+from course_lib.plots import plot_schedule
+
+
+@pytest.mark.parametrize("schedule", [all_forward_all_backward, one_forward_one_backward])
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 2), (4, 8), (4, 2)])
+def test_the_ranks_wait_as_long_as_the_formula_says(schedule, ranks, micro_batches):
+    picture = plot_schedule([schedule(rank, ranks, micro_batches) for rank in range(ranks)])
+    assert f"wait {100 * (ranks - 1) / (micro_batches + ranks - 1):.0f} % of the time" in picture.caption
+    assert picture.svg.count(">0</text>") == 2 * ranks
+
+
+def test_parts_of_a_rank_shorten_the_wait():
+    picture = plot_schedule([one_forward_one_backward(rank, 4, 8, chunks=2) for rank in range(4)])
+    assert f"wait {100 * 3 / (2 * 8 + 3):.0f} % of the time" in picture.caption
+
+
+def test_a_backward_may_take_longer():
+    picture = plot_schedule([[("forward", 0), ("backward", 0)]] * 2, backward=2)
+    assert picture.text == "rank 0: forward 0 at 0, backward 0 at 4\nrank 1: forward 0 at 1, backward 0 at 2"
+
+
+def test_a_schedule_that_cannot_go_on_is_refused():
+    with pytest.raises(ValueError, match=r"rank 1: \('backward', 1, 0\)"):
+        plot_schedule([[("forward", 0)], [("backward", 0), ("forward", 0)]])
