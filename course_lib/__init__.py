@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import exercises, parallel, planner, plots, production, quizzes, zero
     from .data import TinyGPT, batch, digits, text
-    from .errors import CourseError
+    from .errors import CourseError, CourseWarning
     from .meter import cuda_snapshot, mark
     from .planner import plan
     from .plots import compare, compare_memory, curve, report, table
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CourseError",
+    "CourseWarning",
     "RankError",
     "Run",
     "TinyGPT",
@@ -57,6 +58,7 @@ __all__ = [
 
 _HOMES = {
     "CourseError": "errors",
+    "CourseWarning": "errors",
     "RankError": "world",
     "Run": "world",
     "TinyGPT": "data",

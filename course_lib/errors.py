@@ -23,6 +23,10 @@ class CourseError(Exception):
         return [wrapped(f"{type(self).__name__}: {self}"), *lines]
 
 
+class CourseWarning(UserWarning):
+    """A program of the reader's that went through, and is very likely wrong."""
+
+
 def wrapped(text: str) -> str:
     """`text` in lines that fit a notebook: JupyterLab breaks longer ones inside words."""
     return "\n".join(

@@ -7,12 +7,11 @@ diagrams: drawings of the algorithms, from numbers and without a run
 from .comm import plot_comm
 from .comparison import compare, compare_memory
 from .curves import curve
-from .diagrams import plot_buckets, plot_mesh, plot_ranks, plot_ring, plot_units, plot_zero
+from .diagrams import plot_buckets, plot_mesh, plot_ranks, plot_ring, plot_schedule, plot_units, plot_zero
 from .memory import plot_memory
 from .picture import Picture
 from .plan import plot_plan
 from .reports import Report, report
-from .schedule import plot_schedule
 from .shards import plot_flat, plot_shards
 from .tables import Table, table
 from .timeline import plot_timeline

@@ -120,10 +120,10 @@ def source_line_in_dump(dump: str) -> SourceLine | None:
     return None
 
 
-def caller_gets_work() -> bool:
-    """Return whether the current call gives the caller its Work.
+def receiver_of_work() -> CodeType | None:
+    """Return the code to which the current call returns its Work.
 
-    If not, torch made the call for itself and waits for it: its C++, or its `send` and `recv`.
+    None if torch made the call for itself and waits for it: its C++, or its `send` and `recv`.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_WORLD):
@@ -132,7 +132,7 @@ def caller_gets_work() -> bool:
     while frame is not None and frame.f_code.co_filename in _C10D:
         names.append(frame.f_code.co_name)
         frame = frame.f_back
-    return bool(names) and not {"send", "recv"} & set(names)
+    return frame.f_code if frame is not None and names and not {"send", "recv"} & set(names) else None
 
 
 def _source_line(frame: FrameType) -> SourceLine:

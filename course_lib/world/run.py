@@ -11,6 +11,7 @@ from ..errors import CourseError
 from ..meter import Communication, Film, MemoryReport, Replay, Timeline, matrix, save_trace
 from . import measured
 from .collectives.call import Call
+from .errors.warnings import warnings_of
 
 if TYPE_CHECKING:
     from ..plots import Picture
@@ -71,6 +72,11 @@ class Run(Sequence[Any]):
     def comm_matrix(self) -> tuple[tuple[int, ...], ...]:
         """The bytes sent between each two ranks: rank a sent `comm_matrix[a][b]` bytes to rank b."""
         return matrix(self.comm)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """A line for each of your lines that is legal and yet very likely wrong: results that nobody waited for."""
+        return tuple(warnings_of(self.calls))
 
     @cached_property
     def timeline(self) -> tuple[Timeline, ...]:

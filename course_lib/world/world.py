@@ -6,12 +6,13 @@ import asyncio
 import functools
 import inspect
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 
-from ..errors import CourseError
+from ..errors import CourseError, CourseWarning
 from ..meter import ALLOCATORS
 from .backends import chosen
 from .pickling import pack_call
@@ -95,7 +96,8 @@ class World:
         that you need. Each printed line is shown with its rank: after the run, or at once if ranks are processes.
 
         Returns:
-            A `Run`, with what each rank returned.
+            A `Run`, with what each rank returned. A run that is very likely wrong also warns: a `CourseWarning` for
+            each line of `run.warnings`.
 
         Raises:
             RankError: a rank failed, calls of ranks did not match, or the time limit passed. Every rank is stopped.
@@ -112,6 +114,8 @@ class World:
         with put_off() as late:
             packed = pack_call(keeping_values(fn) if self.replay else fn, args, kwargs)
             run = self._backend.run(packed, timeout=self.timeout, size_of=size_of, late=late)
+        for warning in run.warnings:
+            warnings.warn(warning, CourseWarning, stacklevel=2)
         for observer in observers:
             observer(getattr(fn, "__name__", type(fn).__name__), self, run)
         return run

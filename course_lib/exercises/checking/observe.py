@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.distributed as dist
 
-from ...errors import CourseError
+from ...errors import CourseError, CourseWarning
 from ...meter import MemoryReport
 from ...world import Call, RankError, World, who
 from ..form.declaration import Case, Declaration, Solution
@@ -87,7 +88,9 @@ def observe(exercise: Declaration, solution: Solution, case: Case, world: World 
     """
     world = world or World(case.world_size or 1, backend="simulated", timeout=TIME_LIMIT, measure=exercise.measured)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # World.run shows what ranks print; it is in `output` too
+        # World.run shows what ranks print; it is in `output` too. What it warns of, the check finds by the result.
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore", CourseWarning)
             run = world.run(_on_rank, exercise.trial or _call, solution, case.args)
     except CourseError as error:
         return Observation(error=error, output=error.output if isinstance(error, RankError) else ())

@@ -55,6 +55,7 @@ class Times:
         done: the bytes had arrived.
         waited_from: from here to `done`, the rank did nothing except wait.
         delivering: the transport has the call, and its thread has not finished delivering the result.
+        open_handle: the learner's code got the call's Work, and has not waited for it or asked for its state.
         match: the number of the pending call that it belongs to, from 1; 0 if it has no peers, as in a dry run.
     """
 
@@ -63,6 +64,7 @@ class Times:
     done: float = inf
     waited_from: float = inf
     delivering: bool = False
+    open_handle: bool = False
     match: int = 0
 
     def wait_begins(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ...meter import storage_of, tensors_in
-from ..learner_code import caller_gets_work
+from ..learner_code import is_learners, receiver_of_work
 from ..torch_hooks import private
 from .call import Call, Times
 from .values import NamedTensor, read
@@ -65,8 +65,10 @@ class LocalCall:
         `identity`."""
         times = self.call.times
         in_backward = private.at_end_of_backward(times.wait_begins, times.wait_ends)
-        if not in_backward and not caller_gets_work():
+        receiver = receiver_of_work()
+        if not in_backward and receiver is None:
             times.waited_from = times.issued
+        times.open_handle = receiver is not None and is_learners(receiver)
         self._identity, self.future = identity, Future()
         self.arrived = self.future.then(partial(_delivered, self.note_values))
         # While the Work lives, torch returns this object to the rank.

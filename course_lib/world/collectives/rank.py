@@ -51,6 +51,7 @@ class InterposedRank:
         # The asynchronous calls whose results have not arrived. One that failed stays: torch's C++ waits for a Work
         # without reading its error, so each wait must raise it.
         self._promised: dict[LocalCall, None] = {}
+        self._open_handles: dict[LocalCall, None] = {}
 
     def shielded(self) -> AbstractContextManager[None]:
         """Return a context in which the rank is not stopped."""
@@ -86,8 +87,14 @@ class InterposedRank:
         with self.shielded():
             self._peers.called_outside(self.rank, made_here(op, "", ()))
 
+    def asked(self, work: Any) -> None:
+        for local in [one for one in self._open_handles if one.is_of(work)]:
+            local.call.times.open_handle = False
+            del self._open_handles[local]
+
     def waiting(self, waited: Any) -> None:
         with self.shielded():
+            self.asked(waited)
             for local in [one for one in list(self._promised) if one.is_of(waited)]:
                 local.call.times.wait_begins()
                 self._peers.wait_for(local)
@@ -111,6 +118,8 @@ class InterposedRank:
             return self._completed(local)
         result = local.promise(operator, arguments, self.identity)
         self._promised[local] = None
+        if local.call.times.open_handle:
+            self._open_handles[local] = None
         assert local.arrived is not None
         local.arrived.add_done_callback(partial(self._arrived, local))
         self._peers.called(local)

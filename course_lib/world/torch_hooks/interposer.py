@@ -48,6 +48,9 @@ class Interposer(Protocol):
     def not_in_group(self, op: str) -> None:
         """Handle a collective on a group that this rank does not belong to."""
 
+    def asked(self, work: Any) -> None:
+        """Note that the thread asked for the state of a Work, or for its future."""
+
     def waiting(self, waited: Any) -> None:
         """Wait for the result, before `waited.wait()` of a Work or `wait_tensor(waited)` of a functional collective.
         Raise the error that ended the call or the run."""
@@ -196,6 +199,16 @@ def _announced_wait(wait: Callable[..., Any]) -> Callable[..., Any]:
     return announce
 
 
+def _announced_question(question: Callable[..., Any]) -> Callable[..., Any]:
+    def announce(work: Any) -> Any:
+        interposer = current()
+        if interposer is not None:
+            interposer.asked(work)
+        return question(work)
+
+    return announce
+
+
 def _replacements_of_ranks() -> Iterator[Replacement]:
     yield c10d, "ProcessGroupGloo", LoopbackGloo
     # At the level DETAIL, torch wraps each group to compare the ranks' calls first. The world has compared them before.
@@ -205,6 +218,8 @@ def _replacements_of_ranks() -> Iterator[Replacement]:
     yield c10d, "_new_process_group_helper", _gated_group_helper(c10d._new_process_group_helper)
     yield c10d, "_warn_not_in_group", _reported_not_in_group(c10d._warn_not_in_group)
     yield dist.Work, "wait", _announced_wait(dist.Work.wait)
+    for question in ("get_future", "is_completed", "synchronize"):
+        yield dist.Work, question, _announced_question(getattr(dist.Work, question))
     yield Tensor, "register_post_accumulate_grad_hook", _removed_with_rank(Tensor.register_post_accumulate_grad_hook)
 
 

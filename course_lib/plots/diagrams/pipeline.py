@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .canvas import COMPUTE, EARLIER, FORWARD, SHADE, UPDATE, WIDTH, Canvas, percent
-from .picture import Picture
+from ..canvas import COMPUTE, EARLIER, FORWARD, SHADE, UPDATE, WIDTH, Canvas, percent
+from ..picture import Picture
 
 LEFT, HEIGHT = 60, 24
 COLOURS = {"forward": (FORWARD, EARLIER), "backward": (UPDATE, COMPUTE)}
