@@ -5,11 +5,12 @@ gloo checks them only after the peers' calls have started, which would then hang
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 
-from ...meter import tensors_in
+from ...meter import storage_of, tensors_in
 
 _LISTS = {  # op: (the list with one tensor for each rank, the single tensor, where the list is needed)
     "all_gather": ("output_tensors", "input_tensors", "everywhere"),
@@ -35,6 +36,8 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
                 f"{op}: the tensor is on device {tensor.device}, and gloo, the backend of this world, sends from the "
                 "CPU. Make it without device=, or move it: tensor.cpu()."
             )
+    if op in ("all_gather", "gather", "all_to_all"):
+        _check_apart(op, list(tensors_in(arguments["output_tensors"])))
     if op in _LISTS:
         many, one, where = _LISTS[op]
         if where == "everywhere" or is_root:
@@ -62,6 +65,23 @@ def _check_list(op: str, group_size: int, many: list[torch.Tensor], one: torch.T
             raise ValueError(
                 f"{op}: tensor {index} of the list is {_text(tensor)}, and the single tensor is {_text(one)}. All must "
                 "have the same size and dtype; pad the shorter ones, and cut the padding off afterwards."
+            )
+
+
+def _check_apart(op: str, outputs: list[torch.Tensor]) -> None:
+    """Refuse outputs that share memory: each rank's part would overwrite another's."""
+    spans = sorted(
+        (storage._cdata, start, start + tensor.numel(), index)
+        for index, tensor in enumerate(outputs)
+        if tensor.is_contiguous() and (storage := storage_of(tensor)) is not None
+        for start in [tensor.storage_offset()]
+    )
+    for (storage, _, end, one), (other, start, _, two) in pairwise(spans):
+        if storage == other and start < end:
+            raise ValueError(
+                f"{op}: outputs {min(one, two)} and {max(one, two)} share memory, so that one rank's part would "
+                f"overwrite another's. Make a tensor for each: [torch.empty(...) for _ in range({len(outputs)})]; a "
+                "list times a number repeats one tensor."
             )
 
 

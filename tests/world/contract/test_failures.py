@@ -125,6 +125,18 @@ def brings_what_does_not_divide():
 
 
 @fails("raised", ranks=2)
+def gathers_into_one_tensor_twice():
+    """both ranks raised ValueError: all_gather: outputs 0 and 1 share memory, so that one rank's part would overwrite
+            another's. Make a tensor for each: [torch.empty(...) for _ in range(2)]; a list times a number repeats one
+            tensor.
+      ranks 0, 1 raised at test_failures.py line _, in gathers_into_one_tensor_twice:
+            dist.all_gather([torch.empty(3)] * 2, torch.ones(3))
+    Next: fix that line and run the cell again.
+    """
+    dist.all_gather([torch.empty(3)] * 2, torch.ones(3))
+
+
+@fails("raised", ranks=2)
 def makes_the_default_group_again():
     """both ranks raised ValueError: trying to initialize the default process group twice!
       ranks 0, 1 raised at test_failures.py line _, in makes_the_default_group_again:  dist.init_process_group("gloo",

@@ -43,7 +43,7 @@ def asks_until_it_is_done():
 @pytest.mark.parametrize(
     ("program", "beginning"),
     [
-        (never_waits, "both ranks never waited for all_reduce #1 and 2 more at test_warnings.py line _, in never_waits"),
+        (never_waits, "both ranks never waited for all_reduce #1 and 2 more at test_warnings.py line _, in never"),
         (forgets_a_send, "rank 0 never waited for send to rank 1 at test_warnings.py line _, in forgets_a_send:"),
     ],
 )
