@@ -36,8 +36,6 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
                 f"{op}: the tensor is on device {tensor.device}, and gloo, the backend of this world, sends from the "
                 "CPU. Make it without device=, or move it: tensor.cpu()."
             )
-    if op in ("all_gather", "gather", "all_to_all"):
-        _check_apart(op, list(tensors_in(arguments["output_tensors"])))
     if op in _LISTS:
         many, one, where = _LISTS[op]
         if where == "everywhere" or is_root:
@@ -51,6 +49,8 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
     elif op == "all_to_all_single":
         for name in ("input", "output"):
             _check_splits(op, group_size, name, arguments[name], arguments[f"{name}_split_sizes"])
+    if op in ("all_gather", "gather", "all_to_all"):
+        _check_apart(op, list(tensors_in(arguments["output_tensors"])))
 
 
 def _check_count(op: str, group_size: int, count: int) -> None:
