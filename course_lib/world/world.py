@@ -8,6 +8,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch.distributed as dist
@@ -33,6 +34,8 @@ class World:
         timeout: seconds after which a run is stopped.
         measure: whether to measure the memory of each rank: a run's `memory`.
         replay: whether to keep the values of small tensors before and after each call, which `run.replay()` then shows.
+        strict: whether to look for lines that use the tensors of an asynchronous call before its wait, which the run
+            then warns of. Each operator takes some microseconds more.
         allocator: how bytes are counted. By default, the bytes that a tensor needs; with `"cuda"`, the bytes that
             CUDA's caching allocator would give it.
         rank: for a dry run, the rank that runs; by default 0.
@@ -57,6 +60,7 @@ class World:
         timeout: float = 60.0,
         measure: bool = True,
         replay: bool = False,
+        strict: bool = False,
         allocator: str | None = None,
         rank: int | None = None,
         share_gpu: bool = False,
@@ -82,7 +86,7 @@ class World:
         self.backend, self._backend = chosen(self.world_size, backend, options)
         self.timeout = float(timeout)
         self.measure = measure
-        self.replay = replay
+        self.replay, self.strict = replay, strict
         self.allocator = allocator
 
     def __repr__(self) -> str:
@@ -112,7 +116,7 @@ class World:
         check_call(fn, args, kwargs)
         size_of = ALLOCATORS[self.allocator] if self.measure else None
         with put_off() as late:
-            packed = pack_call(keeping_values(fn) if self.replay else fn, args, kwargs)
+            packed = pack_call(prepared(fn, replay=self.replay, strict=self.strict), args, kwargs)
             run = self._backend.run(packed, timeout=self.timeout, size_of=size_of, late=late)
         for warning in run.warnings:
             warnings.warn(warning, CourseWarning, stacklevel=2)
@@ -121,16 +125,19 @@ class World:
         return run
 
 
-def keeping_values(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `fn` on a rank whose calls keep the values of small tensors."""
+def prepared(fn: Callable[..., Any], *, replay: bool, strict: bool) -> Callable[..., Any]:
+    """Return a function that calls `fn` on a rank that keeps the values of its calls, or watches their tensors."""
+    if not replay and not strict:
+        return fn
 
     @functools.wraps(fn)
-    def keeping(*args: Any, **kwargs: Any) -> Any:
+    def on_rank(*args: Any, **kwargs: Any) -> Any:
         rank: Any = interposer.current()
-        rank.recorder.keeps_values = True
-        return fn(*args, **kwargs)
+        rank.recorder.keeps_values = replay
+        with rank.watching_calls() if strict else nullcontext():
+            return fn(*args, **kwargs)
 
-    return keeping
+    return on_rank
 
 
 observers: list[Callable[[str, World, Run], None]] = []

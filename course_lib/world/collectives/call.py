@@ -56,6 +56,7 @@ class Times:
         waited_from: from here to `done`, the rank did nothing except wait.
         delivering: the transport has the call, and its thread has not finished delivering the result.
         open_handle: the learner's code got the call's Work, and has not waited for it or asked for its state.
+        used_at: the learner's line that used the call's tensors before its wait; noted in a strict world.
         match: the number of the pending call that it belongs to, from 1; 0 if it has no peers, as in a dry run.
     """
 
@@ -65,6 +66,7 @@ class Times:
     waited_from: float = inf
     delivering: bool = False
     open_handle: bool = False
+    used_at: SourceLine | None = None
     match: int = 0
 
     def wait_begins(self) -> None:

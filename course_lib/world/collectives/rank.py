@@ -6,14 +6,15 @@ Backends differ in the rank's peers: threads of this process, other processes, o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
 from ...meter import MemoryMeter, unwatched
 from ..torch_hooks import private
 from .call import Call
+from .in_flight import InFlight
 from .local_call import Future, LocalCall
 from .recorder import CallRecorder, is_asynchronous, made_here
 from .values import received
@@ -41,6 +42,7 @@ class InterposedRank:
 
     Attributes:
         meter: measures its memory; None if that is not measured.
+        in_flight: watches the tensors of asynchronous calls; None in a world that is not strict.
     """
 
     def __init__(self, rank: int, peers: Peers, devices: tuple[str, ...] = ("cpu",)) -> None:
@@ -52,6 +54,7 @@ class InterposedRank:
         # without reading its error, so each wait must raise it.
         self._promised: dict[LocalCall, None] = {}
         self._open_handles: dict[LocalCall, None] = {}
+        self.in_flight: InFlight | None = None
 
     def shielded(self) -> AbstractContextManager[None]:
         """Return a context in which the rank is not stopped."""
@@ -60,6 +63,12 @@ class InterposedRank:
     def identity(self) -> AbstractContextManager[None]:
         """Return a context in which the calling thread acts as this rank."""
         return nullcontext()
+
+    @contextmanager
+    def watching_calls(self) -> Iterator[None]:
+        """Watch the tensors of asynchronous calls inside the block."""
+        with InFlight() as self.in_flight:
+            yield
 
     @property
     def delivering(self) -> bool:
@@ -91,6 +100,8 @@ class InterposedRank:
         for local in [one for one in self._open_handles if one.is_of(work)]:
             local.call.times.open_handle = False
             del self._open_handles[local]
+            if self.in_flight is not None:
+                self.in_flight.give_back(local)
 
     def waiting(self, waited: Any) -> None:
         with self.shielded():
@@ -113,6 +124,8 @@ class InterposedRank:
     def _collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
         """Make the call, and return the operator's result: at the end of the call, or at once if it is
         asynchronous."""
+        if self.in_flight is not None:
+            self.in_flight.used(operator, arguments.values())
         local = self._recorded(operator, arguments, execute)
         if not is_asynchronous(local.call, arguments):
             return self._completed(local)
@@ -120,6 +133,8 @@ class InterposedRank:
         self._promised[local] = None
         if local.call.times.open_handle:
             self._open_handles[local] = None
+            if self.in_flight is not None:
+                self.in_flight.lend(local, local.call.times, operator, arguments)
         assert local.arrived is not None
         local.arrived.add_done_callback(partial(self._arrived, local))
         self._peers.called(local)

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..collectives.call import Call
 from ..learner_code import SourceLine
 from .rank_error import quoted, who
 
+Found = list[tuple[int, Call]]
+"""Calls, each with its rank."""
+
 
 def warnings_of(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
-    """Yield a line for each of the learner's lines whose calls nobody waited for. `calls` are those of each rank."""
-    open_handles: dict[SourceLine, list[tuple[int, Call]]] = {}
-    for rank, theirs in enumerate(calls):
-        for call in theirs:
-            if call.times.open_handle:
-                open_handles.setdefault(call.source_line, []).append((rank, call))
-    for line, dropped in open_handles.items():
-        ranks, first = sorted({rank for rank, _ in dropped}), dropped[0][1]
-        more = sum(rank == ranks[0] for rank, _ in dropped) - 1
+    """Yield a line for each of the learner's lines that drops a Work or uses tensors too early. `calls` are by rank."""
+    of_all = [(rank, call) for rank, theirs in enumerate(calls) for call in theirs]
+    for line, found in _by_line((call.source_line, rank, call) for rank, call in of_all if call.times.open_handle):
         yield (
-            f"{who(ranks, len(calls))} never waited for {first.name}{f' and {more} more' * (more > 0)} at "
-            f"{quoted(line)}. Without the wait, the tensor may still be on its way when you use it. Next: keep what "
-            "the call returns, and call wait() on it before you use the tensor."
+            f"{_names(found, len(calls))} never waited for {found[0][1].name}{_more(found)} at {quoted(line)}. Without "
+            "the wait, the tensor may still be on its way when you use it. Next: keep what the call returns, and call "
+            "wait() on it before you use the tensor."
         )
+    for line, found in _by_line((call.times.used_at, rank, call) for rank, call in of_all):
+        yield (
+            f"{_names(found, len(calls))} used a tensor of {found[0][1].name}{_more(found)} before its wait, at "
+            f"{quoted(line)}. The tensor may still be on its way. Next: move that line behind the wait()."
+        )
+
+
+def _by_line(found: Iterable[tuple[SourceLine | None, int, Call]]) -> Iterable[tuple[SourceLine, Found]]:
+    lines: dict[SourceLine, Found] = {}
+    for line, rank, call in found:
+        if line is not None:
+            lines.setdefault(line, []).append((rank, call))
+    return lines.items()
+
+
+def _names(found: Found, world_size: int) -> str:
+    return who(sorted({rank for rank, _ in found}), world_size)
+
+
+def _more(found: Found) -> str:
+    count = sum(rank == found[0][0] for rank, _ in found) - 1
+    return f" and {count} more" if count else ""

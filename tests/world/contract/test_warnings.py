@@ -1,10 +1,11 @@
-"""A run warns of asynchronous calls that nobody waited for, once for each line, and of no others."""
+"""A run warns of asynchronous calls that nobody waited for; a strict run also of tensors that are used too early."""
 
 import re
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 
 from course_lib import CourseWarning
 from tests.world.programs import rank
@@ -57,3 +58,82 @@ def test_a_call_that_nobody_waits_for(world, program, beginning):
 @pytest.mark.parametrize("program", [waits_late, hands_the_future_on, asks_until_it_is_done])
 def test_a_result_that_is_waited_for_in_any_way(world, program):
     assert world(2).run(program).warnings == ()
+
+
+def reads_too_early():
+    x = torch.ones(2)
+    handle = dist.all_reduce(x, async_op=True)
+    total = x.sum()
+    handle.wait()
+    return total
+
+
+def changes_what_it_sends():
+    x, y = torch.ones(2), torch.zeros(2)
+    handle = dist.isend(x, 1 - rank())
+    dist.recv(y, 1 - rank())
+    x.zero_()
+    handle.wait()
+
+
+def steps_too_early():
+    net = torch.nn.Linear(2, 2, bias=False)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(2)).sum().backward()
+    handle = dist.all_reduce(net.weight.grad, async_op=True)
+    optimizer.step()
+    handle.wait()
+
+
+def reduces_again():
+    x = torch.ones(2)
+    handle = dist.all_reduce(x, async_op=True)
+    dist.all_reduce(x)
+    handle.wait()
+
+
+@pytest.mark.parametrize(
+    ("program", "beginning"),
+    [
+        (reads_too_early, "both ranks used a tensor of all_reduce #1 before its wait, at"),
+        (changes_what_it_sends, "both ranks used a tensor of send to rank 1 before its wait, at"),
+        (steps_too_early, "both ranks used a tensor of all_reduce #1 before its wait, at"),
+        (reduces_again, "both ranks used a tensor of all_reduce #1 before its wait, at"),
+    ],
+)
+def test_a_strict_run_finds_tensors_that_are_used_before_the_wait(local_world, program, beginning):
+    with pytest.warns(CourseWarning, match="before its wait"):
+        run = local_world(2, strict=True).run(program)
+    assert run.warnings[0].startswith(beginning) and program.__name__ in run.warnings[0]
+
+
+def looks_beside():
+    flat, mine = torch.ones(4), torch.ones(2)
+    handle = dist.all_reduce(flat[:2], async_op=True)
+    flat.view(2, 2)[1] += torch.zeros_like(flat)[:2]
+    gathered = dist.all_gather_single(torch.empty(4), mine, async_op=True)
+    other = mine.sum()
+    handle.wait()
+    gathered.wait()
+    return flat.sum() + other
+
+
+def trains_with_ddp():
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    optimizer = torch.optim.Adam(net.parameters())
+    for _ in range(2):
+        net(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+
+def trains_with_fsdp():
+    net = fully_shard(torch.nn.Linear(2, 2))
+    optimizer = torch.optim.Adam(net.parameters())
+    for _ in range(2):
+        net(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("program", [looks_beside, waits_late, trains_with_ddp, trains_with_fsdp])
+def test_a_strict_run_leaves_right_programs_alone(local_world, program):
+    assert local_world(2, strict=True).run(program).warnings == ()
