@@ -1,6 +1,6 @@
-"""Lesson 02, where the memory goes: weigh a model, its optimizer, and what many ranks hold for nothing.
+"""Lesson 02, where the memory goes: the bytes of a model, its optimizer, and the copies on many ranks.
 
-Each exercise is a module; data has what they share. optimizer is built on model.
+Each exercise is a module; data holds what they share. optimizer is built on model.
 """
 
 from . import mixed_precision, model, optimizer, rank_bytes, redundancy

@@ -1,4 +1,4 @@
-"""Shared parts of lesson 02's exercises: models to weigh."""
+"""Shared parts of lesson 02's exercises: models to measure."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=0, args=lambda rank: (make_model(seed, number),), about=about_model(number))
 
 
-exercise = Exercise("memory.model", title="Weigh a model", draw=draw, task="""
+exercise = Exercise("memory.model", title="The bytes of a model", draw=draw, task="""
     Return a dict with two numbers of bytes: the bytes of the `"parameters"`, and the bytes that their `"gradients"`
     will take after a backward. A tensor that two layers share counts once. A layer may be frozen (`requires_grad` is
     False), and its dtype may differ from float32.""", hints="""

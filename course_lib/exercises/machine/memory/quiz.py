@@ -138,7 +138,7 @@ QUIZ = register(Quiz(name="memory", title="Where the memory goes", questions=(
         You double the batch. Which of these take more memory?
 
         - [x] Activations
-          > Forward keeps activations for each line of the batch.
+          > Forward keeps activations for each sequence of the batch.
         - [ ] Gradients of the parameters
           > They are summed over the batch, so they are always as large as the parameters.
         - [x] The inputs
