@@ -80,6 +80,24 @@ def bytes_sent(rng: random.Random) -> Numeric:
     )
 
 
+def latency(rng: random.Random) -> Numeric:
+    world_size, calls, microseconds = rng.choice([4, 8, 16]), rng.choice([100, 200, 400]), rng.choice([3, 5, 10])
+    call = ring_all_reduce_messages(world_size) * microseconds / 1000
+    return Numeric(
+        prompt=f"{world_size} ranks all-reduce {calls} small gradients on a ring, in a call for each. A message costs "
+        f"α = {microseconds} µs. How long do the α of all calls take?",
+        expected=calls * call,
+        unit="ms",
+        right="Each call pays 2(N − 1) α. Joined in one bucket, the gradients would pay that once.",
+        wrong="How many messages follow one another in one call? Each costs α.",
+        mistakes=(
+            Mistake.near(calls * call / 2, "This is one phase; an all-reduce has two."),
+            Mistake.near(calls * microseconds / 1000, "A call is more than one message: 2(N − 1)."),
+            Mistake.near(call, "This is one call, as if the gradients were in one bucket."),
+        ),
+    )
+
+
 def padded_elements(rng: random.Random) -> Numeric:
     # With these, the missing elements are never as many as the left over ones, and never 0.
     world_size, numel = rng.choice([(4, 13), (4, 27), (8, 21), (8, 35), (8, 101), (16, 50), (16, 1001)])
@@ -122,7 +140,8 @@ QUIZ = register(Quiz(name="ranks", title="Ranks and collectives", questions=(
         - [ ] Only rank 0
           > Rank 0 is a rank like the others, and works on its own copy. The notebook is not a rank.""")),
     Question(id="everyone-sends-first", ask=Choice.read("""
-        On a ring, every rank calls `dist.send` to its right neighbour and then `dist.recv` from its left. What happens?
+        On a ring, with gloo, every rank calls `dist.send` to its right neighbour and then `dist.recv` from its left.
+        What happens?
 
         - [x] Every rank waits forever
           > Each send waits for a recv that no rank reaches.
@@ -160,5 +179,6 @@ QUIZ = register(Quiz(name="ranks", title="Ranks and collectives", questions=(
           > This is the result of an all-gather.""")),
     Question(id="ring-messages", ask=messages_sent),
     Question(id="ring-bytes", ask=bytes_sent),
+    Question(id="latency", ask=latency),
     Question(id="padding", ask=padded_elements),
 )))
