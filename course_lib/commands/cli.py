@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_lib.commands import doctor, lab, work
+from course_lib.commands import doctor, explain, lab, work
 from course_lib.errors import CourseError
 from course_lib.progress import CourseMap, Progress, lessons
 
@@ -115,6 +115,17 @@ def _write(reports: Iterable[tuple[Path | None, Callable[[Sequence[Any]], str]]]
             raise CourseError(f"{file} cannot be written ({error.strerror}). Name another file.") from error
 
 
+def add_explain(subcommands: Subcommands) -> None:
+    parser = subcommands.add_parser("explain", help="print your latest attempt, and what its check found")
+    parser.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
+    parser.set_defaults(run=run_explain)
+
+
+def run_explain(options: argparse.Namespace) -> int:
+    print(explain.explain(options.exercise, Progress()))
+    return 0
+
+
 def add_rerun(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser("rerun", help="execute lessons on another world, beside simulated ranks")
     parser.add_argument("notebooks", type=Path, nargs="*", metavar="NOTEBOOK", help="by default all lessons")
@@ -214,7 +225,7 @@ def run_progress(options: argparse.Namespace) -> int:
     return 1 if progress.notice else 0
 
 
-COMMANDS = (add_lab, add_reset, add_check, add_rerun, add_validate, add_progress, add_recipe, add_doctor)
+COMMANDS = (add_lab, add_reset, add_explain, add_check, add_rerun, add_validate, add_progress, add_recipe, add_doctor)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -118,11 +118,11 @@ class Progress:
         # Store the attempt again, in case the file was put aside since it began.
         self._add(attempts=vars(attempt), verdicts=verdict)
 
-    def last_attempt(self, exercise: str) -> Attempt | None:
-        """Return the latest attempt, with how it ended; None before the first."""
+    def last_attempt(self, exercise: str | None = None) -> Attempt | None:
+        """Return the latest attempt at an exercise, or at any, with how it ended; None before the first."""
         query = """SELECT id, exercise, source, started_ns, status, findings, imported.attempt NOT NULL AS imported
             FROM attempts LEFT JOIN verdicts ON verdicts.attempt = id LEFT JOIN imported ON imported.attempt = id
-            WHERE exercise = ? ORDER BY started_ns DESC, attempts.rowid DESC LIMIT 1"""
+            WHERE exercise = coalesce(?, exercise) ORDER BY started_ns DESC, attempts.rowid DESC LIMIT 1"""
         rows = self._rows(query, exercise)
         if not rows:
             return None
@@ -211,7 +211,7 @@ class Progress:
         """Add one row to each table named."""
         self._store.use(lambda db: merge(db, {table: [dict(row)] for table, row in rows.items()}))
 
-    def _rows(self, query: str, name: str) -> list[dict[str, Any]]:
+    def _rows(self, query: str, name: str | None) -> list[dict[str, Any]]:
         return self._store.use(lambda db: [dict(row) for row in db.execute(query, (name,))])
 
 

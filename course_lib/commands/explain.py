@@ -1,0 +1,40 @@
+"""The latest attempt at an exercise as plain text, for a person to read or to paste into a conversation."""
+
+from typing import Any
+
+from ..errors import CourseError
+from ..progress import Progress
+
+OUTCOMES = {"passed": "passed", "failed": "not right yet", "error": "ended in an error", None: "did not end"}
+
+
+def explain(exercise: str | None, progress: Progress) -> str:
+    """Return the task, the learner's source and the check's findings of the latest attempt.
+
+    Args:
+        exercise: its name; None for the exercise that was tried last.
+        progress: the learner's record.
+
+    Raises:
+        CourseError: there is no such exercise, or no attempt at it.
+    """
+    from .. import exercises  # loads torch, which other commands do not need
+
+    name = exercise and exercises.get(exercise).name
+    attempt = progress.last_attempt(name)
+    if attempt is None:
+        raise CourseError(f"there is no attempt at {name or 'any exercise'} yet. Run the cell of an exercise first.")
+    one = exercises.get(attempt.exercise)
+    return (
+        f"# {one.title} ({one.name}): {OUTCOMES[attempt.status]}\n\n"
+        f"## Task\n\n{one.task}\n\n"
+        f"## Attempt\n\n```python\n{attempt.source}\n```\n\n"
+        f"## Check\n\n" + ("\n\n".join(map(_text, attempt.findings or [])) or "It found nothing wrong.")
+    )
+
+
+def _text(stored: dict[str, Any]) -> str:
+    """Return a finding of the record as the notebook shows it."""
+    from ..exercises import Finding, Row
+
+    return str(Finding(**stored | {"table": tuple(Row(**row) for row in stored["table"])}))
