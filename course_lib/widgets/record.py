@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from .. import exercises, quizzes
-from ..progress import Progress
+from .. import quizzes
+from ..progress import Progress, lessons
 
 
 @functools.cache
@@ -16,5 +16,5 @@ def progress() -> Progress:
 
 def review(quiz: str) -> quizzes.Quiz | None:
     """Return the questions of earlier lessons that come back with this quiz, or None."""
-    lessons = list(dict.fromkeys(name.partition(".")[0] for name in exercises.names()))
-    return quizzes.review(quiz, lessons, progress().first_answers)
+    in_order = [name for lesson in lessons() for name in lesson.quizzes]
+    return quizzes.review(quiz, in_order, progress().first_answers)

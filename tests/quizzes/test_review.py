@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from course_lib import exercises, quizzes
+from course_lib import quizzes
 from course_lib.quizzes import Quiz, review
 
 LESSONS = ["start", "ranks", "memory", "parallel", "zero1"]
@@ -56,7 +56,3 @@ def test_nothing_comes_back_that_was_not_missed(first_answers: Mapping[str, Mapp
 
 def test_a_quiz_outside_the_lessons_has_no_review() -> None:
     assert comes_back("sample", MISSED) is None
-
-
-def test_lessons_are_named_alike_in_exercises_and_quizzes() -> None:
-    assert set(quizzes.names()) <= {name.partition(".")[0] for name in exercises.names()}
