@@ -9,7 +9,7 @@ from ..errors import CourseError
 from .beyond import pipeline, sequence, tensor
 from .form.exercise import Exercise
 from .machine import memory, ranks, start
-from .training import capstone, cluster, costs, precision, production
+from .training import activations, capstone, cluster, costs, precision, production
 from .zero import data_parallel, zero1, zero2, zero3
 
 LESSONS = (
@@ -21,6 +21,7 @@ LESSONS = (
     zero2.EXERCISES,
     zero3.EXERCISES,
     precision.EXERCISES,
+    activations.EXERCISES,
     costs.EXERCISES,
     production.EXERCISES,
     cluster.EXERCISES,

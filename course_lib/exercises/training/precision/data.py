@@ -1,4 +1,4 @@
-"""The numbers that the exercises of lesson 07 are tried on."""
+"""The numbers that the exercises of lessons 07 and 08 are checked on."""
 
 from __future__ import annotations
 

@@ -15,12 +15,6 @@ def states_bytes(params: int, world_size: int, stage: int, precision: str = "mix
     return sum(plan(params=params, world_size=world_size, stage=stage, precision=precision).bytes.values())
 
 
-def offloaded_bytes(params: int, world_size: int, stage: int) -> int:
-    """Return the bytes of model states that stay on the GPU if the optimizer is on the host."""
-    planned = plan(params=params, world_size=world_size, stage=stage, precision="mixed", offload=("optimizer",))
-    return sum(planned.bytes.values())
-
-
 def smallest_update_seen(weight: float, dtype: torch.dtype) -> float:
     """Return half of the distance from `weight`, a power of two, to the next larger number of `dtype`."""
     return weight * torch.finfo(dtype).eps / 2
@@ -66,48 +60,6 @@ def accumulation(rng: random.Random) -> Numeric:
     )
 
 
-def layer_bytes(rng: random.Random) -> Numeric:
-    sequence, batch, (hidden, heads) = 2048, rng.choice([1, 2, 4]), rng.choice([(4096, 32), (5120, 40), (2048, 16)])
-
-    def kept(for_input: int, for_score: int) -> int:
-        return batch * sequence * (for_input * hidden + for_score * heads * sequence)
-
-    return Numeric(
-        prompt=f"A layer of width {hidden} with {heads} heads works on {batch} sequence{'s' * (batch > 1)} of "
-        f"{sequence} tokens, in 16 bits, with dropout and without FlashAttention. How much does it keep for backward?",
-        expected=kept(34, 5),
-        unit="MB",
-        right="The formula is s·b·h·(34 + 5·a·s/h).",
-        wrong="Count 34 bytes for each element of the input, and 5 for each score of each head.",
-        mistakes=(
-            Mistake.near(kept(34, 0), "That is right if the attention core is computed again."),
-            Mistake.near(kept(32, 2), "That is right without dropout."),
-            Mistake.near(kept(2, 0), "That is only the input, as with full checkpointing."),
-            Mistake.near(
-                2 * kept(34, 5), "That is about twice as much. Numbers take 2 bytes here, not 4.", tolerance=0.1
-            ),
-        ),
-    )
-
-
-def with_n_ranks(rng: random.Random) -> Numeric:
-    gigabytes, few, many = rng.choice([6, 10, 12]), rng.choice([2, 4]), rng.choice([16, 32])
-    return Numeric(
-        prompt=f"With stage 3 on {few} ranks, forward keeps {gigabytes} GB of activations on each rank. You go to "
-        f"{many} ranks, and each rank still has as many lines as before. How much does forward keep on each rank?",
-        expected=gigabytes * 10**9,
-        unit="GB",
-        right="Activations come from the rank's own lines, and a rank has as many lines as before.",
-        wrong="Which of a rank's activations does a different rank also hold?",
-        mistakes=(
-            Mistake.near(
-                gigabytes * 10**9 * few / many,
-                "Model states are sharded over ranks. No stage shards activations: each rank keeps its own.",
-            ),
-        ),
-    )
-
-
 def lost_update(rng: random.Random) -> Numeric:
     weight = rng.choice([1, 2, 4, 8])
     expected = smallest_update_seen(weight, torch.bfloat16)
@@ -131,26 +83,7 @@ def lost_update(rng: random.Random) -> Numeric:
     )
 
 
-def offload(rng: random.Random) -> Numeric:
-    billions, world_size = rng.choice([7, 13, 20]), rng.choice([4, 8])
-    params = billions * 10**9
-    return Numeric(
-        prompt=f"{billions} billion parameters are trained in mixed precision with Adam, with stage 2 on "
-        f"{world_size} GPUs. The optimizer is offloaded to the CPU. How large are the model states on each GPU?",
-        expected=offloaded_bytes(params, world_size, 2),
-        unit="GB",
-        right="Only the parameters stay. Optimizer states and gradient shards are on the host.",
-        wrong="All parameters stay on each GPU. What moves to the host as soon as it is reduced?",
-        mistakes=(
-            Mistake.near(states_bytes(params, world_size, 2), "That is without offload."),
-            Mistake.near(offloaded_bytes(params, world_size, 1), "That is stage 1, which does not shard gradients."),
-            Mistake.near(offloaded_bytes(params, world_size, 3), "That is stage 3, which shards the parameters."),
-            Mistake.near(12 * params / world_size, "That is the memory on the host."),
-        ),
-    )
-
-
-QUIZ = register(Quiz(name="precision", title="Mixed precision, activations, checkpointing", questions=(
+QUIZ = register(Quiz(name="precision", title="Mixed precision", questions=(
     Question(id="stage-1", ask=stage_1),
     Question(id="lost-update", ask=lost_update),
     Question(id="why-masters", ask=Choice.read("""
@@ -210,18 +143,4 @@ QUIZ = register(Quiz(name="precision", title="Mixed precision, activations, chec
           > They have the dtype of the parameters: fp32.
         - [ ] Momentum and variance
           > They have the dtype of the parameters: fp32.""", several=True)),
-    Question(id="layer-bytes", ask=layer_bytes),
-    Question(id="checkpointing", ask=Choice.read("""
-        Every layer is checkpointed. What is in memory while backward goes through layer 7 of 12?
-
-        - [x] The inputs of layers 1 to 7
-          > Each input is a checkpoint, from which its layer is computed again.
-        - [x] Everything that layer 7 keeps for backward
-          > It has just been computed again, this time with autograd.
-        - [ ] Everything that layers 1 to 6 keep for backward
-          > These layers have not been computed again yet. Only their inputs are in memory.
-        - [ ] Everything that layers 8 to 12 keep for backward
-          > Backward is done with these layers, and has freed their activations.""", several=True)),
-    Question(id="more-ranks", ask=with_n_ranks),
-    Question(id="offload", ask=offload),
 )))
