@@ -7,23 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .explain import MARGIN, shortage, size
 from .memory import activations
 from .timing.hardware import Hardware
 from .training.checks import largest, pick
-from .training.shapes import numel
+from .training.shapes import Transformer, numel
 
 if TYPE_CHECKING:
     from .plan import Plan
 
+NO_ACTIVATIONS = "Only a transformer's activations are planned. A dry run measures them for any model."
 Answer = Callable[["Plan", Hardware], str]
 
 
 def answer(plan: Plan, question: str, hardware: Hardware) -> str:
     """Return the answer to one of `QUESTIONS`. Raises ValueError if there is no such question."""
-    return pick("question", question, QUESTIONS)[1](plan, hardware)
+    _, reply = pick("question", question, QUESTIONS)
+    if plan.model.transformer is None and reply in (_batch, _sequence, _checkpointing, _per_unit, _module, _frees):
+        return NO_ACTIVATIONS
+    return reply(plan, hardware)
 
 
 def fits(plan: Plan, machine: Hardware) -> bool:
@@ -32,9 +36,15 @@ def fits(plan: Plan, machine: Hardware) -> bool:
 
 
 def most_that_fits(plan: Plan, machine: Hardware, name: str) -> int:
-    """Return the largest "batch" or "sequence" that fits, 0 if none does. A sequence is not longer than the context."""
+    """Return the largest "batch" or "sequence" that fits, 0 if none does. A sequence is not longer than the context.
+
+    Raises:
+        ValueError: nothing says what activations take.
+    """
     known = plan.model.transformer
-    most = known.context if known and name == "sequence" else 2**20
+    if known is None:
+        raise ValueError(f"the largest {name} for {plan.model.name}: {NO_ACTIVATIONS} Give model=..., a transformer.")
+    most = known.context if name == "sequence" else 2**20
     return largest(lambda value: fits(_with(plan, **{name: value}), machine), most)
 
 
@@ -64,10 +74,13 @@ def _peak(plan: Plan, machine: Hardware) -> str:
 
 
 def _wrapping(plan: Plan, machine: Hardware) -> str:
-    units = plan.model.units
+    units = plan.piece.units
     if len(units) < 2 or plan.settings.stage < 3:
         return "Units matter in stage 3, and where tensors are known: elsewhere nothing is gathered."
-    bare = replace(plan, model=replace(plan.model, transformer=None))
+    alone = _with(
+        plan, world_size=plan.settings.data_parallel, tensor_parallel=1, pipeline_parallel=1, pipeline_stage=0
+    )
+    bare = replace(alone, model=replace(plan.piece, transformer=None))
     whole = replace(bare, model=replace(bare.model, units=((), tuple(s for unit in units for s in unit)), behind=0))
     sizes = [size(one.bytes["communication"]) for one in (bare, whole)]
     return f"Buffers take {sizes[0]} with a unit for each layer, and {sizes[1]} with a single unit for the whole model."
@@ -108,12 +121,13 @@ def _checkpointing(plan: Plan, machine: Hardware) -> str:
 
 
 def _per_unit(plan: Plan, machine: Hardware) -> str:
-    known = plan.model.transformer
-    one = plan.settings.tokens * activations.kept(known, plan.settings) if known else 0
-    sizes = [numel(unit) for unit in plan.piece.units] or [plan.piece.params]
-    width = plan.settings.policy.parameter
-    layer = f"a layer {size(width * sizes[-1])} of parameters and {size(one)} of activations for each micro-batch"
-    return f"The outer unit has {size(width * sizes[0])} of parameters, {layer}."
+    known, width = cast(Transformer, plan.model.transformer), plan.settings.policy.parameter
+    outer, layer = (size(width * numel(unit)) for unit in (plan.piece.units[0], plan.piece.units[-1]))
+    kept = size(plan.settings.tokens * activations.kept(known, plan.settings))
+    return (
+        f"The outer unit has {outer} of parameters, a layer {layer} of parameters and {kept} of activations for each "
+        "micro-batch."
+    )
 
 
 def _reduction(plan: Plan, machine: Hardware) -> str:
@@ -151,10 +165,7 @@ def _no_reshard(plan: Plan, machine: Hardware) -> str:
 
 
 def _module(plan: Plan, machine: Hardware) -> str:
-    known = plan.model.transformer
-    if known is None:
-        return "Only a transformer's activations are planned. A dry run measures them for any model."
-    items = activations.layer(known, plan.settings)
+    items = activations.layer(cast(Transformer, plan.model.transformer), plan.settings)
     most = max(items, key=lambda name: items[name])
     part, whole = (size(plan.settings.tokens * nbytes) for nbytes in (items[most], sum(items.values())))
     return f"In each layer the {most}: {part} of {whole}."

@@ -1,6 +1,7 @@
 """The largest or the least that a plan allows: micro-batch, sequence, stage, and GPU-hours for a number of tokens."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from . import questions
@@ -28,7 +29,7 @@ def longest_sequence(hardware: str | Hardware, **given: Any) -> int:
 
     Memory for one more token may be there; what a model was not made for is not tried.
     """
-    return questions.most_that_fits(plan(**given), named(hardware), "sequence")
+    return questions.most_that_fits(plan(**{"sequence": 1} | given), named(hardware), "sequence")
 
 
 def first_stage(hardware: str | Hardware, **given: Any) -> int | None:
@@ -66,6 +67,9 @@ def cheapest(
         ValueError: nothing fits, or nothing is fast enough.
     """
     machine = named(hardware)
+    if not (0 < tokens < inf and days > 0):
+        raise ValueError(f"tokens={tokens!r}, days={days!r}: both have to be above 0, and tokens finite. Change them.")
+    most_ranks = min(whole("most_ranks", most_ranks), most_ranks if machine.network else machine.devices)
     least = plan(model=model, **given)
     useful = machine.achievable * machine.peak_flops(least.settings.policy.fast) * days * 86400
     ranks = 1
@@ -73,7 +77,7 @@ def cheapest(
         ranks *= 2
     least_ranks, reached = ranks, f"at least {ranks} are needed at {machine.achievable:.0%} of the peak"
     fastest = 0.0
-    while ranks <= whole("most_ranks", most_ranks):
+    while ranks <= most_ranks:
         found = [one for one in _ways(model, machine, tokens, ranks, given) if one is not None]
         fastest = max([fastest, *(1 / one.seconds for one in found)])
         found = [one for one in found if one.seconds <= days * 86400]
@@ -95,7 +99,6 @@ def _ways(model: Any, machine: Hardware, tokens: float, ranks: int, given: dict[
                                "implementation": "fused", "tensor_parallel": tensor, "checkpointing": how} | given)
         for tensor in dict.fromkeys((1, node))
         for how in ("none", "full")
-        if ranks <= machine.devices or machine.network
     ]  # fmt: skip
 
 

@@ -42,13 +42,31 @@ def test_nanotrons_first_stage_counts_the_head_as_layers(stages: int, layers: in
 
 
 @pytest.mark.parametrize(
-    ("schedule", "stage", "flights"), [("1f1b", 0, 4), ("1f1b", 3, 1), ("all_forward", 0, 16), ("interleaved", 0, 5.5)]
+    ("schedule", "stage", "flights"),
+    [("1f1b", 0, 4), ("1f1b", 3, 1), ("all_forward", 0, 16), ("interleaved", 0, 5.5), ("interleaved", 3, 2.5)],
 )
 def test_micro_batches_in_flight(schedule: str, stage: int, flights: float) -> None:
     given = {"pipeline_parallel": 4, "micro_batches": 16, "schedule": schedule, "pipeline_stage": stage}
     one = parts(pipeline_parallel=4, pipeline_stage=stage)["activations of the layers"]
 
     assert parts(**given)["activations of the layers"] == flights * one
+
+
+def test_without_a_pipeline_one_micro_batch_is_in_flight() -> None:
+    assert parts(schedule="all_forward", micro_batches=16) == parts(micro_batches=16)
+
+
+def test_a_bias_is_cut_like_its_matrix_and_what_joins_the_residual_stream_is_whole() -> None:
+    """GPT-2: 3h of queries, keys and values and 4h of the feed-forward layer; two biases and four norms of h."""
+    layer = plan(model="gpt2", world_size=4, tensor_parallel=4).piece.units[1]
+
+    assert sum(size for size, *more in layer if not more) == 7 * 768 // 4 + 6 * 768
+
+
+def test_the_last_stages_copy_of_a_tied_embedding_has_one_gradient() -> None:
+    last = plan(model="gpt2", world_size=2, pipeline_parallel=2, pipeline_stage=1).piece
+
+    assert (last.tied, last.early) == (0, 2 * 768 + 50257 * 768)
 
 
 def test_only_the_last_stage_has_logits() -> None:
@@ -90,6 +108,17 @@ def test_sequence_parallelism_sends_as_much_as_all_reduces_and_gathers_once_more
 
 def test_stages_send_a_micro_batchs_activations() -> None:
     assert sent(pipeline_parallel=4, micro_batches=8)["stage", "send", "forward"] == 8 * 4096 * 4096 * 2
+
+
+def test_the_ends_of_a_pipeline_send_one_way() -> None:
+    def sends(**given: object) -> dict[str, int]:
+        found = sent(pipeline_parallel=4, **given)
+        return {when: found.get(("stage", "send", when), 0) // (4096 * 4096 * 2) for when in ("forward", "backward")}
+
+    assert [sends(pipeline_stage=stage) for stage in (0, 1, 3)] == [
+        {"forward": 1, "backward": 0}, {"forward": 1, "backward": 1}, {"forward": 0, "backward": 1},
+    ]  # fmt: skip
+    assert sends(schedule="interleaved", model_chunks=2) == {"forward": 2, "backward": 1}
 
 
 def test_stage_3_gathers_and_reduces_for_each_micro_batch() -> None:

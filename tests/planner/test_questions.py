@@ -23,6 +23,11 @@ def changed(**changes: object) -> tuple[str, str]:
     return size(plan(**GIVEN).peak_bytes), size(plan(**GIVEN | changes).peak_bytes)
 
 
+@pytest.mark.parametrize("question", ["batch", "sequence", "checkpointing", "units", "module", "checkpointing_frees"])
+def test_without_a_transformer_activations_are_unknown(question: str) -> None:
+    assert plan(params=7e9, world_size=8).explain(MACHINE, question).startswith("Only a transformer's activations")
+
+
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_every_question_has_an_answer_for_every_kind_of_plan(question: str) -> None:
     for given in (GIVEN, {"params": 7e9, "world_size": 8}, {"params": [(512, 512)] * 3, "world_size": 8, "stage": 3}):
@@ -47,6 +52,13 @@ def test_other_wrapping() -> None:
 
     assert whole > 16.1 > layers
     assert "elsewhere nothing is gathered" in asked("wrapping", stage=1, engine="paper")
+
+
+def test_units_of_a_tensor_parallel_plan_can_be_wrapped() -> None:
+    whole, part = (re.findall(r"[\d.]+ [GM]B", asked("wrapping", tensor_parallel=ranks)) for ranks in (1, 8))
+
+    assert len(part) == 2
+    assert part != whole
 
 
 @pytest.mark.parametrize(("question", "name"), [("batch", "batch"), ("sequence", "sequence")])

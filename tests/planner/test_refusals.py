@@ -140,6 +140,7 @@ def test_unknown_hardware_is_refused() -> None:
         ({"world_size": 64}, "h100", "64 ranks on 8x H100 80GB, NVLink: that is one node with 8 devices"),
         ({"world_size": 12}, "h100-infiniband", "they fill no whole number of nodes of 8 devices"),
         ({"world_size": 24, "stage": 3, "shard_size": 3}, "h100-infiniband", "do not fall evenly onto nodes"),
+        ({"world_size": 24, "tensor_parallel": 3}, "h100-infiniband", "8 groups of 3 neighbouring ranks"),
     ],
 )
 def test_ranks_must_fit_the_hardware(given: dict[str, int], machine: str, message: str) -> None:
@@ -174,14 +175,26 @@ def test_other_impossible_questions(ask: Callable[[], object], message: str) -> 
     [
         ({"world_size": 8, "tensor_parallel": 3}, "the ranks do not fall into groups of 3. Choose a multiple of it"),
         ({"pipeline_parallel": 2, "world_size": 2, "pipeline_stage": 2}, "pipeline_stage=2: what is counted here"),
-        ({"world_size": 8, "tensor_parallel": 8}, "it has 12 heads, and a rank needs whole heads"),
+        ({"world_size": 8, "tensor_parallel": 8}, "it has 12 heads of keys and values, and a rank needs whole heads"),
+        (
+            {"model": "llama3-8b", "world_size": 16, "tensor_parallel": 16},
+            "it has 8 heads of keys and values, and a rank needs whole heads. Choose a divisor of that.",
+        ),
+        (
+            {"world_size": 16, "pipeline_parallel": 16},
+            "pipeline_parallel=16 in 1 pieces each with GPT-2: it has 12 layers",
+        ),
+        (
+            {"world_size": 4, "pipeline_parallel": 4, "schedule": "interleaved", "model_chunks": 4},
+            "in 4 pieces each with GPT-2: it has 12 layers. Choose fewer stages or fewer model_chunks.",
+        ),
         ({"engine": "nanotron", "stage": 2}, "nanotron shards the optimizer's states and no more"),
         ({"loss": "mean"}, "loss='mean': the planner knows no such loss, only 6 by name"),
     ],
 )
 def test_parallel_settings_are_checked(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError) as refused:
-        plan(model="gpt2", **given)
+        plan(**{"model": "gpt2"} | given)
 
     assert message in str(refused.value)
 

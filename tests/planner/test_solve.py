@@ -1,8 +1,11 @@
 """The largest or the least that fits: what is one larger does not fit."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
-from course_lib.planner import HARDWARE, cheapest, first_stage, fits, largest_batch, longest_sequence, plan
+from course_lib.planner import HARDWARE, MODELS, cheapest, first_stage, fits, largest_batch, longest_sequence, plan
 
 GIVEN = {"model": "llama3-8b", "world_size": 64, "stage": 3, "attention": "flash", "checkpointing": "full"}
 MACHINE = "h100-infiniband"
@@ -24,6 +27,27 @@ def test_the_longest_sequence_fits_and_one_token_more_does_not() -> None:
 
 def test_no_sequence_is_longer_than_the_model_was_made_for() -> None:
     assert longest_sequence("h100", model="gpt2", world_size=8, stage=3) == 1024
+
+
+def test_a_short_context_is_searched_too() -> None:
+    assert longest_sequence("h100", model=replace(MODELS["gpt2"], context=64)) == 64
+
+
+@pytest.mark.parametrize("solver", [largest_batch, longest_sequence])
+def test_without_activations_nothing_says_what_fits(solver: Callable[..., int]) -> None:
+    with pytest.raises(ValueError, match=r"for a model: Only a transformer's activations are planned.* Give model="):
+        solver("h100", params=7e9)
+
+
+@pytest.mark.parametrize(("tokens", "days"), [(0, 1), (1e12, 0), (float("inf"), 1), (float("nan"), 1)])
+def test_impossible_budgets_are_refused(tokens: float, days: float) -> None:
+    with pytest.raises(ValueError, match="both have to be above 0, and tokens finite"):
+        cheapest("gpt2", MACHINE, tokens=tokens, days=days)
+
+
+def test_a_machine_without_a_network_is_one_node() -> None:
+    with pytest.raises(ValueError, match=r"on at most 4 ranks of 4x RTX 4090, PCIe: at least \d+ are needed"):
+        cheapest("llama-7b", "rtx-4090", tokens=1e12, days=1)
 
 
 def test_nothing_fits_means_0_or_none() -> None:

@@ -69,9 +69,10 @@ def gradients_at_work(model: Transformer, settings: Settings) -> float:
     There is always the gradient of the residual stream. First come the gradients inside the feed-forward layer, half as
     much as it keeps; later, when all that it kept is freed, those before and after the softmax. Not in the paper.
     """
-    h, inside = model.hidden, _products(model, settings) * model.ffn
+    cut, inside = settings.tensor_parallel, _products(model, settings) * model.ffn
+    h = model.hidden if settings.sequence_parallel else model.hidden * cut
     scores = 2 * model.heads * settings.sequence if settings.attention == "math" else 0
-    return max(h + inside // 2, scores - h - inside) * settings.policy.activation / settings.tensor_parallel
+    return max(h + inside // 2, scores - h - inside) * settings.policy.activation / cut
 
 
 def gathered(model: Transformer, settings: Settings) -> float:

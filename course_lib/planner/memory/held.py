@@ -141,7 +141,7 @@ def _gathered(model: Model, width: int, settings: Settings) -> list[Held]:
     outer, *layers = map(numel, model.units)
     ahead = 1 + settings.prefetch
     some = outer + largest_run(layers, ahead)
-    in_use = f"whole: the outer unit and {ahead} layers"
+    in_use = f"whole: the outer unit and {min(ahead, len(layers))} layers"
     sizes = [(outer, "whole: the outer unit", (FORWARD,)), (some, in_use, (START, END))]
     if not settings.reshard:
         sizes = [(model.params, "whole: all are kept from forward", (FORWARD, START, END))]

@@ -103,8 +103,9 @@ class Hardware:
         members = min(replicas, self.devices // rivals)
         if shards * replicas > self.devices and self.devices % rivals:
             raise ValueError(
-                f"{replicas} replicas of {shards} shards on {self.name}: they do not fall evenly onto nodes of "
-                f"{self.devices} devices. Choose a shard_size that divides {self.devices}, or a multiple of it."
+                f"{replicas} groups of {shards} neighbouring ranks on {self.name}: they do not fall evenly onto nodes "
+                f"of {self.devices} devices. Choose tensor_parallel and shard_size so that their product divides "
+                f"{self.devices}, or is a multiple of it."
             )
         return self._group(members, replicas // members, rivals)
 

@@ -109,13 +109,14 @@ class _Step:
                 self.streams.wait(COMPUTE, [span])
 
     def _send(self, when: str) -> None:
-        """Send a micro-batch's activations, or their gradients, to the neighbouring stage."""
-        if call := self.calls.get(("activations", when, "send")):
-            machine, settings = self.hardware, self.settings
+        """Exchange a micro-batch's activations, or their gradients, with a neighbouring stage."""
+        machine, settings, known = self.hardware, self.settings, self.model.transformer
+        if known and settings.pipeline_parallel > 1:
             far = settings.tensor_parallel * settings.data_parallel >= machine.devices and machine.network
             link = machine.network if far and machine.network else machine.inside
             rate = link.bandwidth / (machine.devices if far else 1)
-            cost = link.alpha + call.total_bytes / call.micro_batches / rate
+            tokens = settings.tokens * known.hidden * settings.policy.activation / settings.tensor_parallel
+            cost = link.alpha + tokens / rate
             self.streams.issue(PIPELINE, f"send activations, {when}", cost, self.computed[-1:])
 
     def _gather(self, piece: Work, when: str) -> list[Span]:

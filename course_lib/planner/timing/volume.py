@@ -100,6 +100,18 @@ def _activations(model: Model, settings: Settings) -> Iterator[Collective]:
         for op, count in ops.items():
             yield Collective(op=op, group="tensor", ranks=tensor, total_bytes=tokens * layers * count,
                              what="activations", when=when, micro_batches=again)  # fmt: skip
-        if settings.pipeline_parallel > 1:
-            yield Collective(op="send", group="stage", ranks=2, total_bytes=tokens // tensor, what="activations",
-                             when=when, micro_batches=again)  # fmt: skip
+        if sends := _sends(settings, when):
+            yield Collective(op="send", group="stage", ranks=2, total_bytes=sends * tokens // tensor,
+                             what="activations", when=when, micro_batches=again)  # fmt: skip
+
+
+def _sends(settings: Settings, when: str) -> int:
+    """Return how often a stage sends each micro-batch. Interleaved, a stage has several pieces, one after the other.
+
+    The pipeline's last piece sends nothing in forward, its first nothing in backward.
+    """
+    if settings.pipeline_parallel == 1:
+        return 0
+    chunks = settings.model_chunks if settings.schedule == "interleaved" else 1
+    end = settings.last_stage if when == "forward" else settings.pipeline_stage == 0
+    return chunks - end

@@ -11,7 +11,7 @@ def piece(model: Model, settings: Settings) -> Model:
     """Return the piece of the planned stage's first rank. Without tensor and pipeline parallelism it is the model.
 
     Raises:
-        ValueError: only shapes are known, so that nothing says how matrices are cut; or a stage would have no layer.
+        ValueError: only shapes are known, so that nothing says how matrices are cut; or too few heads or layers.
     """
     tensor, pipeline = settings.tensor_parallel, settings.pipeline_parallel
     if tensor == pipeline == 1:
@@ -28,28 +28,37 @@ def piece(model: Model, settings: Settings) -> Model:
 
 def _of_transformer(model: Model, transformer: Transformer, settings: Settings) -> Model:
     tensor, stage = settings.tensor_parallel, settings.pipeline_stage
-    if transformer.heads % tensor:
+    if transformer.kv_heads % tensor:  # which divides heads
         raise ValueError(
-            f"tensor_parallel={tensor} with {transformer.name}: it has {transformer.heads} heads, and a rank needs "
-            "whole heads. Choose a divisor of that."
+            f"tensor_parallel={tensor} with {transformer.name}: it has {transformer.kv_heads} heads of keys and "
+            "values, and a rank needs whole heads. Choose a divisor of that."
         )
+    if settings.engine != "nanotron":  # which starts with fewer layers than stages, and then crashes
+        _check_layers(transformer, settings)
     first, last = stage == 0, settings.last_stage
     outer, count = model.units[0], stage_layers(transformer, settings.pipeline_parallel)[stage]
     before, behind = outer[: len(outer) - model.behind], outer[len(outer) - model.behind :]
     if last and not first and transformer.tied:
         behind = (*behind, (transformer.vocab, transformer.hidden))  # a copy of the embedding
     kept: Unit = (*(before if first else ()), *(behind if last else ()))
-    units = tuple(_cut(unit, tensor) for unit in (kept, *[transformer.layer] * count))
+    units = tuple(tuple(_part(shape, tensor, transformer.hidden) for shape in unit)
+                  for unit in (kept, *[transformer.layer] * count))  # fmt: skip
     return replace(model, params=sum(map(numel, units)), units=units, behind=len(behind) if last else 0)
 
 
-def _cut(unit: Unit, ranks: int) -> Unit:
-    """Return a rank's part of each matrix. Vectors, such as a norm's, stay whole."""
-    return tuple(_part(shape, ranks) for shape in unit)
+def _check_layers(transformer: Transformer, settings: Settings) -> None:
+    """Raise ValueError if there are not enough layers. Embedding and head count as two, as in Llama 3 405B."""
+    chunks = settings.model_chunks if settings.schedule == "interleaved" else 1
+    if settings.pipeline_parallel * chunks > transformer.layers + 2:
+        raise ValueError(
+            f"pipeline_parallel={settings.pipeline_parallel} in {chunks} pieces each with {transformer.name}: it has "
+            f"{transformer.layers} layers. Choose fewer stages or fewer model_chunks."
+        )
 
 
-def _part(shape: Shape, ranks: int) -> Shape:
-    return (-(-shape[0] // ranks), *shape[1:]) if len(shape) > 1 else shape
+def _part(shape: Shape, ranks: int, hidden: int) -> Shape:
+    """Return a rank's part of a matrix or its bias. Norms and what is added after an all-reduce stay whole."""
+    return shape if shape == (hidden,) else (-(-shape[0] // ranks), *shape[1:])
 
 
 def stage_layers(transformer: Transformer, stages: int) -> list[int]:

@@ -229,13 +229,19 @@ class Settings:
 
     @property
     def in_flight(self) -> float:
-        """The most micro-batches whose activations a stage holds (Narayanan et al., arXiv 2104.04473, section 2.2)."""
-        waits: float = self.pipeline_parallel - self.pipeline_stage
-        if self.schedule == "all_forward":
-            return self.micro_batches
-        if self.schedule == "interleaved" and self.pipeline_parallel > 1:
-            waits = self.pipeline_parallel + (waits - 1) / self.model_chunks
-        return min(waits, self.micro_batches)
+        """The most micro-batches whose activations a stage holds (Narayanan et al., arXiv 2104.04473, section 2.2).
+
+        Interleaved, as Megatron-LM warms up: (p - stage - 1) 2 + (chunks - 1) p pieces, and the one at work.
+        """
+        stages, stage = self.pipeline_parallel, self.pipeline_stage
+        if stages == 1:
+            return 1
+        waits = {
+            "1f1b": stages - stage,
+            "interleaved": stages + (stages - 2 * stage - 1) / self.model_chunks,
+            "all_forward": self.micro_batches,
+        }
+        return min(waits[self.schedule], self.micro_batches)
 
     @property
     def tokens(self) -> int:

@@ -125,7 +125,8 @@ class Model:
     @property
     def tied(self) -> int:
         """Elements of a tied embedding, which gets a gradient from the head and one at the end; 0 without one."""
-        return math.prod(self.units[0][0]) if self.transformer and self.transformer.tied and self.behind else 0
+        both = 0 < self.behind < len(self.units[0]) if self.units else False  # the embedding and the head
+        return math.prod(self.units[0][0]) if both and self.transformer and self.transformer.tied else 0
 
     @property
     def early(self) -> int:
