@@ -1,21 +1,20 @@
 """The cost of training, by arithmetic: bytes held, bytes sent and seconds. Imports none of our packages.
 
 questions       checks <- shapes <- models;  precision, optimizers <- settings;  shapes, settings <- pieces
-bytes held      parts, partition <- layout <- held;  activations, allocator, held <- memory
+bytes held      parts, partition <- layout <- held;  activations, held <- memory
 bytes sent      layout, cost <- volume
 seconds         cost <- hardware;  cost <- volume;  work, schedule, volume, hardware <- step
 the whole       memory, pieces, volume, step, explain <- questions <- plan <- choose, solve
-compared with   plan <- validation: published runs;  deepspeed: DeepSpeed's estimates
+compared with   plan <- validation: published runs
 """
 
 from .choose import Candidate, Choice, choose
-from .deepspeed import estimate_zero2, estimate_zero3
 from .explain import duration, how, shortage, size, verdict
 from .memory.parts import AVERAGING, CATEGORIES, MOMENTS, STEP, Part
 from .plan import Plan, largest_params, plan
 from .questions import QUESTIONS
 from .solve import Budget, cheapest, first_stage, fits, largest_batch, longest_sequence
-from .timing.cost import PASSES, Group, Link, bus_bandwidth, fit, ring_seconds, seconds, tree_seconds
+from .timing.cost import PASSES, Group, Link, bus_bandwidth, ring_seconds, seconds, tree_seconds
 from .timing.hardware import HARDWARE, Hardware, hardware
 from .timing.schedule import Span, Timeline
 from .timing.volume import Collective
@@ -31,7 +30,7 @@ __all__ = [
     "AVERAGING", "CATEGORIES", "CHECKPOINTING", "HARDWARE", "MODELS", "MOMENTS", "OPTIMIZERS", "PASSES", "PRECISIONS",
     "QUESTIONS", "STEP", "Budget", "Candidate", "Choice", "Collective", "Compared", "Group", "Hardware", "Link",
     "Model", "Optimizer", "Part", "Plan", "Precision", "Run", "Settings", "Span", "Timeline", "Transformer",
-    "Validation", "bus_bandwidth", "cheapest", "choose", "duration", "estimate_zero2", "estimate_zero3",
-    "first_stage", "fit", "fits", "hardware", "how", "known", "largest_batch", "largest_params", "longest_sequence",
+    "Validation", "bus_bandwidth", "cheapest", "choose", "duration",
+    "first_stage", "fits", "hardware", "how", "known", "largest_batch", "largest_params", "longest_sequence",
     "plan", "ring_seconds", "seconds", "shortage", "size", "tree_seconds", "validate", "verdict", "whole",
 ]  # fmt: skip

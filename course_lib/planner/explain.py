@@ -59,11 +59,6 @@ def header(model: Model, settings: Settings) -> Iterator[str]:
     yield f"{model.name}: {model.params:,} parameters; {how(settings)}."
     if not model.units:
         yield "Only the number of parameters is known: buffers and activations are left out."
-    elif settings.activation_bytes is not None:
-        yield (
-            "Activations are as given. Where that is without their gradients, or gradients of parameters weigh as "
-            "much, the peak may be higher."
-        )
     elif model.transformer is None:
         yield "Only the shapes are known: activations are left out."
 

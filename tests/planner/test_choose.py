@@ -138,9 +138,3 @@ def test_an_explanation_says_what_lives_on_the_host() -> None:
 
     assert "host           states of adam: 8 bytes each, a shard: 1/8" in text
     assert "Only the shapes are known: activations are left out." in text
-
-
-def test_an_explanation_says_what_the_peak_leaves_out() -> None:
-    given = {"params": [(100, 100)] * 3, "stage": 2, "engine": "zero"}
-
-    assert "is without their gradients" in plan(**given, activation_bytes=10**6).explain()

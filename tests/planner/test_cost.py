@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.planner import HARDWARE, Group, Link, bus_bandwidth, fit, ring_seconds, tree_seconds
+from course_lib.planner import HARDWARE, Group, Link, bus_bandwidth, ring_seconds, tree_seconds
 from course_lib.planner.timing.cost import seconds
 
 LINK = Link(alpha=1e-6, bandwidth=100e9)
@@ -47,41 +47,10 @@ def test_bus_bandwidth_is_the_links_whatever_the_op_and_the_ranks(op: str) -> No
         assert bus_bandwidth(op, 1e9, ring_seconds(op, 1e9, group), ranks) == pytest.approx(100e9)
 
 
-@pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter", "broadcast"])
-def test_a_link_is_found_again_from_measurements(op: str) -> None:
-    sizes = [2**exponent for exponent in range(10, 28, 3)]
-    link = fit(op, sizes, [ring_seconds(op, size, NODE) for size in sizes], ranks=4)
-
-    assert (link.alpha, link.bandwidth) == (pytest.approx(1e-6), pytest.approx(100e9))
-
-
-@pytest.mark.parametrize("measured", [[2e-3, 1e-3], [1e-3, 1e-3], [1e-3, 1.0]])
-def test_measurements_that_are_no_links_are_refused(measured: list[float]) -> None:
-    sizes = [1e3, 1e6] if measured[1] < 1 else [1e6, 2e6]
-
-    with pytest.raises(ValueError, match="which no link is"):
-        fit("all_reduce", sizes, measured, ranks=4)
-
-
-def test_a_fit_needs_two_sizes() -> None:
-    with pytest.raises(ValueError, match="1 different sizes, 4 ranks"):
-        fit("all_reduce", [8.0, 8.0], [1.0, 1.0], ranks=4)
-
-
-def test_only_wholes_go_through_trees() -> None:
-    with pytest.raises(ValueError, match="it cuts nothing"):
-        tree_seconds("all_gather", 1e9, NODE)
-
-
 @pytest.mark.parametrize("link", [{"alpha": -1, "bandwidth": 1}, {"alpha": 0, "bandwidth": 0}])
 def test_impossible_links_are_refused(link: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="some bytes must pass"):
         Link(**link)
-
-
-def test_nodes_without_a_network_are_refused() -> None:
-    with pytest.raises(ValueError, match="give `across`"):
-        Group(members=4, nodes=2, inside=LINK)
 
 
 # Where groups lie

@@ -4,7 +4,6 @@ import pytest
 
 from course_lib.planner import MODELS, Settings, Transformer, plan
 from course_lib.planner.memory.activations import kept, layer
-from course_lib.planner.memory.allocator import cuda_bytes
 from course_lib.planner.memory.partition import flat, greedy, rows
 
 LAYERS = [[], [(7, 5), (7,)], [(3, 7), (3,)]]  # 42 and 24 elements, and nothing outside of layers
@@ -211,26 +210,3 @@ def test_data_parallel_shards_no_activations() -> None:
     few, many = (plan(model="gpt2", world_size=ranks, stage=3).bytes["activations"] for ranks in (2, 64))
 
     assert few == many > 0
-
-
-def test_measured_activations_take_the_place_of_the_formula() -> None:
-    planned = plan(params=LAYERS, activation_bytes=12345)
-
-    assert planned.bytes["activations"] == 12345
-    assert planned.moments["end of forward"]["activations"] == 12345
-    assert planned.moments["optimizer step"]["activations"] == 0
-
-
-# The allocator
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "rounded"),
-    [
-        (0, 0), (1, 512), (512, 512), (513, 1024), (10 * 2**20 - 512, 10 * 2**20 - 512),
-        (16_000_000, 16 * 2**20), (21 * 2**20 + 1, 22 * 2**20), (20 * 2**20 + 512, 20 * 2**20 + 512),
-    ],
-)  # fmt: skip
-def test_cuda_rounds(nbytes: int, rounded: int) -> None:
-    """The last: what is left of the segment is more than 1 MiB, and is split off."""
-    assert cuda_bytes(nbytes) == rounded

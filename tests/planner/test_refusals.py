@@ -11,7 +11,6 @@ from course_lib.planner import (
     Link,
     bus_bandwidth,
     choose,
-    fit,
     hardware,
     largest_params,
     plan,
@@ -40,7 +39,7 @@ PAIR = Group(members=2, nodes=1, inside=Link(alpha=0, bandwidth=1))
         ),
         (
             {"wolrd_size": 8},
-            "setting='wolrd_size': the planner knows no such setting, only 28 by name. Did you mean 'world_size'?",
+            "setting='wolrd_size': the planner knows no such setting, only 26 by name. Did you mean 'world_size'?",
         ),
         (
             {"shard_size": 3, "world_size": 8, "stage": 3},
@@ -86,7 +85,6 @@ PAIR = Group(members=2, nodes=1, inside=Link(alpha=0, bandwidth=1))
             "Leave reshard out, or choose another engine.",
         ),
         ({"bucket_bytes": 0}, "bucket_bytes=0: what is counted here is whole, 1 or more."),
-        ({"activation_bytes": -1}, "activation_bytes=-1: what is counted here is whole, 0 or more."),
     ],
 )
 def test_settings_are_checked(given: dict[str, object], message: str) -> None:
@@ -157,10 +155,8 @@ def test_ranks_must_fit_the_hardware(given: dict[str, int], machine: str, messag
         (lambda: choose("gpt2", "h100", world_size=0), "world_size=0: what is counted here is whole, 1 or more"),
         (lambda: largest_params(float("inf")), "memory_bytes=inf: what is counted here is whole"),
         (lambda: largest_params(1e9, stage=3, offload=["optimizer", "parameters"]), "any number fits"),
-        (lambda: fit("all_reduce", [1, 2], [1.0], 4), "fit: 2 sizes and 1 times. Give a time for each size."),
         (lambda: ring_seconds("gather", 8, PAIR), "op='gather': the planner knows no such op, only 4 by name"),
         (lambda: bus_bandwidth("all_reduce", 8, 0.0, 2), "measured_seconds=0.0: what is sent takes time"),
-        (lambda: replace(PAIR, members=0), "members=0: what is counted here is whole, 1 or more"),
     ],
 )
 def test_other_impossible_questions(ask: Callable[[], object], message: str) -> None:

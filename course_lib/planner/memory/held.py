@@ -5,149 +5,131 @@ formulas. Memory that a schedule holds for less than a layer's time is not plann
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..training.settings import Settings
 from ..training.shapes import Model, numel
 from .layout import Layout, everything
-from .parts import AVERAGING, END, FORWARD, MOMENTS, START, STEP
+from .parts import AVERAGING, END, FORWARD, MOMENTS, START, STEP, Part
 
 
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """Tensors of `numels` elements of `width` bytes, when they exist, and the reason for their size."""
-
-    name: str
-    numels: Sequence[int]
-    width: int
-    why: str
-    moments: tuple[str, ...] = MOMENTS
-
-
-def parameters(model: Model, engine: Layout, settings: Settings) -> Held:
+def parameters(model: Model, engine: Layout, settings: Settings) -> Part:
     """Return the parameters held between steps: whole up to stage 2, a shard in stage 3."""
-    policy, padded = engine.policy, settings.engine == "zero" and settings.stage
+    policy, mine = engine.policy, sum(engine.shard)
+    count, width, cut = mine, policy.kept, f", a shard: 1/{settings.shards}"
     if settings.stage < 3:
-        numels = [settings.shards * piece for piece in engine.shard] if padded else everything(model)
-        return Held(name="parameters", numels=numels, width=policy.parameter, why=f"{policy.parameter} bytes each")
-    why = f"{policy.kept} bytes each, a shard: 1/{settings.shards}"
-    return Held(name="parameters", numels=engine.shard, width=policy.kept, why=why)
+        padded = settings.engine == "zero" and settings.stage
+        count, width, cut = settings.shards * mine if padded else model.params, policy.parameter, ""
+    return Part(category="parameters", name="parameters", nbytes=width * count, why=f"{width} bytes each{cut}",
+                host="parameters" in settings.offload)  # fmt: skip
 
 
-def gradients(model: Model, engine: Layout, settings: Settings) -> list[Held]:
+def gradients(model: Model, engine: Layout, settings: Settings) -> list[Part]:
     """Return the gradients held, fp32 sums included.
 
     Sharded ones (from stage 2 on) and those that are summed over micro-batches exist until the step; the others come
     layer by layer: at the start of backward the outer unit's, at its end all but the first layer's.
     """
-    policy, whole, kept = engine.policy, everything(model), settings.micro_batches > 1
+    policy, kept = engine.policy, settings.micro_batches > 1
     averaged = settings.engine == "zero" or (settings.engine == "torch" and settings.stage == 3)
     sharded = settings.stage >= 2 or (averaged and settings.stage == 1)
     cut = settings.shards if sharded else 1
-    total = engine.shard if sharded else whole
+    total = sum(engine.shard) if sharded else model.params
     layers = [numel(unit) // cut for unit in model.units[1:]]
-    late = sum(total) - (layers[0] if layers else 0)  # at the end of backward
+    late = total - (layers[0] if layers else 0)  # at the end of backward
     why = f"{policy.gradient} bytes each" + (f", a shard: 1/{cut}" if sharded else "")
+    host = "optimizer" in settings.offload and settings.stage >= 2
 
-    def held(name: str, numels: Sequence[int], *moments: str, width: int = policy.gradient) -> Held:
-        return Held(name=name, numels=numels, width=width, why=why, moments=moments)
+    def held(name: str, count: int, *moments: str, width: int = policy.gradient) -> Part:
+        return Part(category="gradients", name=name, nbytes=width * count, why=why, moments=moments, host=host)
 
     sums = []
     if policy.accumulated:  # the sums stay; the 16-bit gradients are there until they are added
         when = MOMENTS if settings.engine == "nanotron" or kept else (START, END, AVERAGING, STEP)
         sums = [held("fp32 sums of gradients", total, *when, width=policy.accumulated)]
     if settings.engine == "nanotron" and sums:
-        return [*sums, held("gradients as they come", [late], END)]
+        return [*sums, held("gradients as they come", late, END)]
     name = "averaged gradients" if averaged else "gradients"
     if averaged and settings.stage == 1:
         own, before = settings.policy.parameter, (FORWARD, START) if kept else ()
-        return [held("gradients", whole, *before, END, AVERAGING, STEP, width=own), held(name, total, STEP)]
+        return [held("gradients", model.params, *before, END, AVERAGING, STEP, width=own), held(name, total, STEP)]
     if kept:
         return [*sums, held(name, total, FORWARD, START, END, AVERAGING, STEP)]
     if not layers:
         return [*sums, held(name, total, END, AVERAGING, STEP)]
-    outer = held(f"{name} of the outer unit", [model.early // cut], START)
-    return [*sums, outer, held(f"{name} of all but the first layer", [late], END), held(name, total, AVERAGING, STEP)]
+    outer = held(f"{name} of the outer unit", model.early // cut, START)
+    return [*sums, outer, held(f"{name} of all but the first layer", late, END), held(name, total, AVERAGING, STEP)]
 
 
-def buffers(model: Model, engine: Layout, settings: Settings) -> list[Held]:
+def buffers(model: Model, engine: Layout, settings: Settings) -> list[Part]:
     """Return the buffers of communication, and the whole gradients on their way there; none for a single rank."""
     if settings.stage == 3:
         return _unit_buffers(model, engine, settings)
-    policy, ranks = engine.policy, settings.data_parallel
-    if ranks == 1 or not model.units:
+    if settings.data_parallel == 1:
         return []
-    largest, copied = max(everything(model)), settings.engine in ("torch", "nanotron")
-    if copied:
-        why = "DistributedDataParallel's copy of all gradients"
-        ddp = Held(name="gradient buckets", numels=[model.params], width=policy.gradient, why=why)
-        why = "two, while they are added up"
-        twice = Held(name="gradients of tied tensors", numels=[2 * model.tied], width=policy.gradient, why=why,
-                     moments=(END,))  # fmt: skip
-        return [ddp, twice]
-    under_way = 2 if settings.overlap else 1
+    width = engine.policy.gradient
+    if settings.engine in ("torch", "nanotron"):
+        return [
+            _buffer("gradient buckets", model.params, width, "DistributedDataParallel's copy of all", *MOMENTS),
+            _buffer("gradients of tied tensors", 2 * model.tied, width, "two, while they are added up", END),
+        ]
     if settings.engine == "zero":
-        return _flat_gradients(engine, settings, largest)
-    bucket = min(under_way * engine.bucket_bytes // policy.gradient, model.params)
-    return [Held(name="gradients under way", numels=[bucket], width=policy.gradient, why=f"{under_way} buckets",
-                 moments=(START, END))]  # fmt: skip
+        return _flat_gradients(model, engine, settings)
+    under_way = 2 if settings.overlap else 1
+    bucket = min(under_way * engine.bucket_bytes // width, model.params)
+    return [_buffer("gradients under way", bucket, width, f"{under_way} buckets", START, END)]
 
 
-def _flat_gradients(engine: Layout, settings: Settings, largest: int) -> list[Held]:
+def _buffer(name: str, count: int, width: int, why: str, *moments: str) -> Part:
+    return Part(category="communication", name=name, nbytes=count * width, why=why, moments=moments)
+
+
+def _flat_gradients(model: Model, engine: Layout, settings: Settings) -> list[Part]:
     """Return the flat buffers of this course's engines to stage 2, and the gradient that moves into one.
 
     In 16 bits, torch makes an fp32 copy on CPUs of what it adds to an fp32 sum. Stage 0 has no further buffer.
     """
-    policy, own, stage = engine.policy, settings.policy.parameter, settings.stage
+    policy, stage, largest = engine.policy, settings.stage, max(everything(model))
     when = AVERAGING if stage == 1 else END
-    whole = [settings.shards * piece for piece in engine.shard]
-    found = [Held(name="gradients under way", numels=[largest_run(whole, stage)] if stage else [],
-                  width=policy.gradient, why="whole, flat and padded", moments=(when,))]  # fmt: skip
+    whole = settings.shards * largest_run(engine.shard, stage) if stage else 0
+    found = [_buffer("gradients under way", whole, policy.gradient, "whole, flat and padded", when)]
     if stage != 1:
-        found.append(Held(name="a gradient as it comes", numels=[largest], width=own, why="whole", moments=(when,)))
-    if policy.master and settings.allocator == "exact":
-        found.append(Held(name="a gradient cast to be added", numels=[largest], width=policy.gradient,
-                          why="torch does so on CPUs", moments=(when,)))  # fmt: skip
+        found.append(_buffer("a gradient as it comes", largest, settings.policy.parameter, "whole", when))
+    if policy.master:
+        found.append(_buffer("a gradient cast to be added", largest, policy.gradient, "torch does so on CPUs", when))
     return found
 
 
-def _unit_buffers(model: Model, engine: Layout, settings: Settings) -> list[Held]:
+def _unit_buffers(model: Model, engine: Layout, settings: Settings) -> list[Part]:
     """Return stage 3's buffers: whole parameters of the outer unit and the layers in use, whole gradients."""
-    if not model.units or (settings.shards == 1 and settings.engine == "paper"):
+    if settings.shards == 1 and settings.engine == "paper":
         return []
     policy, torch = engine.policy, settings.engine == "torch"
     outer, *layers = map(numel, model.units)
     at_once = 2 if settings.overlap and settings.engine == "paper" else 1
     under_way = largest_run(layers, at_once)
-
-    def held(name: str, size: int, width: int, why: str, *moments: str) -> Held:
-        return Held(name=name, numels=[size], width=width, why=why, moments=moments)
-
     found = _gathered(model, policy.parameter, settings)
     when = (START, END) if not torch or under_way > outer else (END,)
     whole = f"whole: {at_once} layers" if under_way > outer else "whole: the outer unit"
-    found.append(held("gradients under way", max(under_way, outer), policy.reduced, whole, *when))
+    found.append(_buffer("gradients under way", max(under_way, outer), policy.reduced, whole, *when))
     if torch and settings.pipeline_parallel > 1 and settings.micro_batches > 1:
         why = "whole: they are reduced after the last micro-batch"
-        found.append(held("sums of gradients", model.params, policy.reduced, why, FORWARD, START, END))
+        found.append(_buffer("sums of gradients", model.params, policy.reduced, why, FORWARD, START, END))
     if settings.engine != "paper":
         came, own = max(layers, default=0) + model.early, settings.policy.parameter
-        found.append(held("gradients as they come", came, own, "whole: a layer, head and norm", START, END))
+        found.append(_buffer("gradients as they come", came, own, "whole: a layer, head and norm", START, END))
     return found
 
 
-def _gathered(model: Model, width: int, settings: Settings) -> list[Held]:
+def _gathered(model: Model, width: int, settings: Settings) -> list[Part]:
     """Return the whole parameters: of all units, if forward keeps them, or of the outer unit and the layers in use."""
-    outer, *layers = map(numel, model.units)
-    ahead = 1 + settings.prefetch
-    some = outer + largest_run(layers, ahead)
-    in_use = f"whole: the outer unit and {min(ahead, len(layers))} layers"
-    sizes = [(outer, "whole: the outer unit", (FORWARD,)), (some, in_use, (START, END))]
+    name, (outer, *layers) = "gathered parameters", map(numel, model.units)
     if not settings.reshard:
-        sizes = [(model.params, "whole: all are kept from forward", (FORWARD, START, END))]
+        return [_buffer(name, model.params, width, "whole: all are kept from forward", FORWARD, START, END)]
+    ahead = min(1 + settings.prefetch, len(layers))
+    in_use = outer + largest_run(layers, ahead)
     return [
-        Held(name="gathered parameters", numels=[size], width=width, why=why, moments=moments)
-        for size, why, moments in sizes
+        _buffer(name, outer, width, "whole: the outer unit", FORWARD),
+        _buffer(name, in_use, width, f"whole: the outer unit and {ahead} layers", START, END),
     ]
 
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from ..training.settings import Settings
 from ..training.shapes import Model, Transformer
 from . import activations
-from .allocator import cuda_bytes
-from .held import Held, buffers, gradients, parameters
+from .held import buffers, gradients, parameters
 from .layout import Layout, layout
 from .parts import END, FORWARD, START, STEP, Part
 
@@ -17,50 +16,40 @@ def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
     No rank holds more, except for counts of steps: the shard of another rank may contain more tensors, of 4 bytes each.
     """
     engine = layout(model, settings)
-    found = [*_states(engine, model, settings)]
+    found = [parameters(model, engine, settings), *gradients(model, engine, settings)]
+    found += _optimizer(engine, model, settings)
     if model.units:
-        found += [_part("communication", held, settings) for held in buffers(model, engine, settings)]
+        found += buffers(model, engine, settings)
         found += _temporaries(engine, settings)
-    if settings.activation_bytes is not None:
-        layers = max(1, len([unit for unit in model.units[1:] if unit]))
-        found += [_activation("activations", settings.activation_bytes, "as measured", FORWARD, START)]
-        left = settings.activation_bytes // layers
-        found += [_activation("activations of the last layer left", left, "1 layer", END)]
-    elif model.transformer:
+    if model.transformer:
         found += _activations(model, model.transformer, settings)
     return tuple(part for part in found if part.nbytes)
 
 
-def _states(engine: Layout, model: Model, settings: Settings) -> Iterator[Part]:
-    away, policy = "optimizer" in settings.offload, engine.policy
-    yield _part("parameters", parameters(model, engine, settings), settings, "parameters" in settings.offload)
-    for held in gradients(model, engine, settings):
-        yield _part("gradients", held, settings, away and settings.stage >= 2)
+def _optimizer(engine: Layout, model: Model, settings: Settings) -> Iterator[Part]:
+    policy, elements, tensors = engine.policy, sum(engine.updated), len(engine.updated)
     cut = f", a shard: 1/{settings.shards}" if settings.stage else ""
-    masters = Held(name="fp32 master parameters", numels=engine.shard, width=policy.master,
-                   why=f"{policy.master} bytes each{cut}")  # fmt: skip
-    yield _part("optimizer", masters, settings, away)
-    states = settings.kept.state_tensors(engine.updated, policy.state)
-    each = sum(states) / sum(engine.updated)
-    yield Part(category="optimizer", name=f"states of {settings.optimizer}", nbytes=_bytes(states, settings),
-               why=f"{each:.4g} bytes each{cut}", host=away)  # fmt: skip
-    if settings.kept.counts_steps and model.units and settings.allocator == "exact":
-        why = f"4 bytes for each of {len(engine.updated)} tensors"
-        yield Part(category="optimizer", name="step counts", nbytes=4 * len(engine.updated), why=why, host=away)
+    states = settings.kept.state_bytes(engine.updated, policy.state)
+    counts = 4 * tensors if settings.kept.counts_steps and model.units else 0
+    for name, nbytes, why in (
+        ("fp32 master parameters", policy.master * sum(engine.shard), f"{policy.master} bytes each{cut}"),
+        (f"states of {settings.optimizer}", states, f"{states / elements:.4g} bytes each{cut}"),
+        ("step counts", counts, f"4 bytes for each of {tensors} tensors"),
+    ):
+        yield Part(category="optimizer", name=name, nbytes=nbytes, why=why, host="optimizer" in settings.offload)
 
 
 def _temporaries(engine: Layout, settings: Settings) -> Iterator[Part]:
     """Yield what lives only during the optimizer's step; on the host, if the step runs there."""
     policy, away = engine.policy, "optimizer" in settings.offload
     in_16_bits = policy.master and policy.gradient < policy.state and not policy.accumulated
-    cast = [policy.state * numel for numel in engine.shard] if in_16_bits else []
-    needed = settings.kept.temporaries(engine.updated, policy.state, settings.implementation)
-    for name, tensors, why in (
+    cast = policy.state * sum(engine.shard) if in_16_bits else 0
+    needed = policy.state * settings.kept.temporaries(engine.updated, settings.implementation)
+    for name, nbytes, why in (
         ("gradients cast to fp32", cast, "the fp32 masters need them so"),
         ("temporaries of the step", needed, f"{settings.optimizer}, {settings.implementation}"),
     ):
-        size = _bytes(tensors, settings)
-        yield Part(category="other", name=name, nbytes=size, why=why, moments=(STEP,), host=away)
+        yield Part(category="other", name=name, nbytes=nbytes, why=why, moments=(STEP,), host=away)
 
 
 def _activations(model: Model, transformer: Transformer, settings: Settings) -> Iterator[Part]:
@@ -89,12 +78,3 @@ def _activations(model: Model, transformer: Transformer, settings: Settings) -> 
 
 def _activation(name: str, nbytes: float, why: str, *moments: str) -> Part:
     return Part(category="activations", name=name, nbytes=round(nbytes), why=why, moments=moments)
-
-
-def _part(category: str, held: Held, settings: Settings, host: bool = False) -> Part:
-    nbytes = _bytes([held.width * numel for numel in held.numels], settings)
-    return Part(category=category, name=held.name, nbytes=nbytes, why=held.why, moments=held.moments, host=host)
-
-
-def _bytes(tensors: list[int], settings: Settings) -> int:
-    return sum(map(cuda_bytes, tensors)) if settings.allocator == "cuda" else sum(tensors)

@@ -8,10 +8,9 @@ switches add (NVLS). NCCL chooses with the same arithmetic (src/graph/tuning.cc)
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..training.checks import known, whole
+from ..training.checks import known
 
 PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1}
 """How many times a ring of N carries (N-1)/N of the whole from each member to the next."""
@@ -57,12 +56,6 @@ class Group:
     launch: float = 0.0
     switch: Link | None = None
 
-    def __post_init__(self) -> None:
-        whole("members", self.members)
-        whole("nodes", self.nodes)
-        if self.nodes > 1 and self.across is None:
-            raise ValueError(f"a group that spans {self.nodes} nodes needs a network between them: give `across`.")
-
     @property
     def ranks(self) -> int:
         return self.members * self.nodes
@@ -97,8 +90,6 @@ def tree_seconds(op: str, nbytes: float, group: Group) -> float:
     A chain inside each node, a binary tree across them: ((m-1) alpha + log2(nodes) alpha' + n / bandwidth), and twice
     that for an all-reduce, up and down.
     """
-    if op not in ("all_reduce", "broadcast"):
-        raise ValueError(f"op={op!r}: a tree combines or spreads one whole, it cuts nothing. Ask for a ring instead.")
     if group.ranks == 1:
         return 0.0
     depth = math.ceil(math.log2(group.nodes))
@@ -143,36 +134,3 @@ def bus_bandwidth(op: str, nbytes: float, measured_seconds: float, ranks: int) -
         raise ValueError(f"measured_seconds={measured_seconds!r}: what is sent takes time. Measure again, or larger.")
     factor = 1.0 if op == "broadcast" else PASSES[op] * (ranks - 1) / ranks
     return factor * nbytes / measured_seconds
-
-
-def fit(op: str, sizes: Sequence[float], measured_seconds: Sequence[float], ranks: int) -> Link:
-    """Return the link that explains how long `op` on `sizes` bytes took along a ring of `ranks` in one node.
-
-    Least squares on relative errors, so that microseconds count as much as seconds.
-
-    Raises:
-        ValueError: fewer than two sizes, or measurements that no link explains.
-    """
-    known("op", op, PASSES)
-    if len(sizes) != len(measured_seconds):
-        raise ValueError(f"fit: {len(sizes)} sizes and {len(measured_seconds)} times. Give a time for each size.")
-    points = list(zip(sizes, measured_seconds, strict=True))
-    if len(set(sizes)) < 2 or ranks < 2 or min(measured_seconds) <= 0:
-        raise ValueError(
-            f"fit: {len(set(sizes))} different sizes, {ranks} ranks, shortest time {min(measured_seconds, default=0)}: "
-            "alpha and bandwidth are two unknowns of messages between ranks. Measure two sizes or more, on two ranks "
-            "or more, in positive seconds."
-        )
-    # t = a + b n, each equation divided by t: minimise the sum of (a / t + b n / t - 1)^2.
-    aa, ab, bb = (sum(n**power / t**2 for n, t in points) for power in (0, 1, 2))
-    a_side, b_side = sum(1 / t for _, t in points), sum(n / t for n, t in points)
-    determinant = aa * bb - ab**2
-    constant, slope = (a_side * bb - b_side * ab) / determinant, (aa * b_side - ab * a_side) / determinant
-    if slope <= 0 or constant < 0:
-        raise ValueError(
-            f"fit: the best line is {constant:.3g} s + {slope:.3g} s a byte, which no link is: larger messages did "
-            "not take longer, or the smallest took no time. Measure again, more often, or over a wider range of sizes."
-        )
-    hops = PASSES[op] * (ranks - 1)
-    share = 1.0 if op == "broadcast" else hops / ranks
-    return Link(alpha=constant / hops, bandwidth=share / slope)

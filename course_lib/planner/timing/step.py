@@ -179,7 +179,7 @@ class _Step:
     def _touched_bytes(self) -> float:
         """Return the bytes that the optimizer reads (gradients), and reads and writes (parameters and states)."""
         policy, numel = self.engine.policy, sum(self.engine.shard)
-        states = sum(self.settings.kept.state_tensors(self.engine.updated, policy.state))
+        states = self.settings.kept.state_bytes(self.engine.updated, policy.state)
         updated = policy.master or policy.kept or policy.parameter
         written_anew = policy.parameter if policy.master else 0
         return numel * (policy.gradient + 2 * updated + written_anew) + 2 * states

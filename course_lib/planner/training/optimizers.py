@@ -26,30 +26,26 @@ class Optimizer:
     counts_steps: bool = False
     needs_denominator: bool = False
 
-    def state_tensors(self, numels: Sequence[int], element_bytes: int) -> list[int]:
-        """Return the bytes of each state tensor for parameter tensors of `numels` elements."""
+    def state_bytes(self, numels: Sequence[int], element_bytes: int) -> int:
+        """Return the bytes of all states for parameter tensors of `numels` elements."""
         if not self.quantized:
-            return [element_bytes * numel for numel in numels for _ in range(self.states)]
-        kept = []
-        for numel in numels:
-            one = [numel, 4 * -(-numel // _BLOCK)] if numel >= _SMALLEST_QUANTIZED else [4 * numel]
-            kept += one * self.states
-        tables = [_TABLE_BYTES] * self.states if any(numel >= _SMALLEST_QUANTIZED for numel in numels) else []
-        return kept + tables
+            return self.states * element_bytes * sum(numels)
+        large = [numel for numel in numels if numel >= _SMALLEST_QUANTIZED]
+        small = sum(numels) - sum(large)
+        tables = _TABLE_BYTES if large else 0
+        return self.states * (sum(numel + 4 * -(-numel // _BLOCK) for numel in large) + 4 * small + tables)
 
-    def temporaries(self, numels: Sequence[int], element_bytes: int, implementation: str) -> list[int]:
-        """Return the bytes of the tensors that live only during the step, at its worst.
+    def temporaries(self, numels: Sequence[int], implementation: str) -> int:
+        """Return the elements of the tensors that live only during the step, at its worst.
 
         torch's Adam: the for-loop holds `sqrt` and the result of its division for one tensor at a time, and that of the
         tensor before, whose name is not free yet; `foreach` one square root for each tensor at once, `fused` nothing.
         """
-        if not self.needs_denominator or implementation == "fused" or not numels:
-            return []
-        whole = [element_bytes * numel for numel in numels]
+        if not self.needs_denominator or implementation == "fused":
+            return 0
         if implementation == "foreach":
-            return whole
-        before, at_work = max(zip([0, *whole], whole, strict=False), key=lambda pair: pair[0] + 2 * pair[1])
-        return [before, at_work, at_work]
+            return sum(numels)
+        return max(before + 2 * at_work for before, at_work in zip([0, *numels], numels, strict=False))
 
 
 OPTIMIZERS = {

@@ -22,7 +22,6 @@ the loss in 8 chunks. parallel: Megatron's and nanotron's, in place, on logits t
 dtensor: torch's `loss_parallel`, with six fp32 tensors.
 """
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
-ALLOCATORS = ("exact", "cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +62,6 @@ class Settings:
             DistributedDataParallel, ZeroRedundancyOptimizer on top of it (stage 1), fully_shard (stage 3); or
             "nanotron": DistributedDataParallel, whole fp32 sums of gradients, states sharded in stage 1.
         implementation: of the optimizer's step in torch: "for-loop", "foreach" (its default on GPUs), "fused".
-        activation_bytes: the most that activations and their gradients take at once, if that was measured: see `plan`.
-            By default both are computed for a transformer, and left out for anything else.
-        allocator: "exact" bytes, or "cuda": each tensor rounded as torch's caching allocator rounds it, without the
-            counts that optimizers keep on the host.
         expandable: whether `reserved_bytes` is for PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
 
     Raises:
@@ -98,8 +93,6 @@ class Settings:
     reshard: bool = True
     engine: str = "paper"
     implementation: str = "for-loop"
-    activation_bytes: int | None = None
-    allocator: str = "exact"
     expandable: bool = False
 
     def __post_init__(self) -> None:
@@ -116,11 +109,8 @@ class Settings:
         known("schedule", self.schedule, SCHEDULES)
         known("engine", self.engine, ENGINES)
         known("implementation", self.implementation, IMPLEMENTATIONS)
-        known("allocator", self.allocator, ALLOCATORS)
         if self.bucket_bytes is not None:
             whole("bucket_bytes", self.bucket_bytes)
-        if self.activation_bytes is not None:
-            whole("activation_bytes", self.activation_bytes, least=0)
         whole("pipeline_stage", self.pipeline_stage, least=0, most=self.pipeline_parallel - 1)
         self._check_groups()
         self._check_shard_size()
