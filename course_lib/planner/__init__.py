@@ -12,8 +12,8 @@ from .choose import Candidate, Choice, choose
 from .explain import duration, how, shortage, size, verdict
 from .memory.parts import AVERAGING, CATEGORIES, MOMENTS, STEP, Part
 from .plan import Plan, largest_params, plan
-from .questions import QUESTIONS
-from .solve import Budget, cheapest, first_stage, fits, largest_batch, longest_sequence
+from .questions import QUESTIONS, fits
+from .solve import Budget, cheapest, first_stage, largest_batch, longest_sequence
 from .timing.cost import PASSES, Group, Link, bus_bandwidth, ring_seconds, seconds, tree_seconds
 from .timing.hardware import HARDWARE, Hardware, hardware
 from .timing.schedule import Span, Timeline

@@ -11,7 +11,6 @@ from math import floor
 from typing import Any
 
 from . import explain
-from .memory.layout import layout
 from .memory.memory import parts
 from .memory.parts import BEGIN, CATEGORIES, MOMENTS, STEP, Part
 from .questions import answer
@@ -124,13 +123,6 @@ class Plan:
         return sum(part.nbytes for part in self.parts if part.host)
 
     @property
-    def padding_elements(self) -> int:
-        """Elements that all shards together have beyond Ψ. ZeroRedundancyOptimizer cuts no tensor, and pads none."""
-        cuts = self.settings.engine != "torch" or self.settings.stage == 3
-        held = sum(layout(self.piece, self.settings).shard) * self.settings.shards
-        return held - self.piece.params if cuts else 0
-
-    @property
     def sent_bytes(self) -> int:
         """Bytes that one rank sends in a step, as rings send them; rounded down once, as the meter does."""
         return floor(sum((call.sent for call in self.collectives), Fraction()))
@@ -202,7 +194,13 @@ def plan(
             f"plan(params={params!r}, model={model!r}): give one of the two, such as params=7.5e9 or model='llama-7b'."
         )
     described = of_params(params) if model is None else _described(model)
-    planned = Plan(model=described, settings=_fitting(described, settings(**given)))
+    planned = Plan(model=described, settings=settings(**given))
+    known, sequence = described.transformer, planned.settings.sequence
+    if known and sequence > known.context:
+        raise ValueError(
+            f"sequence={sequence} with {known.name}: it was made for at most {known.context} tokens. Choose a shorter "
+            "sequence."
+        )
     _ = planned.piece  # raises if the model cannot be cut in this way
     return planned
 
@@ -225,14 +223,3 @@ def _described(model: "str | Transformer | Model") -> Model:
     if isinstance(model, Model):
         return model
     return of_transformer(model if isinstance(model, Transformer) else pick("model", model, MODELS))
-
-
-def _fitting(model: Model, chosen: Settings) -> Settings:
-    """Return the settings, unless they ask for a longer sequence than the model was made for."""
-    known = model.transformer
-    if known and chosen.sequence > known.context:
-        raise ValueError(
-            f"sequence={chosen.sequence} with {known.name}: it was made for at most {known.context} tokens. "
-            "Choose a shorter sequence."
-        )
-    return chosen

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .explain import MARGIN, shortage, size
 from .memory import activations
-from .timing.hardware import Hardware
+from .timing.hardware import Hardware, hardware
 from .training.checks import largest, pick
 from .training.shapes import Transformer, numel
 
@@ -22,20 +22,20 @@ NO_ACTIVATIONS = "Only a transformer's activations are planned. A dry run measur
 Answer = Callable[["Plan", Hardware], str]
 
 
-def answer(plan: Plan, question: str, hardware: Hardware) -> str:
+def answer(plan: Plan, question: str, machine: Hardware) -> str:
     """Return the answer to one of `QUESTIONS`. Raises ValueError if there is no such question."""
     _, reply = pick("question", question, QUESTIONS)
     if plan.model.transformer is None and reply in (_batch, _sequence, _checkpointing, _per_unit, _module, _frees):
         return NO_ACTIVATIONS
-    return reply(plan, hardware)
+    return reply(plan, machine)
 
 
-def fits(plan: Plan, machine: Hardware) -> bool:
+def fits(plan: Plan, machine: str | Hardware) -> bool:
     """Return whether the plan's peak, on the device and on the host, is not larger than the memory."""
-    return shortage(plan, machine)[0] <= 0
+    return shortage(plan, hardware(machine))[0] <= 0
 
 
-def most_that_fits(plan: Plan, machine: Hardware, name: str) -> int:
+def most_that_fits(plan: Plan, machine: str | Hardware, name: str) -> int:
     """Return the largest "batch" or "sequence" that fits, 0 if none does. A sequence is not longer than the context.
 
     Raises:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from . import questions
 from .explain import how, size
 from .plan import Plan, plan
+from .questions import fits, most_that_fits
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
 from .timing.work import token_flops
@@ -14,14 +14,9 @@ from .training.checks import whole
 from .training.shapes import Transformer
 
 
-def fits(planned: Plan, hardware: str | Hardware) -> bool:
-    """Return whether the plan's peak, on the device and on the host, is not larger than the memory."""
-    return questions.fits(planned, named(hardware))
-
-
 def largest_batch(hardware: str | Hardware, **given: Any) -> int:
     """Return the most sequences in a micro-batch that fit, 0 if not even one does; `given` as for `plan`."""
-    return questions.most_that_fits(plan(**given), named(hardware), "batch")
+    return most_that_fits(plan(**given), hardware, "batch")
 
 
 def longest_sequence(hardware: str | Hardware, **given: Any) -> int:
@@ -29,7 +24,7 @@ def longest_sequence(hardware: str | Hardware, **given: Any) -> int:
 
     Memory for one more token may be there; what a model was not made for is not tried.
     """
-    return questions.most_that_fits(plan(**{"sequence": 1} | given), named(hardware), "sequence")
+    return most_that_fits(plan(**{"sequence": 1} | given), hardware, "sequence")
 
 
 def first_stage(hardware: str | Hardware, **given: Any) -> int | None:

@@ -9,6 +9,7 @@ switches add (NVLS). NCCL chooses with the same arithmetic (src/graph/tuning.cc)
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ..training.checks import known
 
@@ -96,6 +97,7 @@ def tree_seconds(op: str, nbytes: float, group: Group) -> float:
     return group.launch + PASSES[op] * (group.alphas(group.members - 1, depth) + nbytes / group.bandwidth)
 
 
+@lru_cache(maxsize=1024)  # layers are alike
 def seconds(op: str, nbytes: float, group: Group) -> float:
     """Return the time of `op` by the fastest way, as NCCL chooses: ring or tree, Simple or LL, or NVLS in a node."""
     times = [

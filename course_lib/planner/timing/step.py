@@ -56,7 +56,6 @@ class _Step:
             "replica": hardware.replica_group(tensor * settings.shards, settings.replicas),
         }
         self.streams = Streams()
-        self.costs: dict[tuple[str, str, str, float, int], float] = {}  # layers are alike
         self.computed: list[Span] = []
         self.reduced: list[Span] = []
         self.unreduced = 0.0  # parameters whose gradients wait for their bucket to be full
@@ -186,12 +185,6 @@ class _Step:
 
     def _cost(self, call: Collective, share: float, parts: int = 0) -> float:
         """Return the seconds for `share` of a micro-batch's `call`, in `parts`, a unit at once, or in buckets."""
-        key = (call.op, call.group, call.when, share, parts)
-        if key not in self.costs:
-            self.costs[key] = self._new_cost(call, share, parts)
-        return self.costs[key]
-
-    def _new_cost(self, call: Collective, share: float, parts: int) -> float:
         group, nbytes = self.groups[call.group], call.total_bytes / call.micro_batches * share
         bucket = nbytes / (parts or 1) if parts or self.settings.stage == 3 else min(nbytes, self.engine.bucket_bytes)
         return nbytes / bucket * seconds(call.op, bucket, group)

@@ -41,10 +41,6 @@ class Work:
     reduces: float = 0
     layers: int = 0
 
-    @property
-    def flops(self) -> float:
-        return self.matrices + self.attention
-
     def times(self, factor: float) -> "Work":
         """Return as much work `factor` times, which gathers and reduces nothing."""
         return Work(name=self.name, matrices=factor * self.matrices, attention=factor * self.attention,

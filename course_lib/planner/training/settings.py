@@ -1,10 +1,10 @@
 """The settings of training: everything that a plan may vary, with checks."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .checks import known, pick, whole
+from .checks import known, whole
 from .optimizers import OPTIMIZERS, Optimizer
 from .precision import PRECISIONS, Precision
 
@@ -101,29 +101,25 @@ class Settings:
             whole(name, getattr(self, name))
         whole("stage", self.stage, least=0, most=3)
         whole("prefetch", self.prefetch, least=0)
-        known("precision", self.precision, PRECISIONS)
-        known("optimizer", self.optimizer, OPTIMIZERS)
-        known("checkpointing", self.checkpointing, CHECKPOINTING)
-        known("attention", self.attention, ATTENTION)
-        known("loss", self.loss, LOSSES)
-        known("schedule", self.schedule, SCHEDULES)
-        known("engine", self.engine, ENGINES)
-        known("implementation", self.implementation, IMPLEMENTATIONS)
+        tables: dict[str, Iterable[str]] = {
+            "precision": PRECISIONS, "optimizer": OPTIMIZERS, "checkpointing": CHECKPOINTING, "attention": ATTENTION,
+            "loss": LOSSES, "schedule": SCHEDULES, "engine": ENGINES, "implementation": IMPLEMENTATIONS,
+        }  # fmt: skip
+        for name, table in tables.items():
+            known(name, getattr(self, name), table)
         if self.bucket_bytes is not None:
             whole("bucket_bytes", self.bucket_bytes)
         whole("pipeline_stage", self.pipeline_stage, least=0, most=self.pipeline_parallel - 1)
-        self._check_groups()
+        groups = self.tensor_parallel * self.pipeline_parallel
+        if self.world_size % groups:
+            raise ValueError(
+                f"world_size={self.world_size} with tensor_parallel={self.tensor_parallel} and "
+                f"pipeline_parallel={self.pipeline_parallel}: the ranks do not fall into groups of {groups}. Choose a "
+                "multiple of it as world_size."
+            )
         self._check_shard_size()
         self._check_offload()
         self._check_engine()
-
-    def _check_groups(self) -> None:
-        if self.world_size % (self.tensor_parallel * self.pipeline_parallel):
-            raise ValueError(
-                f"world_size={self.world_size} with tensor_parallel={self.tensor_parallel} and "
-                f"pipeline_parallel={self.pipeline_parallel}: the ranks do not fall into groups of "
-                f"{self.tensor_parallel * self.pipeline_parallel}. Choose a multiple of it as world_size."
-            )
 
     def _check_shard_size(self) -> None:
         if self.shard_size is None:
@@ -155,47 +151,38 @@ class Settings:
                 )
 
     def _check_engine(self) -> None:
-        if self.engine == "zero" and self.precision == "bf16":
-            raise ValueError(
-                "engine='zero' with precision='bf16': this course's engines keep fp32 masters of 16-bit parameters. "
-                "Choose precision='mixed', or engine='paper'."
-            )
-        if self.engine == "nanotron" and self.stage > 1:
-            raise ValueError(
-                f"engine='nanotron' with stage={self.stage}: nanotron shards the optimizer's states and no more. "
-                "Choose stage 0 or 1, or another engine."
-            )
-        if self.engine == "zero" and not self.reshard:
-            raise ValueError(
-                "engine='zero' with reshard=False: this course's stage 3 always frees a unit's parameters after "
-                "forward. Leave reshard out, or choose another engine."
-            )
-        if self.engine == "torch" and self.stage < 2 and self.policy.master:
-            raise ValueError(
-                f"engine='torch' with precision={self.precision!r} and stage={self.stage}: DistributedDataParallel and "
-                "ZeroRedundancyOptimizer keep no fp32 masters. Choose precision='fp32' or 'bf16', stage=3, or another "
-                "engine."
-            )
-        if self.engine == "torch" and self.stage == 2:
-            raise ValueError(
-                "engine='torch' with stage=2: torch has nothing that shards gradients and keeps whole parameters. "
-                "Choose stage 1 (ZeroRedundancyOptimizer), stage 3 (fully_shard), or another engine."
-            )
-        if self.engine == "torch" and self.stage == 1 and self.shards != self.data_parallel:
-            raise ValueError(
-                f"engine='torch' with stage=1 and shard_size={self.shard_size}: ZeroRedundancyOptimizer shards over "
-                "all ranks. Leave shard_size out, or choose another engine."
-            )
+        engine, stage = self.engine, self.stage
+        for refused, what, why in (
+            (engine == "zero" and self.precision == "bf16", "precision='bf16'",
+             "this course's engines keep fp32 masters of 16-bit parameters. Choose precision='mixed', or "
+             "engine='paper'."),
+            (engine == "nanotron" and stage > 1, f"stage={stage}",
+             "nanotron shards the optimizer's states and no more. Choose stage 0 or 1, or another engine."),
+            (engine == "zero" and not self.reshard, "reshard=False",
+             "this course's stage 3 always frees a unit's parameters after forward. Leave reshard out, or choose "
+             "another engine."),
+            (engine == "torch" and stage < 2 and self.policy.master, f"precision={self.precision!r} and stage={stage}",
+             "DistributedDataParallel and ZeroRedundancyOptimizer keep no fp32 masters. Choose precision='fp32' or "
+             "'bf16', stage=3, or another engine."),
+            (engine == "torch" and stage == 2, "stage=2",
+             "torch has nothing that shards gradients and keeps whole parameters. Choose stage 1 "
+             "(ZeroRedundancyOptimizer), stage 3 (fully_shard), or another engine."),
+            (engine == "torch" and stage == 1 and self.shards != self.data_parallel,
+             f"stage=1 and shard_size={self.shard_size}",
+             "ZeroRedundancyOptimizer shards over all ranks. Leave shard_size out, or choose another engine."),
+        ):  # fmt: skip
+            if refused:
+                raise ValueError(f"engine={engine!r} with {what}: {why}")
 
     @property
     def policy(self) -> Precision:
         """The record behind `precision`."""
-        return pick("precision", self.precision, PRECISIONS)
+        return PRECISIONS[self.precision]
 
     @property
     def kept(self) -> Optimizer:
         """The record behind `optimizer`."""
-        return pick("optimizer", self.optimizer, OPTIMIZERS)
+        return OPTIMIZERS[self.optimizer]
 
     @property
     def data_parallel(self) -> int:
