@@ -30,7 +30,7 @@ __all__ = [
     "AVERAGING", "CATEGORIES", "CHECKPOINTING", "HARDWARE", "MODELS", "MOMENTS", "OPTIMIZERS", "PASSES", "PRECISIONS",
     "QUESTIONS", "STEP", "Budget", "Candidate", "Choice", "Collective", "Compared", "Group", "Hardware", "Link",
     "Model", "Optimizer", "Part", "Plan", "Precision", "Run", "Settings", "Span", "Timeline", "Transformer",
-    "Validation", "bus_bandwidth", "cheapest", "choose", "duration",
-    "first_stage", "fits", "hardware", "how", "known", "largest_batch", "largest_params", "longest_sequence",
-    "plan", "ring_seconds", "seconds", "shortage", "size", "tree_seconds", "validate", "verdict", "whole",
+    "Validation", "bus_bandwidth", "cheapest", "choose", "duration", "first_stage", "fits", "hardware", "how", "known",
+    "largest_batch", "largest_params", "longest_sequence", "plan", "ring_seconds", "seconds", "shortage", "size",
+    "tree_seconds", "validate", "verdict", "whole",
 ]  # fmt: skip

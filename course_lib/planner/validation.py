@@ -98,11 +98,6 @@ class Validation:
         return tuple(one for run in self.runs if run.given for one in _compare(run))
 
     @property
-    def refused(self) -> list[Run]:
-        """The runs that cannot be described, or whose speed cannot."""
-        return [run for run in self.runs if run.reason]
-
-    @property
     def called_too_large(self) -> list[Run]:
         """The runs that fitted, and that the planner says do not fit."""
         return [run for run in self.runs if run.given and run.fitted and run.fits == "does not fit"]
@@ -120,7 +115,7 @@ class Validation:
         """Return the summary by source, model and sharding, the verdicts, and the rows that are left out."""
         groups: dict[tuple[str, str, str], list[float]] = {}
         for one in self.compared:
-            kind = _kind(one.run)
+            kind = " and ".join(name for name in ("TP", "PP") if name in one.run.sharding) or "data parallel"
             for name in (f"{one.run.model}, {kind}", f"all, {kind}"):
                 groups.setdefault((one.run.source, one.what, name), []).append(one.error)
         lines = [f"{'source':26}  {'value':12}  {'runs':34}  {'number':>6}  median |error|  within 10 %    worst"]
@@ -129,7 +124,7 @@ class Validation:
         lines.append(f"\n{fitted} runs fitted. The plan calls {len(self.called_too_large)} of them too large.")
         verdicts = Counter(run.fits for run in self.runs if run.given and not run.fitted)
         lines += [f"Of {verdicts.total()} that crashed or ran out of memory: {dict(verdicts)}."] if verdicts else []
-        reasons = Counter(f"{run.source}: {run.reason}" for run in self.refused)
+        reasons = Counter(f"{run.source}: {run.reason}" for run in self.runs if run.reason)
         lines += [f"Not compared, {count} x {reason}" for reason, count in reasons.items()]
         return "\n".join(lines)
 
@@ -150,11 +145,6 @@ def validate(folder: str | Path = PUBLISHED) -> Validation:
 def _rows(path: Path) -> Iterator[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
-
-
-def _kind(run: Run) -> str:
-    words = [name for name in ("TP", "PP") if name in run.sharding]
-    return " and ".join(words) or "data parallel"
 
 
 def _cuts(tensor: int, pipeline: int) -> list[str]:
@@ -238,12 +228,9 @@ def _others(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
         words = [f"FSDP {row['world_size']}", *_cuts(given["tensor_parallel"], given["pipeline_parallel"]),
                  row["checkpointing"], *(["compiled"] if given["compiled"] else [])]  # fmt: skip
 
-        def number(name: str, factor: float = 1, row: dict[str, str] = row) -> float | None:
-            return float(row[name]) * factor if row[name] else None
-
-        slow = bool(row["note"])
-        yield Run(source=row["source"], model=row["model"], sharding=", ".join(words),
-                  hardware=row["hardware"], given=given, active=number("active_gib", GIB),
-                  reserved=number("reserved_gib", GIB), mfu=None if slow else number("mfu_percent", 0.01),
-                  tokens_per_second=None if slow else number("tokens_per_second_per_gpu"),
-                  reason=row["note"])  # fmt: skip
+        published: dict[str, Any] = {name: float(row[column]) * unit for name, column, unit in (
+            ("active", "active_gib", GIB), ("reserved", "reserved_gib", GIB), ("mfu", "mfu_percent", 0.01),
+            ("tokens_per_second", "tokens_per_second_per_gpu", 1),
+        ) if row[column] and not (row["note"] and unit != GIB)}  # fmt: skip
+        yield Run(source=row["source"], model=row["model"], sharding=", ".join(words), hardware=row["hardware"],
+                  given=given, reason=row["note"], **published)  # fmt: skip

@@ -19,6 +19,9 @@ TRAFFIC = 100
 Fitted, with the two rates of `Hardware`, on llm-foundry's rows on one node of 8 A100 80GB and of 8 H100.
 """
 
+AGAIN = {"none": (0, 0, 0), "selective": (0, 1, 0), "operators": (0.5, 0, 1), "full": (1, 1, 1)}
+"""How much of a layer's matrices, attention and element-wise work backward computes again, by checkpointing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -41,24 +44,14 @@ class Work:
     reduces: float = 0
     layers: int = 0
 
-    def times(self, factor: float) -> "Work":
-        """Return as much work `factor` times, which gathers and reduces nothing."""
-        return Work(name=self.name, matrices=factor * self.matrices, attention=factor * self.attention,
-                    traffic=factor * self.traffic)  # fmt: skip
-
-    def plus(self, other: "Work", gathers: float = 0, reduces: float = 0) -> "Work":
-        """Return both, as a layer that gathers and reduces so many parameters."""
-        return Work(name=self.name, matrices=self.matrices + other.matrices, attention=self.attention + other.attention,
-                    traffic=self.traffic + other.traffic, gathers=gathers, reduces=reduces, layers=1)  # fmt: skip
-
 
 def forward(model: Model, settings: Settings) -> list[Work]:
     """Return the work of forward: the embedding, the layers, the head."""
     outer, layers = _sizes(model)
-    nothing = Work(name="")
+    once = (1.0, 1.0, 1.0)
     return [
         Work(name="embedding", gathers=outer),
-        *(_layer(model, settings, size, at).plus(nothing, gathers=size) for at, size in enumerate(layers)),
+        *(_layer(model, settings, size, at, once) for at, size in enumerate(layers)),
         *_head(model, settings, outer, factor=1),
     ]
 
@@ -66,10 +59,8 @@ def forward(model: Model, settings: Settings) -> list[Work]:
 def backward(model: Model, settings: Settings) -> list[Work]:
     """Return the work of backward: the same in reverse, twice, and what is computed again."""
     outer, layers = _sizes(model)
-    done = []
-    for at, size in reversed(list(enumerate(layers))):
-        once = _layer(model, settings, size, at)
-        done.append(once.times(2).plus(_again(once, model, settings), gathers=size, reduces=size))
+    times = tuple(2 + again for again in AGAIN[settings.checkpointing])
+    done = [_layer(model, settings, size, at, times, reduces=size) for at, size in reversed(list(enumerate(layers)))]
     head = _head(model, settings, outer, factor=2) or [Work(name="head")]
     return [
         Work(name="head", matrices=head[0].matrices, gathers=outer), *done, Work(name="embedding", reduces=outer)
@@ -82,26 +73,19 @@ def token_flops(model: Model, settings: Settings) -> float:
     return 6 * model.params + (12 * known.layers * known.hidden * settings.sequence if known else 0)
 
 
-def _layer(model: Model, settings: Settings, size: float, at: int) -> Work:
-    tokens, known = settings.tokens, model.transformer
-    if known is None:  # assume that every parameter is in a matrix
-        return Work(name=f"layer {at}", matrices=2 * size * tokens)
-    matrices, attention = known.layer_flops(settings.sequence)
-    tensor = settings.tensor_parallel
-    traffic = TRAFFIC * known.hidden * settings.policy.activation / 2 * tokens / tensor
-    return Work(name=f"layer {at}", matrices=tokens * matrices / tensor, attention=tokens * attention / tensor,
-                traffic=traffic)  # fmt: skip
-
-
-def _again(once: Work, model: Model, settings: Settings) -> Work:
-    """Return the part of a layer's forward that backward computes again."""
-    if settings.checkpointing == "full":
-        return once
-    if model.transformer is None or settings.checkpointing == "none":
-        return Work(name="")
-    if settings.checkpointing == "selective":
-        return Work(name="", attention=once.attention)
-    return Work(name="", matrices=once.matrices / 2, traffic=once.traffic)  # every second product
+def _layer(
+    model: Model, settings: Settings, size: float, at: int, times: tuple[float, ...], reduces: float = 0
+) -> Work:  # fmt: skip
+    """Return a layer's forward, of which matrices, attention and element-wise work are done so many `times`."""
+    known, width = model.transformer, settings.policy.activation
+    matrices, attention, traffic = 2 * size, 0.0, 0.0  # unknown: assume that every parameter is in a matrix
+    if known:
+        tensor = settings.tensor_parallel
+        matrices, attention = (flops / tensor for flops in known.layer_flops(settings.sequence))
+        traffic = TRAFFIC * known.hidden * width / 2 / tensor
+    done = [count * each * settings.tokens for count, each in zip(times, (matrices, attention, traffic), strict=True)]
+    return Work(name=f"layer {at}", matrices=done[0], attention=done[1], traffic=done[2], gathers=size,
+                reduces=reduces, layers=1)  # fmt: skip
 
 
 def _head(model: Model, settings: Settings, outer: float, factor: int) -> list[Work]:
