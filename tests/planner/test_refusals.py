@@ -178,11 +178,11 @@ def test_other_impossible_questions(ask: Callable[[], object], message: str) -> 
         ),
         (
             {"world_size": 16, "pipeline_parallel": 16},
-            "pipeline_parallel=16 in 1 pieces each with GPT-2: it has 12 layers",
+            "with GPT-2: its 12 layers do not fill 16 pieces. Choose",
         ),
         (
             {"world_size": 4, "pipeline_parallel": 4, "schedule": "interleaved", "model_chunks": 4},
-            "in 4 pieces each with GPT-2: it has 12 layers. Choose fewer stages or fewer model_chunks.",
+            "with GPT-2: its 12 layers do not fill 16 pieces. Choose fewer stages or fewer model_chunks.",
         ),
         ({"engine": "nanotron", "stage": 2}, "nanotron shards the optimizer's states and no more"),
         ({"loss": "mean"}, "loss='mean': the planner knows no such loss, only 6 by name"),

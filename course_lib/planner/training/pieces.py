@@ -49,10 +49,11 @@ def _of_transformer(model: Model, transformer: Transformer, settings: Settings) 
 def _check_layers(transformer: Transformer, settings: Settings) -> None:
     """Raise ValueError if there are not enough layers. Embedding and head count as two, as in Llama 3 405B."""
     chunks = settings.model_chunks if settings.schedule == "interleaved" else 1
-    if settings.pipeline_parallel * chunks > transformer.layers + 2:
+    pieces = settings.pipeline_parallel * chunks
+    if pieces > transformer.layers + 2:
         raise ValueError(
-            f"pipeline_parallel={settings.pipeline_parallel} in {chunks} pieces each with {transformer.name}: it has "
-            f"{transformer.layers} layers. Choose fewer stages or fewer model_chunks."
+            f"pipeline_parallel={settings.pipeline_parallel} with {transformer.name}: its {transformer.layers} layers "
+            f"do not fill {pieces} pieces. Choose fewer stages or fewer model_chunks."
         )
 
 
