@@ -130,15 +130,9 @@ def _reason(candidate: Plan, mine: Timeline, best: Plan, fastest: Timeline) -> s
         return (
             f"as fast as the best, within 5 %; at its peak it holds {size(abs(more))} {'more' if more > 0 else 'less'}."
         )
-    extras = {
-        "of computing": mine.busy(COMPUTE) - fastest.busy(COMPUTE),
-        "of communication that nothing hides": _shown(mine, COMMUNICATION) - _shown(fastest, COMMUNICATION),
-        "of work on the host that nothing hides": _shown(mine, HOST) - _shown(fastest, HOST),
-    }
+    extras = {"of computing": mine.busy(COMPUTE) - fastest.busy(COMPUTE)}
+    for what, stream in (("of communication", COMMUNICATION), ("of work on the host", HOST)):
+        extras[f"{what} that nothing hides"] = mine.exposed(stream, COMPUTE) - fastest.exposed(stream, COMPUTE)
     most = max(extras.values())
     causes = [f"{duration(extra)} more {what}" for what, extra in extras.items() if extra > notable or extra == most]
     return f"{duration(slower)} slower: {', '.join(causes)}. It sends {size(candidate.sent_bytes)}."
-
-
-def _shown(timeline: Timeline, stream: str) -> float:
-    return timeline.exposed(stream, COMPUTE)

@@ -71,12 +71,19 @@ class Hardware:
         return self.fast_flops if fast else self.fp32_flops
 
     def shard_group(self, ranks: int) -> Group:
-        """Return the group of `ranks` neighbours: as many as fit in a node, then the next node.
+        """Return the group of `ranks` neighbours, node after node; errors as `replica_group`."""
+        return self.replica_group(1, whole("world_size", ranks))
+
+    def replica_group(self, shards: int, replicas: int) -> Group:
+        """Return the group of the `replicas` ranks that hold the same one of `shards` shards: every `shards`-th rank.
+
+        If a node has several such groups, they share its network link.
 
         Raises:
-            ValueError: they fill no whole number of nodes, or there is only one node.
+            ValueError: they fill no whole number of nodes, there is only one node, or the groups do not fit the nodes
+                evenly.
         """
-        ranks = whole("world_size", ranks)
+        ranks, rivals = shards * replicas, min(shards, self.devices)
         if ranks > self.devices and self.network is None:
             raise ValueError(
                 f"{ranks} ranks on {self.name}: that is one node with {self.devices} devices. Choose hardware with a "
@@ -87,32 +94,17 @@ class Hardware:
                 f"{ranks} ranks on {self.name}: they fill no whole number of nodes of {self.devices} devices. "
                 f"Choose a multiple of {self.devices}."
             )
-        members = min(ranks, self.devices)
-        return self._group(members, ranks // members, rivals=1)
-
-    def replica_group(self, shards: int, replicas: int) -> Group:
-        """Return the group of the `replicas` ranks that hold the same one of `shards` shards: every `shards`-th rank.
-
-        If a node has several such groups, they share its network link.
-
-        Raises:
-            ValueError: as `shard_group`, or the groups do not fit the nodes evenly.
-        """
-        self.shard_group(shards * replicas)  # raises if all together do not fit
-        rivals = min(shards, self.devices)
-        members = min(replicas, self.devices // rivals)
-        if shards * replicas > self.devices and self.devices % rivals:
+        if ranks > self.devices and self.devices % rivals:
             raise ValueError(
                 f"{replicas} groups of {shards} neighbouring ranks on {self.name}: they do not fall evenly onto nodes "
                 f"of {self.devices} devices. Choose tensor_parallel and shard_size so that their product divides "
                 f"{self.devices}, or is a multiple of it."
             )
-        return self._group(members, replicas // members, rivals)
-
-    def _group(self, members: int, nodes: int, rivals: int) -> Group:
+        members = min(replicas, self.devices // rivals)
         across = self.network and replace(self.network, bandwidth=self.network.bandwidth / rivals)
         return Group(
-            members=members, nodes=nodes, inside=self.inside, across=across, launch=self.launch, switch=self.switch
+            members=members, nodes=replicas // members, inside=self.inside, across=across, launch=self.launch,
+            switch=self.switch,
         )  # fmt: skip
 
 
