@@ -15,6 +15,7 @@ from .canvas import FAINT, INK, WIDTH, Canvas
 STAND_INS = {INK: "#1f2328", FAINT: "#636c76"}
 """Colours that matplotlib draws with, in place of those of the theme, which it does not know."""
 _STYLE: dict[Any, Any] = {
+    "savefig.format": "svg",
     "svg.fonttype": "none",  # text stays text, which is shorter than its outlines
     "svg.hashsalt": "course",  # the same figure has the same ids
     "font.size": 11,
@@ -29,11 +30,17 @@ _STYLE: dict[Any, Any] = {
 def axes(canvas: Canvas, height: float, columns: int = 1) -> Iterator[list[Axes]]:
     """Return axes side by side, as wide as the canvas together. What the block draws on them goes onto the canvas."""
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained", facecolor="none")
+        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained", facecolor="none")
         yield list(figure.subplots(1, columns, squeeze=False)[0])
         out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
+        figure.savefig(out, metadata={"Date": None})
     svg = re.sub(r"<!--.*?-->|xlink:(?=href)", "", out.getvalue(), flags=re.DOTALL)
     for variable, colour in STAND_INS.items():
         svg = svg.replace(colour, variable)
     canvas.nest(svg[svg.index("<g ") : svg.rindex("</svg>")], height)
+
+
+def in_pixels(panel: Axes, x: float, y: float) -> tuple[float, float]:
+    """Return where x, y of a panel is, from the top left corner of what matplotlib draws."""
+    across, up = panel.transData.transform((x, y))
+    return across, panel.figure.bbox.height - up

@@ -1,6 +1,7 @@
 """Figures of measurements: what they say, that they say it as text too, and that they are legible in both themes."""
 
 import re
+import shutil
 import xml.etree.ElementTree as ET
 from base64 import b64decode
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from itertools import pairwise
 import pytest
 
 from course_lib import CourseError, World
+from course_lib.planner import validate
+from course_lib.planner.validation import PUBLISHED
 from course_lib.plots import (
     compare,
     compare_memory,
@@ -24,6 +27,7 @@ from course_lib.plots import (
     plot_shards,
     plot_timeline,
     plot_units,
+    plot_validation,
     plot_zero,
 )
 from course_lib.plots.canvas import CATEGORIES, COMPUTE, FORWARD, MEMBERS, MOVING, THEMES, UPDATE, WAITING, ink_on
@@ -539,3 +543,15 @@ def test_a_run_draws_the_slices_that_its_ranks_returned():
 def test_a_run_that_returned_no_slices_says_what_to_return():
     with pytest.raises(CourseError, match=r"rank 0 returned 3\. Let every rank return a list with \(name, numel"):
         World(2).run(lambda: 3).plot_shards()
+
+
+@pytest.mark.slow
+def test_each_published_value_is_one_point_of_the_validation(tmp_path):
+    shutil.copy(PUBLISHED / "other-runs.csv", tmp_path)
+    validation = validate(tmp_path)
+    series = re.findall(r'points="([^"]*)" [^>]*url\(#(.*?)\)', plot_validation(validation).svg)
+
+    drawn = [len(points.split()) for points, _ in series]
+    sources = [one.run.source for one in validation.compared if one.what in ("active", "reserved", "MFU")]
+    assert drawn == [sources.count(source) for source in dict.fromkeys(sources)]
+    assert len({shape for _, shape in series}) == len(series) > 1
