@@ -74,6 +74,9 @@ def test_the_page_plays_as_a_file_without_a_network(page: Page, tmp_path: Path) 
     expect(page.locator("#answer")).to_contain_text("First difference, at step 2: rank 0: send to rank 1")
     page.get_by_role("button", name="Play").click()
     expect(caption).to_have_text("Both ranks: returned")
+    for control, key in ((page.locator("#first"), "Enter"), (page.locator(".row"), "End")):
+        control.press(key)
+        expect(control).to_be_focused()
 
     assert page.locator("html").get_attribute("data-theme") == "dark"
     assert (len(requests), problems) == (1, [])

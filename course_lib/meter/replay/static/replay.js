@@ -305,17 +305,18 @@ function firstShown() {
   return [...first, ...lanes.keys()].filter((number, i, all) => all.indexOf(number) === i).slice(0, 4).sort((a, b) => a - b);
 }
 
+// A row stays when its cards change, and with it the focus and the place that it is scrolled to.
+const rows = [...new Set(lanes.map(lane => lane.run))].map(run =>
+  ({run, row: make("div", {class: "row", tabindex: 0, role: "group", "aria-label": run ? `Run ${run}` : "Ranks"})}));
+$("ranks").append(...rows.map(({row}) => row));
+
 function showRanks(step) {
-  const rows = [];
-  $("ranks").replaceChildren(...[...new Set(lanes.map(lane => lane.run))].map(run => {
+  for (const {run, row} of rows) {
     const theirs = lanes.filter(lane => lane.run === run && shown.has(lane.number));
-    const row = make("div", {class: "row", tabindex: 0, role: "group", "aria-label": run ? `Run ${run}` : "Ranks"});
     row.style.setProperty("--n", theirs.length);
-    row.append(document.createElementNS(SVG, "svg"), ...theirs.map(lane => card(lane, step)));
-    rows.push([row, theirs]);
-    return row;
-  }));
-  for (const [row, theirs] of rows) drawArcs(row, theirs, step);  // now that the cards have their places
+    row.replaceChildren(document.createElementNS(SVG, "svg"), ...theirs.map(lane => card(lane, step)));
+    drawArcs(row, theirs, step);
+  }
 }
 
 function drawArcs(row, theirs, step) {
@@ -337,6 +338,7 @@ function drawArcs(row, theirs, step) {
     const label = value && value.length <= 16 ? value : inBytes(bytes);
     if (cards[0].offsetWidth > 90 && !back) draw(svg, "text", {x: (start + end) / 2, y: top - 2}, label);
   })));
+  svg.append(...svg.querySelectorAll("text"));  // above the arcs that cross them
 }
 
 // -- comparing --------------------------------------------------------------------------------------------------------
@@ -391,7 +393,8 @@ function go(step) {
   $("caption").textContent = film.captions[now - 1] || "The ranks compute.";
   $("jump").value = now;
   $("cursor").setAttribute("x", LEFT + (now - 1) * column);
-  for (const [id, there] of [["first", 1], ["back", 1], ["next", steps], ["last", steps]]) $(id).disabled = now === there;
+  for (const [id, there] of [["first", 1], ["back", 1], ["next", steps], ["last", steps]])
+    $(id).setAttribute("aria-disabled", now === there);  // `disabled` would take the focus away
   showCode(now);
   showRanks(now);
 }
