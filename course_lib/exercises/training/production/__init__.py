@@ -1,16 +1,12 @@
-"""Lesson 10, production: torch's ZeroRedundancyOptimizer and FSDP2, and how to read a DeepSpeed configuration.
+"""Lesson 10, production: torch's ZeroRedundancyOptimizer and FSDP2.
 
 Each exercise is a module. make_zero1 and make_zero3 set up what torch ships; tied_weights repairs a program; lora saves
-what is trained; resume loads the states that any number of ranks has saved; fsdp2_settings and faults read
-configurations. data has the model of the exercises that train.
+what is trained; resume loads the states that any number of ranks has saved. data has the model of the exercises.
 """
 
-from . import faults, fsdp2_settings, lora, make_zero1, make_zero3, resume, tied_weights
+from . import lora, make_zero1, make_zero3, resume, tied_weights
 from .quiz import QUIZ
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = (
-    make_zero1.exercise, make_zero3.exercise, tied_weights.exercise, fsdp2_settings.exercise, faults.exercise,
-    lora.exercise, resume.exercise,
-)
+EXERCISES = (make_zero1.exercise, make_zero3.exercise, tied_weights.exercise, lora.exercise, resume.exercise)

@@ -7,7 +7,6 @@ from fractions import Fraction
 
 from ....planner import plan
 from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
-from .fsdp2_settings import fsdp2_settings
 
 
 def elements_sent(multiples: int, params: int, world_size: int) -> Fraction:
@@ -42,16 +41,11 @@ def volume_of_ddp_and_zero(rng: random.Random) -> Numeric:
 
 def micro_batches(rng: random.Random) -> Numeric:
     world_size, micro, steps = rng.choice([4, 8, 16]), rng.choice([2, 3, 6]), rng.choice([3, 5, 10])
-    config = {
-        "train_batch_size": world_size * micro * steps,
-        "train_micro_batch_size_per_gpu": micro,
-        "zero_optimization": {"stage": 3},
-    }
     return Numeric(
-        prompt=f"A DeepSpeed configuration has `train_batch_size` {config['train_batch_size']} and "
+        prompt=f"A DeepSpeed configuration has `train_batch_size` {world_size * micro * steps} and "
         f"`train_micro_batch_size_per_gpu` {micro}, and no accumulation steps. There are {world_size} ranks. How "
         "many micro-batches does each rank have in a step?",
-        expected=fsdp2_settings(config, world_size)["micro_batches"],
+        expected=steps,
         tolerance=0,
         right="The batch is the micro-batch times the accumulation steps times the ranks.",
         wrong="`train_batch_size` is the batch of all ranks in a whole step. Divide it by micro-batch and ranks.",
