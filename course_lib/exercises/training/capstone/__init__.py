@@ -3,9 +3,9 @@
 Each exercise is a module; data holds what train and resume are tried on. resume calls train.
 """
 
-from . import judge_stages, reshard, resume, smallest_world, train
+from . import decide, reshard, resume, smallest_world, train
 from .quiz import QUIZ
 
 __all__ = ["EXERCISES", "QUIZ"]
 
-EXERCISES = (smallest_world.exercise, judge_stages.exercise, train.exercise, reshard.exercise, resume.exercise)
+EXERCISES = (smallest_world.exercise, decide.exercise, train.exercise, reshard.exercise, resume.exercise)
