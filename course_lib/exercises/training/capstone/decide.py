@@ -68,10 +68,10 @@ def faults(answer: Any, brief: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     try:
         planned = planned_for(brief, answer)
+        right = cost(brief, answer, planned)
     except (TypeError, ValueError) as refusal:
         yield "form", f"The planner refuses this choice: {refusal}"
         return
-    right = cost(brief, answer, planned)
     for name in NUMBERS:
         if not isinstance(answer[name], (int, float)):
             yield name, f"{name} is {answer[name]!r}, which is no number."
