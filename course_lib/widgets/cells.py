@@ -83,7 +83,7 @@ class ExerciseCell:
         last = progress().last_attempt(self.exercise.name)
         if last is None:
             raise CourseError(
-                f"{self.exercise.name}: no attempt is stored. A cell that was left as it came is not one. "
+                f"{self.exercise.name}: no attempt is stored. A cell that you have not changed is not an attempt. "
                 "Write a line or two, and run the cell."
             )
         return last

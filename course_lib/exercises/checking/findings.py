@@ -88,7 +88,7 @@ class Verdict:
     def headline(self) -> str:
         """A sentence about the cases that were tried, and their seed."""
         if self.status == "unattempted":
-            return "This is the cell as it came."
+            return "You have not changed this cell yet."
         if self.status == "passed":
             return f"All {self.cases_tried} cases agree with the reference (seed {self.seed})."
         if not self.case_count:

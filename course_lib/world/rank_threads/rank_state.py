@@ -62,8 +62,8 @@ class Printed:
 class RankState:
     """The random generators, the output and the environment variables of one rank.
 
-    As in new processes, torch starts from the same seed on every rank. In real processes, the operating system seeds
-    Python and NumPy. Here the rank number does: ranks differ, and every run gives the same numbers.
+    In new processes, the operating system seeds torch, Python and NumPy. Here torch starts from the same seed on every
+    rank, and the rank number seeds Python and NumPy. So every run gives the same numbers.
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
