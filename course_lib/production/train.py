@@ -6,6 +6,7 @@ after each epoch. Started again with the same FOLDER, on any number of processes
 
 import os
 import sys
+from glob import glob
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ def main(folder: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)  # after sharding: it must see the shards
 
     # 4. Go on where a checkpoint ended
-    begin = len(os.listdir(folder)) if os.path.exists(folder) else 0
+    begin = len(glob(f"{folder}/epoch-*/.metadata"))  # written last: an unfinished checkpoint does not count
     if begin > 0:
         saved = states(model, optimizer)
         dcp.load(saved, checkpoint_id=f"{folder}/epoch-{begin - 1}")
