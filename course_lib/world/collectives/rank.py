@@ -97,9 +97,9 @@ class InterposedRank:
             self._peers.called_outside(self.rank, made_here(op, "", ()))
 
     def asked(self, work: Any) -> None:
-        for local in [one for one in self._open_handles if one.is_of(work)]:
+        for local in [one for one in list(self._open_handles) if one.is_of(work)]:  # a callback's thread may ask, too
             local.call.times.open_handle = False
-            del self._open_handles[local]
+            self._open_handles.pop(local, None)
             if self.in_flight is not None:
                 self.in_flight.give_back(local)
 
