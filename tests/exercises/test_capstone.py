@@ -7,7 +7,7 @@ import nbformat
 import pytest
 
 from course_lib.exercises import get
-from course_lib.exercises.training.capstone.decide import BRIEF
+from course_lib.exercises.training.capstone.decide import BRIEF, cost, planned_for
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "12-capstone.ipynb"
 DECIDE = get("capstone.decide")
@@ -17,6 +17,12 @@ def findings(**changes: Any) -> list[str]:
     """Return the findings about the reference's answer with changes."""
     answer = DECIDE.reference(BRIEF) | changes
     return [finding.observed for finding in DECIDE.check(lambda brief: answer).findings]
+
+
+def planned(answer: dict[str, Any], **changes: Any) -> dict[str, float]:
+    """Return the three numbers of a decision with changes."""
+    changed = answer | changes
+    return cost(BRIEF, changed, planned_for(BRIEF, changed))
 
 
 def test_the_notebook_shows_the_brief_that_the_check_uses() -> None:
@@ -33,6 +39,12 @@ def test_the_model_paragraph_has_the_numbers_of_the_reference() -> None:
     assert f"{answer['peak_bytes'] / 1e9:.1f} of 80 GB" in DECIDE.explanation
     assert f"{answer['days']:.1f} of 30 days" in DECIDE.explanation
     assert f"{answer['dollars']:,.0f} of 90,000 dollars" in DECIDE.explanation
+    faster, slower = planned(answer, cluster="infiniband"), planned(answer, batch=4)
+    prose = " ".join(DECIDE.explanation.split())
+    assert f"the training is {answer['days'] - faster['days']:.1f} days shorter" in prose
+    assert f"with micro-batches of 4, each step waits for them, and the training takes {slower['days']:.0f} d" in prose
+    assert f"costs less than {90_000 / (24 * 64 * faster['days']):.2f} dollars, we take it" in prose
+    assert f"the parameters alone are {2 * planned_for(BRIEF, answer).model.params / 1e9:.0f} GB" in prose
 
 
 @pytest.mark.parametrize(

@@ -136,10 +136,10 @@ exercise = Exercise("capstone.decide", title="Decide, with three numbers", draw=
     A model paragraph: *We rent the Ethernet cluster and train by stage 3 over all 64 ranks, with full checkpointing,
     micro-batches of 8 sequences, and the optimizer on the host. A rank peaks at 67.6 of 80 GB. The training takes 23.1
     of 30 days and costs 67,374 of 90,000 dollars. Stages 1 and 2 cannot fit: the parameters alone are 138 GB. On
-    InfiniBand, the training is 1.1 days shorter, and every choice that fits breaks the budget. On Ethernet, the gathers
+    InfiniBand, the training is 1.0 days shorter, and every choice that fits breaks the budget. On Ethernet, the gathers
     are the danger: with micro-batches of 4, each step waits for them, and the training takes 38 days. Checkpointing and
     offload make the room for micro-batches of 8. The plan's bytes are within 15 %, and its seconds less exact, so we
-    first rent one day and measure ten steps. If InfiniBand costs less than 2.66 dollars, we take it.*
+    first rent one day and measure ten steps. If InfiniBand costs less than 2.65 dollars, we take it.*
 
     Compare your paragraph with the rubric of the lesson. Other choices keep the limits too: shard within a node, for
     example, with the parameters on the host as well.""")
