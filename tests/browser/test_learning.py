@@ -74,9 +74,10 @@ def test_a_quiz_answers_every_answer(lesson: Page) -> None:
 
 def test_the_stop_button_ends_a_run_and_the_next_one_works(lesson: Page) -> None:
     number = number_of(lesson, "def one_rank_fails")
-    cell = run(lesson, number, "def spin():\n    while True:\n        pass\n\n\nworld.run(spin)")
-    lesson.wait_for_function(f"{NOTEBOOK}.sessionContext.session.kernel.status === 'busy'", timeout=READY_MS)
-    lesson.wait_for_timeout(500)
+    spin = "def spin():\n    while True:\n        pass\n\n\nprint('the run begins')\nworld.run(spin)"
+    cell = run(lesson, number, spin)
+    expect(cell.get_by_text("the run begins", exact=True)).to_be_visible(timeout=READY_MS)
+    lesson.wait_for_timeout(500)  # an interrupt before the run would end the cell without a word from the world
     lesson.evaluate("window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
     expect(cell.get_by_text("KeyboardInterrupt: the run was interrupted")).to_be_visible(timeout=READY_MS)
 
