@@ -20,7 +20,16 @@ def findings(trial: Trial) -> list[Finding]:
     """Return what is wrong with a trial; empty if nothing is."""
     if trial.yours.error is not None:
         return [_error(trial, trial.yours.error)]
-    return [*_values(trial), *_inputs(trial), *(found for rule in trial.exercise.rules for found in rule(trial))]
+    broken = (found for rule in trial.exercise.rules for found in rule(trial))
+    return [*_values(trial), *_inputs(trial), *broken, *_warnings(trial)]
+
+
+def _warnings(trial: Trial) -> Iterator[Finding]:
+    if trial.expected.warnings:
+        return
+    for warning in trial.yours.warnings:
+        observed, _, action = warning.partition(" Next: ")
+        yield Finding(observed=observed, action=action[0].upper() + action[1:])
 
 
 # -- results -----------------------------------------------------------------------------------------------------

@@ -30,13 +30,14 @@ EXERCISES_KEPT = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """The behaviour of a solution on a case; everything except `error` by rank, and empty if there is an error.
+    """The behaviour of a solution on a case; all but `warnings` and `error` by rank, and empty if there is an error.
 
     Attributes:
         values: the result, as plain data: what the solution returned, or what the exercise's `trial` returned.
         before: its arguments before the call.
         after: its arguments after the call.
         calls: its collectives and messages.
+        warnings: the lines of `Run.warnings`.
         memory: its memory, without the timeline; empty if the exercise is not `measured`.
         output: what it printed; present even if there is an error.
         error: why it failed.
@@ -46,6 +47,7 @@ class Observation:
     before: tuple[Plain, ...] = ()
     after: tuple[Plain, ...] = ()
     calls: tuple[tuple[Call, ...], ...] = ()
+    warnings: tuple[str, ...] = ()
     memory: tuple[MemoryReport, ...] = ()
     output: tuple[str, ...] = ()
     error: CourseError | None = None
@@ -88,7 +90,7 @@ def observe(exercise: Declaration, solution: Solution, case: Case, world: World 
     """
     world = world or World(case.world_size or 1, backend="simulated", timeout=TIME_LIMIT, measure=exercise.measured)
     try:
-        # World.run shows what ranks print; it is in `output` too. What it warns of, the check finds by the result.
+        # World.run shows what ranks print and warns; the verdict contains both.
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore", CourseWarning)
             run = world.run(_on_rank, exercise.trial or _call, solution, case.args)
@@ -97,7 +99,13 @@ def observe(exercise: Declaration, solution: Solution, case: Case, world: World 
     values, before, after = zip(*run, strict=True)
     memory = tuple(replace(report, timeline=()) for report in run.memory) if exercise.measured else ()
     return Observation(
-        values=values, before=before, after=after, calls=run.calls, memory=memory, output=tuple(run.output)
+        values=values,
+        before=before,
+        after=after,
+        calls=run.calls,
+        warnings=run.warnings,
+        memory=memory,
+        output=tuple(run.output),
     )
 
 

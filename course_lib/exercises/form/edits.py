@@ -59,10 +59,10 @@ def edited(text: str, edits: Mapping[str, str]) -> str:
 def compiled(text: str, like: Callable[..., Any], label: str) -> Callable[..., Any]:
     """Return the function of the source `text`, which has the name of `like` and uses the globals of its module.
 
-    Tracebacks and `inspect.getsource` show the source: `linecache` keeps it, under the name of the module's file with
-    `label`. This file begins with the path of the course, so that errors count its lines as the course's.
+    Tracebacks and `inspect.getsource` show the source: `linecache` keeps it, under a file name made of `label`. That is
+    not the name of a file of the course, so errors and warnings treat the function as they treat a learner's.
     """
-    file = f"{like.__code__.co_filename} ({label})"
+    file = f"<{label}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     made: dict[str, Any] = {}  # apart from the globals, where the name belongs to the reference
     exec(compile(text, file, "exec"), like.__globals__, made)  # annotations stay strings, as in this module

@@ -146,6 +146,11 @@ exercise.edit("sends-that-wait", {
     until the message is received: a deadlock. Next: use `dist.isend`, and wait for all sends at the end.
     """)
 
+exercise.edit("no-wait", {"for work in sends:\nwork.wait()\n": ""}, """
+    You never wait for your sends. The tensors may still be on their way when you return, and `isend` may read them then.
+    Next: keep what each `isend` returns, and call `wait()` on all of them at the end.
+    """)
+
 exercise.edit("newest-first", {"arrived.pop(n), computed.pop(n)": "arrived.popitem()[1], computed.popitem()[1]"}, """
     Your backward takes the newest micro-batch. The gradient that arrives belongs to the oldest: micro-batch n of the
     schedule. Next: look both up by n: `arrived.pop(n)`, `computed.pop(n)`.

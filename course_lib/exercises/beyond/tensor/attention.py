@@ -42,7 +42,7 @@ def one_step(solution: Solution, seed: int, length: int, heads: int) -> Any:
 
 
 exercise = Exercise("tensor.attention", title="Attention by heads", draw=draw, trial=one_step, case_count=4,
-    tolerance=1e-4, rules=[only_calls("all_reduce"), at_most("all_reduce", 2)], task="""
+    tolerance=1e-3, rules=[only_calls("all_reduce"), at_most("all_reduce", 2)], task="""
     Heads do not need each other, so each rank computes some of them: of `heads` heads, rank r computes the r-th of N
     equal groups. Many models keep query, key and value in one fused matrix. It is whole here, on every rank, and so is
     `out`: use only the rows and columns of this rank's heads. Return the output of the causal attention, on every rank,
