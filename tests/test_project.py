@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -48,7 +49,7 @@ def test_each_package_is_pinned_exactly_and_once() -> None:
 
 
 def test_the_installed_course_requires_the_pins() -> None:
-    required = {(r.name, str(r.specifier), str(r.marker)) for r in requirements("course_lib")}
+    required = {(r.name, str(r.specifier), str(r.marker)) for r in requirements("sharded-course")}
     course = {(name, f"=={version}", "None") for name, version in COURSE.items()}
     test = {(name, f"=={version}", 'extra == "test"') for name, version in (TEST | CLUSTER).items()}
     cluster = {(name, f"=={version}", 'extra == "cluster"') for name, version in CLUSTER.items()}
@@ -83,7 +84,7 @@ def installed_closure() -> dict[str, str]:
     Left out is what torch's CUDA build pins for itself.
     """
     versions: dict[str, str] = {}
-    waiting = [("course_lib", frozenset({"", "test"}))]
+    waiting = [("sharded-course", frozenset({"", "test"}))]
     seen = set(waiting)
     while waiting:
         package, extras = waiting.pop()
@@ -98,6 +99,26 @@ def installed_closure() -> dict[str, str]:
                 seen.add(needed)
                 waiting.append(needed)
     return versions
+
+
+@pytest.mark.slow
+def test_a_wheel_carries_the_lessons_and_copies_them_to_the_learners_home(tmp_path: Path) -> None:
+    source, home = tmp_path / "source", tmp_path / "home"
+    home.mkdir()
+    for folder in ("course_lib", "notebooks", "requirements"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, source]
+    subprocess.run(wheel, check=True, capture_output=True, timeout=240)
+    (built,) = tmp_path.glob("sharded_course-*.whl")
+    shutil.unpack_archive(built, tmp_path / "installed", "zip")
+
+    environment = os.environ | {"HOME": str(home), "PYTHONPATH": str(tmp_path / "installed")}
+    reset = [sys.executable, "-m", "course_lib.commands.cli", "reset", "03"]
+    subprocess.run(reset, check=True, capture_output=True, timeout=120, cwd=home, env=environment)
+    lessons = [path.name for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    assert [path.name for path in sorted((home / "sharded").glob("*.ipynb"))] == lessons
 
 
 def test_the_build_uses_the_pinned_setuptools() -> None:

@@ -19,6 +19,7 @@ import psutil
 from course_lib.errors import CourseError
 from course_lib.progress import Progress
 
+DISTRIBUTION = "sharded-course"
 OLDEST_PYTHON = (3, 11)
 COMFORTABLE_BYTES = 4 * 2**30  # lesson 04 trains two ranks, and each holds 1.7 GB at its peak
 NAME_WIDTH = len("simulated worlds")
@@ -84,9 +85,9 @@ def python() -> Finding:
 
 def packages() -> Finding:
     """Check that every package that the course needs is installed, at the version that it is tested with."""
-    if version_of("course_lib") is None:
-        return missing("packages", "course_lib is not installed")
-    required = [line for line in importlib.metadata.requires("course_lib") or [] if "extra ==" not in line]
+    if version_of(DISTRIBUTION) is None:
+        return missing("packages", f"{DISTRIBUTION} is not installed")
+    required = [line for line in importlib.metadata.requires(DISTRIBUTION) or [] if "extra ==" not in line]
     found = {pin: version_of(pin.split("==")[0]) for pin in required}
     absent = [pin for pin, version in found.items() if version is None]
     if absent:

@@ -16,7 +16,8 @@ from nbformat import NotebookNode
 from ..errors import CourseError
 from ..progress import NOTEBOOKS
 
-WORK = NOTEBOOKS.parent / "work"
+IN_A_CLONE = not NOTEBOOKS.is_relative_to(Path(__file__).parents[1])
+WORK = NOTEBOOKS.parent / "work" if IN_A_CLONE else Path.home() / "sharded"
 SHIPPED, OLD = ".shipped", "old"
 
 

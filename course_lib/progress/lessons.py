@@ -16,7 +16,10 @@ from typing import Any
 
 from ..errors import CourseError, json_trouble
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+_INSTALLED = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = _INSTALLED if _INSTALLED.exists() else Path(__file__).resolve().parents[2] / "notebooks"
+"""The lessons: in the package where it was installed from a wheel (see setup.py), else in the clone."""
+
 EXERCISES = Path(__file__).resolve().parents[1] / "exercises"
 
 

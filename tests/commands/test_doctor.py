@@ -57,7 +57,7 @@ def test_an_old_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.python().status == "missing"
 
 
-@pytest.mark.parametrize("package", ["cloudpickle", "torch", "course_lib"])
+@pytest.mark.parametrize("package", ["cloudpickle", "torch", "sharded-course"])
 def test_an_absent_package_is_told(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     installed = doctor.version_of
     monkeypatch.setattr(doctor, "version_of", lambda name: None if name == package else installed(name))
