@@ -90,6 +90,7 @@ class Call:
         ranks: global ranks of the members, by group rank.
         root: global rank of `src` or `dst`, if the op has one.
         reduce_op: `sum`, `max`, ... if the op has one.
+        tag: of a message.
         shapes: shapes of the tensors that the ranks must agree on.
         layout: their layout: `torch.strided` or a sparse one.
         splits: for all-to-all, the numbers of elements sent to and received from each group rank.
@@ -107,6 +108,7 @@ class Call:
     source_line: SourceLine
     root: int | None = None
     reduce_op: str | None = None
+    tag: int = 0
     shapes: tuple[tuple[int, ...], ...] = ()
     dtype: torch.dtype | None = None
     layout: torch.layout = torch.strided
@@ -126,10 +128,11 @@ class Call:
     @property
     def name(self) -> str:
         """Return `all_reduce #2`, or for a message its peer. A rank outside a group does not know the members."""
-        if self.op == "send":
-            return f"send to rank {self.root}"
-        if self.op == "recv":
-            return "recv from any rank" if self.root is None else f"recv from rank {self.root}"
+        if self.op in ("send", "recv"):
+            peer = "any rank" if self.root is None else f"rank {self.root}"
+            return (
+                f"{self.op} {'to' if self.op == 'send' else 'from'} {peer}{f' with tag {self.tag}' if self.tag else ''}"
+            )
         if self.op == "new_group":
             return f"new_group({list(self.ranks)})"
         if not self.ranks:
@@ -162,6 +165,7 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
     parts = len(ranks) if op in ("gather", "scatter") else 1  # only the root has the whole tensor
     return {
         "root": None if root is None else ranks[root],
+        "tag": arguments.get("tag", 0),
         "shapes": tuple(tuple(tensor.shape) for tensor in tensors),
         "dtype": tensors[0].dtype if tensors else None,
         "layout": tensors[0].layout if tensors else torch.strided,

@@ -40,7 +40,7 @@ class Coordinator:
         self.stopping = False
         self.states = [State.RUNNING] * world_size
         self.waits: dict[int, PendingCall] = {}
-        self.diverged: PendingCall | None = None
+        self.wait_began = [0.0] * world_size
         self.started = time.perf_counter()
         self._lock = threading.RLock()
         self.changed = threading.Condition(self._lock)
@@ -61,6 +61,7 @@ class Coordinator:
         with self.changed:
             if pending.open:
                 self.states[rank], self.waits[rank] = State.WAITING, pending
+                self.wait_began[rank] = time.perf_counter()
                 self._check_deadlock()
                 self._notify_if_over()
 
@@ -115,7 +116,9 @@ class Coordinator:
             }
             for rank, pending in self.waits.items():
                 if rank in reports:
-                    reports[rank] = replace(reports[rank], call=pending.calls[rank], missing=pending.missing)
+                    waited = time.perf_counter() - self.wait_began[rank]
+                    call = pending.calls[rank]
+                    reports[rank] = replace(reports[rank], call=call, missing=pending.missing, waited=waited)
             return list(reports.values())
 
     def busy(self, *states: State) -> bool:
@@ -148,8 +151,6 @@ class Coordinator:
         if uneven:
             self._break(pending, Fault(kind="mismatch", ranks=uneven, calls=pending.calls, detail="split sizes"))
             return
-        if self.diverged is None and len({call.source_line for call in pending.calls.values()}) > 1:
-            self.diverged = pending
         for proceed in pending.proceed:
             proceed()
         pending.proceed.clear()

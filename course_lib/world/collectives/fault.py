@@ -71,6 +71,7 @@ class RankReport:
     Attributes:
         source_line: the learner's line that it was at, if any.
         call: the call that it waited in.
+        waited: for how many seconds it had waited.
         missing: the ranks that had not made that call.
         raised: its exception.
         stopped: False for a rank that could not be stopped and may still be busy.
@@ -81,6 +82,7 @@ class RankReport:
     source_line: SourceLine | None = None
     call: Call | None = None
     missing: frozenset[int] = frozenset()
+    waited: float = 0.0
     raised: ErrorReport | None = None
     stopped: bool = True
 

@@ -66,7 +66,7 @@ class DryRun:
         if coordinator.fault is not None:
             ended = [report.ended(rank.raised, stopped=not rank.is_alive()) for report in reports]
             calls = [rank.recorder.calls]
-            raise error_of(coordinator.fault, ended, None, timeout, [output], calls, world_size=self._world_size)
+            raise error_of(coordinator.fault, ended, timeout, [output], calls, world_size=self._world_size)
         return DryRunResult(
             results=[rank.result],
             output=[output],

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind, RankReport
-from ..collectives.matching import PendingCall
 from .exit_status import after_death
-from .mismatch import disagreement
+from .histories import compared
+from .mismatch import NEW_GROUP, disagreement
 from .rank_error import Interrupted, RankError, advice_for, grouped, quoted, who
 
 
 def error_of(
     fault: Fault,
     reports: Sequence[RankReport],
-    diverged: PendingCall | None,
     timeout: float,
     output: Sequence[str],
     calls: Sequence[Sequence[Call]],
@@ -24,8 +23,8 @@ def error_of(
 ) -> RankError | Interrupted:
     """Return the exception to raise for a failed run.
 
-    `diverged` is the first pending call with calls from different lines. The `replaced` ranks have a new process now.
-    `world_size` is by default that of `reports`; a dry run reports one rank of many.
+    The `replaced` ranks have a new process now. `world_size` is by default that of `reports`; a dry run reports one
+    rank of many.
     """
     world_size = world_size or len(reports)
     headline, advice = _WRITERS[fault.kind](fault, reports, world_size)
@@ -33,8 +32,9 @@ def error_of(
         headline = f"the run was stopped after its time limit of {timeout:g} s: {headline}"
     lines = [headline, *_where(fault, reports, world_size)]
     if fault.kind in ("absent", "mismatch", "deadlock"):
-        if diverged is not None:
-            lines.append(_divergence(diverged))
+        difference, better_advice = compared(fault, calls)
+        lines += [f"  {difference}"] if difference else []
+        advice = better_advice or advice
         unfinished = _unfinished(fault, reports)
         if unfinished:
             lines += unfinished
@@ -117,7 +117,8 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
         )
     return (
         f"{gone} returned without the {first.name} that {waiters}",
-        f"every rank of the group must call {first.op}: look for an `if` or a `return` that keeps {gone} from it.",
+        f"every rank of the group must call {first.op}: look for an `if`, a `return` or a shorter loop that keeps "
+        f"{gone} from it.",
     )
 
 
@@ -133,15 +134,26 @@ def _refused(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tu
 
 
 def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
-    messages = all(call.op in ("send", "recv") for call in fault.calls.values())
-    verbs = {call.op for call in fault.calls.values()}
-    advice = "find an order of calls in which each rank's next partner is ready for it."
-    if messages and len(verbs) == 1:
-        advice = (
-            f"let some ranks {'recv' if verbs == {'send'} else 'send'} first (for example the even ones), "
-            f"or use {'isend' if verbs == {'send'} else 'irecv'} and wait for it afterwards."
+    calls = list(fault.calls.values())
+    ops = {call.op for call in calls}
+    headline = f"deadlock: {who(fault.ranks, world_size)} wait for each other"
+    if "new_group" in ops:
+        if len({call.group_name for call in calls}) > len({call.ranks for call in calls}) == len(ops):
+            numbers = grouped({rank: f"number {call.group_name}" for rank, call in fault.calls.items()})
+            headline = f"{calls[0].name} is new group " + ", ".join(
+                f"{text} on {who(ranks)}" for ranks, text in numbers
+            )
+        return headline, NEW_GROUP
+    if ops in ({"send"}, {"recv"}):
+        return headline, (
+            f"let some ranks {'recv' if ops == {'send'} else 'send'} first (for example the even ones), "
+            f"or use {'isend' if ops == {'send'} else 'irecv'} and wait for it afterwards."
         )
-    return f"deadlock: {who(fault.ranks, world_size)} wait for each other", advice
+    if ops == {"send", "recv"} and len({call.tag for call in calls}) > 1:
+        return headline, "give a send and its recv the same tag, or find an order in which each finds its partner."
+    if len({call.group_name for call in calls}) > len({call.ranks for call in calls}):
+        return headline, "there are two groups with the same members: call on them in the same order on every rank."
+    return headline, "find an order of calls in which each rank's next partner is ready for it."
 
 
 def _not_in_group(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
@@ -160,9 +172,12 @@ def _died(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple
 
 def _timeout(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     running = [report.rank for report in reports if report.state == "running"]
-    busy = who(running or [report.rank for report in reports if report.state == "waiting"], world_size)
+    waiting = [report for report in reports if report.state == "waiting"]
+    busy = who(running or [report.rank for report in waiting], world_size)
     more_time = "if the work is only long, give the world more time: World(…, timeout=…)."
-    return f"{busy} had not finished", f"look for a loop that never ends on {busy}; {more_time}"
+    since = max((report.waited for report in waiting if not report.missing.isdisjoint(running)), default=0.0)
+    patience = f"; others had waited for it for {since:.1f} s" if since else ""
+    return f"{busy} had not finished{patience}", f"look for a loop that never ends on {busy}; {more_time}"
 
 
 def _interrupted(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
@@ -234,15 +249,3 @@ def _unfinished(fault: Fault, reports: Sequence[RankReport]) -> list[str]:
         f"  That call of {who(ranks)} was made in an `except`, a `finally` or a `with`, after {text}"
         for ranks, text in grouped(texts)
     ]
-
-
-def _divergence(pending: PendingCall) -> str:
-    sides = "; ".join(
-        f"{who(ranks)} {text}"
-        for ranks, text in grouped({rank: quoted(call.source_line) for rank, call in pending.calls.items()})
-    )
-    name = next(iter(pending.calls.values())).name
-    return (
-        f"  Before that, {name} brought calls from different lines together: {sides}. "
-        "If these do not belong together, a rank skipped a call there."
-    )

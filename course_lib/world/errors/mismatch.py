@@ -23,6 +23,11 @@ def disagreement(fault: Fault) -> tuple[str, str]:
     return f"the ranks disagree about the {fault.detail} {verb}: {sides}", _ADVICE[fault.detail]
 
 
+NEW_GROUP = (
+    "call new_group on every rank, also on those outside the group, for the same lists of ranks and in the same order."
+)
+"""What to do when the ranks do not agree about new groups."""
+
 _ADVICE = {
     "number of elements": "give tensors of the same size on every rank; pad the shorter ones if need be.",
     "shape": "give tensors of the same shape: the elements are matched in the order of memory, without a look at it.",
@@ -30,7 +35,7 @@ _ADVICE = {
     "layout": "pass dense tensors on every rank (tensor.to_dense()), or sparse ones on every rank.",
     "root": "src and dst must be the same number on every rank; only the rank with that number holds the source.",
     "reduction": "pass the same op= on every rank.",
-    "members": "pass the same list of ranks to new_group on every rank.",
+    "members": NEW_GROUP,
     "split sizes": "what a rank sends to a peer must be what that peer expects from it: compare the two lists.",
 }
 

@@ -55,7 +55,6 @@ class Processes:
             raise error_of(
                 coordinator.fault,
                 run_loop.reports,
-                coordinator.diverged,
                 timeout,
                 outputs,
                 run_loop.calls,

@@ -59,7 +59,7 @@ class Simulated:
             show(output, rank)
         if coordinator.fault is not None:
             ended = [r.ended(ranks[r.rank].raised, stopped=not ranks[r.rank].is_alive()) for r in reports]
-            raise error_of(coordinator.fault, ended, coordinator.diverged, timeout, outputs, calls)
+            raise error_of(coordinator.fault, ended, timeout, outputs, calls)
         return Run(
             results=[rank.result for rank in ranks],
             output=outputs,

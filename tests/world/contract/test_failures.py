@@ -176,7 +176,8 @@ def returns_early():
     """rank 2 returned without the all_reduce #2 that ranks 0, 1 wait in
       rank 2 returned
       ranks 0, 1 waited in all_reduce #2 at test_failures.py line _, in returns_early:  dist.all_reduce(torch.ones(2))
-    Next: every rank of the group must call all_reduce: look for an `if` or a `return` that keeps rank 2 from it.
+    Next: every rank of the group must call all_reduce: look for an `if`, a `return` or a shorter loop that
+            keeps rank 2 from it.
     """
     dist.all_reduce(torch.ones(2))
     if rank() == 2:
@@ -185,19 +186,93 @@ def returns_early():
 
 
 @fails("absent", rank=1)
-def skips_a_call():
-    """rank 1 returned without the all_reduce #2 that ranks 0, 2 wait in
+def skips_a_call_before_an_equal_one():
+    """rank 1 returned without the all_reduce #4 that ranks 0, 2 wait in
       rank 1 returned
-      ranks 0, 2 waited in all_reduce #2 at test_failures.py line _, in skips_a_call:  dist.all_reduce(x)
-      Before that, all_reduce #1 brought calls from different lines together: ranks 0, 2 test_failures.py line _, in
-            skips_a_call:  dist.all_reduce(x); rank 1 test_failures.py line _, in skips_a_call:  dist.all_reduce(x). If
-            these do not belong together, a rank skipped a call there.
-    Next: every rank of the group must call all_reduce: look for an `if` or a `return` that keeps rank 1 from it.
+      ranks 0, 2 waited in all_reduce #4 at test_failures.py line _, in skips_a_call_before_an_equal_one:
+            dist.all_reduce(norm)
+      the calls first differ at all_reduce #2, where rank 1 skipped 1 collective: ranks 0, 2 test_failures.py line _, in
+            skips_a_call_before_an_equal_one:  dist.all_reduce(norm); rank 1 test_failures.py line _, in
+            skips_a_call_before_an_equal_one:  dist.all_reduce(loss)
+    Next: call that collective on every rank or on none: look for an `if`, a `continue` or a shorter loop that only some
+            ranks meet.
+    """
+    loss, norm = torch.ones(2), torch.ones(2)
+    for step in range(2):
+        dist.all_reduce(loss)
+        if rank() != 1 or step != 0:
+            dist.all_reduce(norm)
+
+
+@fails("absent")
+def makes_a_call_more_before_an_equal_one():
+    """ranks 0, 2 returned without the all_reduce #4 that rank 1 waits in
+      ranks 0, 2 returned
+      rank 1 waited in all_reduce #4 at test_failures.py line _, in makes_a_call_more_before_an_equal_one:
+            dist.all_reduce(x)
+      the calls first differ at all_reduce #2, where rank 1 made 1 collective more: ranks 0, 2 test_failures.py line _,
+            in makes_a_call_more_before_an_equal_one:  dist.all_reduce(x); rank 1 test_failures.py line _, in
+            makes_a_call_more_before_an_equal_one:  dist.all_reduce(x)
+    Next: call that collective on every rank or on none: look for an `if`, a `continue` or a shorter loop that only some
+            ranks meet.
     """
     x = torch.ones(2)
-    if rank() != 1:
+    for step in range(3):
+        if rank() == 1 and step == 1:
+            dist.all_reduce(x)
         dist.all_reduce(x)
-    dist.all_reduce(x)
+
+
+@fails("mismatch")
+def skips_a_call_in_the_second_round():
+    """the ranks disagree about the number of elements in all_reduce #3: ranks 0, 2: float32 [8]; rank 1: float32 [4]
+      ranks 0, 2 called all_reduce #3 at test_failures.py line _, in skips_a_call_in_the_second_round:
+            dist.all_reduce(torch.ones(8))
+      rank 1 called all_reduce #3 at test_failures.py line _, in skips_a_call_in_the_second_round:
+            dist.all_reduce(torch.ones(4))
+      by the order of the other calls, rank 1 skipped 1 collective there
+    Next: call that collective on every rank or on none: look for an `if`, a `continue` or a shorter loop that only some
+            ranks meet.
+    """
+    for batch in range(2):
+        if rank() != 1 or batch == 0:
+            dist.all_reduce(torch.ones(8))
+        dist.all_reduce(torch.ones(4))
+
+
+@fails("absent", rank=1)
+def has_two_batches_less():
+    """rank 1 returned without the all_reduce #3 that ranks 0, 2 wait in
+      rank 1 returned
+      ranks 0, 2 waited in all_reduce #3 at test_failures.py line _, in has_two_batches_less:
+            handles.append(dist.all_reduce(torch.ones(2), async_op=True))
+      rank 1 is 2 collectives behind: 2 at that line, 4 on ranks 0, 2
+    Next: every rank of the group must call all_reduce: look for an `if`, a `return` or a shorter loop that keeps rank 1
+            from it.
+    """
+    handles = []
+    for _ in range(2 if rank() == 1 else 4):
+        handles.append(dist.all_reduce(torch.ones(2), async_op=True))
+    for handle in handles:
+        handle.wait()
+
+
+@fails("absent", rank=1)
+def takes_two_branches_and_then_returns():
+    """rank 1 returned without the barrier #1 that ranks 0, 2 wait in
+      rank 1 returned
+      ranks 0, 2 waited in barrier #1 at test_failures.py line _, in takes_two_branches_and_then_returns:
+            dist.barrier()
+    Next: every rank of the group must call barrier: look for an `if`, a `return` or a shorter loop that keeps rank 1
+            from it.
+    """
+    for _ in range(2):
+        if rank() == 0:
+            dist.broadcast(torch.ones(2), 0)
+        else:
+            dist.broadcast(torch.empty(2), 0)
+    if rank() != 1:
+        dist.barrier()
 
 
 @fails("absent", rank=2)
@@ -206,7 +281,8 @@ def never_joins_an_asynchronous_call():
       rank 2 returned
       ranks 0, 1 waited in all_reduce #1 at test_failures.py line _, in never_joins_an_asynchronous_call:
             dist.all_reduce(torch.ones(1), async_op=True).wait()
-    Next: every rank of the group must call all_reduce: look for an `if` or a `return` that keeps rank 2 from it.
+    Next: every rank of the group must call all_reduce: look for an `if`, a `return` or a shorter loop that
+            keeps rank 2 from it.
     """
     if rank() < 2:
         dist.all_reduce(torch.ones(1), async_op=True).wait()
@@ -218,7 +294,8 @@ def does_not_make_its_group():
       rank 2 returned
       ranks 0, 1 waited in new_group([0, 1, 2]) at test_failures.py line _, in does_not_make_its_group:
             dist.new_group([0, 1, 2])
-    Next: every rank of the group must call new_group: look for an `if` or a `return` that keeps rank 2 from it.
+    Next: every rank of the group must call new_group: look for an `if`, a `return` or a shorter loop that
+            keeps rank 2 from it.
     """
     if rank() != 2:
         dist.new_group([0, 1, 2])
@@ -408,7 +485,8 @@ def waits_along_a_chain_of_groups():
             dist.barrier(last)
       rank 0 waited in barrier #1 in group [0, 1] for rank 1, at test_failures.py line _, in
             waits_along_a_chain_of_groups:  dist.barrier(first)
-    Next: every rank of the group must call barrier: look for an `if` or a `return` that keeps rank 2 from it.
+    Next: every rank of the group must call barrier: look for an `if`, a `return` or a shorter loop that
+            keeps rank 2 from it.
     """
     first, last = dist.new_group([0, 1]), dist.new_group([1, 2])
     if rank() == 1:
@@ -423,7 +501,7 @@ def uses_groups_in_another_order():
       rank 0 waited in barrier #1 in group [0, 1] at test_failures.py line _, in uses_groups_in_another_order:
             dist.barrier(pair)
       rank 1 waited in barrier #1 at test_failures.py line _, in uses_groups_in_another_order:  dist.barrier()
-    Next: find an order of calls in which each rank's next partner is ready for it.
+    Next: there are two groups with the same members: call on them in the same order on every rank.
     """
     pair = dist.new_group([0, 1])
     if rank() == 0:
@@ -431,6 +509,49 @@ def uses_groups_in_another_order():
     dist.barrier()
     if rank() == 1:
         dist.barrier(pair)
+
+
+@fails("deadlock")
+def does_not_make_a_group_of_others():
+    """new_group([0, 2]) is new group number 2 on rank 0, number 1 on rank 2
+      rank 0 waited in new_group([0, 2]) for rank 2, at test_failures.py line _, in does_not_make_a_group_of_others:
+            dist.new_group([0, 2])
+      rank 2 waited in new_group([0, 2]) for rank 0, at test_failures.py line _, in does_not_make_a_group_of_others:
+            dist.new_group([0, 2])
+      rank 1 returned
+    Next: call new_group on every rank, also on those outside the group, for the same lists of ranks and in the same
+            order.
+    """
+    if rank() != 2:
+        dist.new_group([0, 1])
+    dist.barrier()
+    dist.new_group([0, 2])
+
+
+@fails("deadlock", ranks=2)
+def uses_twin_groups_in_a_different_order():
+    """deadlock: both ranks wait for each other
+      ranks 0, 1 waited in barrier #1 in group [0, 1] at test_failures.py line _, in
+            uses_twin_groups_in_a_different_order:  dist.barrier(twins[rank()])
+    Next: there are two groups with the same members: call on them in the same order on every rank.
+    """
+    twins = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+    dist.barrier(twins[rank()])
+
+
+@fails("deadlock", ranks=2)
+def gives_a_different_tag():
+    """deadlock: both ranks wait for each other
+      rank 0 waited in send to rank 1 with tag 7 at test_failures.py line _, in gives_a_different_tag:
+            dist.send(torch.ones(1), 1, tag=7)
+      rank 1 waited in recv from rank 0 at test_failures.py line _, in gives_a_different_tag:
+            dist.recv(torch.ones(1), 0)
+    Next: give a send and its recv the same tag, or find an order in which each finds its partner.
+    """
+    if rank() == 0:
+        dist.send(torch.ones(1), 1, tag=7)
+    else:
+        dist.recv(torch.ones(1), 0)
 
 
 def together(program):

@@ -1,0 +1,120 @@
+"""The ranks' histories of collectives, compared: where they first differ, and which rank is behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+
+from ..collectives.call import Call
+from ..collectives.fault import Fault
+from .rank_error import quoted, who
+
+Histories = dict[int, list[Call]]
+"""The collectives that each member of a group has called in it, by rank."""
+
+Keys = dict[int, list[Hashable]]
+"""The same, with a key for each call: calls with equal keys may belong together."""
+
+
+def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
+    """Return how the histories in a group of the `fault` differ, and advice; empty if they show nothing new.
+
+    `calls` are all calls, by rank. Those without a match were made while the run was stopped.
+    """
+    groups = {c.group_name: c for c in fault.calls.values() if c.ranks and c.op not in ("send", "recv", "new_group")}
+    for group_name, call in groups.items():
+        histories = {
+            rank: [
+                one for one in calls[rank] if one.group_name == group_name and one.op != "new_group" and one.times.match
+            ]
+            for rank in call.ranks
+        }
+        line, advice = _first_difference(histories, fault)
+        if not line and fault.kind != "mismatch":
+            line = _behind(histories, call)
+        if line:
+            return line, advice
+    return "", ""
+
+
+def _first_difference(histories: Histories, fault: Fault) -> tuple[str, str]:
+    """Return where ranks first called from lines that do not belong together, and advice; empty if they never did.
+
+    Ranks in the two branches of an `if` call from different lines, too. So a rank must have called from both.
+    """
+    keys: Keys = {
+        rank: [(call.op, call.source_line, call.shapes if call.splits is None else ()) for call in history]
+        for rank, history in histories.items()
+    }
+    for place in range(max(map(len, keys.values()))):
+        here = {rank: theirs[place] for rank, theirs in keys.items() if place < len(theirs)}
+        (usual, _), *others = Counter(here.values()).most_common()
+        for other, _ in others:
+            if any({usual, other} <= set(theirs) for theirs in keys.values()):
+                sides = [[rank for rank in here if here[rank] == key] for key in (usual, other)]
+                reason = _reason(keys, place, *sides)
+                if any(histories[rank][place] == fault.calls.get(rank) for rank in here):  # the message shows the lines
+                    return (f"by the order of the other calls, {reason} there", _ADVICE) if reason else ("", "")
+                shown = _difference([(side, histories[side[0]][place]) for side in sides], reason)
+                return shown, _ADVICE if reason else ""
+    return "", ""
+
+
+_ADVICE = (
+    "call that collective on every rank or on none: look for an `if`, a `continue` or a shorter loop that only some "
+    "ranks meet."
+)
+
+
+def _difference(sides: list[tuple[list[int], Call]], reason: str) -> str:
+    same_line = len({call.source_line for _, call in sides}) == 1
+    shown = "; ".join(
+        f"{who(ranks)} {f'{call.tensors} at ' if same_line else ''}{quoted(call.source_line)}" for ranks, call in sides
+    )
+    return f"the calls first differ at {sides[0][1].name}{reason and f', where {reason}'}: {shown}"
+
+
+def _reason(keys: Keys, place: int, some: list[int], others: list[int]) -> str:
+    """Return which ranks skipped calls at `place` or made more; empty if the other calls do not show it."""
+    seen = {pair for theirs in keys.values() for at, pair in enumerate(pairwise(theirs), 1) if at != place}
+    before, one, other = keys[some[0]][place - 1] if place else None, keys[some[0]][place], keys[others[0]][place]
+    for first, second in (((before, one), (before, other)), ((one, other), (other, one))):
+        if (first in seen) != (second in seen):
+            usual, odd = (some, others) if first in seen else (others, some)
+            break
+    else:
+        return ""
+    theirs, mine = keys[usual[0]], keys[odd[0]]
+    skipped, more = _until(mine[place], theirs[place:]), _until(theirs[place], mine[place:])
+    skipped = skipped or int((theirs[place], mine[place]) in seen)
+    if skipped and not (more and len(mine) > len(theirs)):
+        return f"{who(odd)} skipped {_collectives(skipped)}"
+    return f"{who(odd)} made {_collectives(more)} more" if more else ""
+
+
+def _until(key: Hashable, keys: list[Hashable]) -> int:
+    return keys.index(key) if key in keys else 0
+
+
+def _collectives(count: int) -> str:
+    return f"{count} collective{'s' if count > 1 else ''}"
+
+
+def _behind(histories: Histories, call: Call) -> str:
+    """Return how far ranks are behind; empty where the name of `call`, in which a rank waits, shows it."""
+    made = {rank: len(history) for rank, history in histories.items()}
+    here = {
+        rank: sum((one.op, one.source_line) == (call.op, call.source_line) for one in history)
+        for rank, history in histories.items()
+    }
+    last, first = min(made, key=made.__getitem__), max(made, key=made.__getitem__)
+    behind, ahead = ([rank for rank in made if made[rank] == made[one]] for one in (last, first))
+    missing = made[first] - made[last]
+    if missing < (1 if here[last] else 2):
+        return ""
+    counts, where = (here, "at that line") if here[last] else (made, "in that group")
+    return (
+        f"{who(behind)} {'is' if len(behind) == 1 else 'are'} {_collectives(missing)} behind: "
+        f"{counts[last]} {where}, {counts[first]} on {who(ahead)}"
+    )
