@@ -12,6 +12,7 @@ from ..meter import Communication, Film, MemoryReport, Replay, Timeline, matrix,
 from . import measured
 from .collectives.call import Call
 from .errors.warnings import warnings_of
+from .layout import Layout, layout
 
 if TYPE_CHECKING:
     from ..plots import Picture
@@ -104,6 +105,15 @@ class Run(Sequence[Any]):
 
     def _ends(self) -> list[tuple[str, None, str]]:
         return [("returned", None, "" if result is None else shortened(result, 100)) for result in self]
+
+    def layout(self) -> Layout:
+        """Return a table of tensors: which are replicated, sharded, partial or different over the ranks.
+
+        It compares what the ranks returned (tensors, modules, and lists and dicts of them) and, in a world with
+        `replay=True`, what they brought to each collective and received. An arrow marks what may be a missing or a
+        second reduction.
+        """
+        return layout(self.calls, tuple(self))
 
     def plot_memory(self, titles: Sequence[str] | None = None) -> Picture:
         """Plot what each rank held over time, by category. `titles` has a title for each rank."""

@@ -20,7 +20,7 @@ from ...meter import storage_of, tensors_in
 from ..learner_code import is_learners, receiver_of_work
 from ..torch_hooks import private
 from .call import Call, Times
-from .values import NamedTensor, read
+from .values import NamedTensor
 
 Future = torch.futures.Future[Any]
 
@@ -96,7 +96,7 @@ class LocalCall:
     def note_values(self) -> None:
         """Note the values that have arrived, if the world keeps them."""
         if self.call.values is not None:
-            self.call.values.after = read(self.receiving)
+            self.call.values.arrived(self.receiving)
             self.receiving = []
 
     # -- for the coordinator -------------------------------------------------------------------------------------

@@ -1,11 +1,14 @@
-"""The values of the small tensors of a call, before it and after it: what `run.replay()` shows.
+"""The values of the small tensors of a call, before it and after it, which `run.replay()` shows, and checksums of all,
+which `run.layout()` compares.
 
 A world keeps them only with `replay=True`. They are kept as numbers: a kept tensor would keep its memory alive.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,49 +26,71 @@ Named = tuple[str, tuple[Any, ...]]
 
 NamedTensor = tuple[str, torch.Tensor]
 
+Summed = tuple[str, tuple[int, ...], int]
+"""The variable that holds a tensor, the tensor's shape, and a checksum of its elements."""
+
 
 @dataclass(kw_only=True)
 class Values:
     """The values of one call of one rank.
 
     Attributes:
-        before: the tensors that the rank brought, as they were.
-        after: the tensors that received the result, if it has arrived.
-        around: the other tensors in variables of the learner's functions, when the rank made the call.
+        before: the small tensors that the rank brought, as they were.
+        after: the small tensors that received the result, if it has arrived.
+        around: the other small tensors in variables of the learner's functions, when the rank made the call.
+        brought: checksums of what the rank brought.
+        received: checksums of the result, if it has arrived.
     """
 
     before: tuple[Named, ...]
     after: tuple[Named, ...] = ()
     around: tuple[Named, ...] = ()
+    brought: tuple[Summed, ...] = ()
+    received: tuple[Summed, ...] = ()
+
+    def arrived(self, tensors: list[NamedTensor]) -> None:
+        """Note the result, which these tensors have received."""
+        self.after, self.received = _read(tensors), summed(tensors)
 
 
 def values_of(op: str, is_root: bool, arguments: dict[str, Any]) -> Values:
     """Return the values before a call. `arguments` are those of a `c10d` operator."""
     brings = op != "recv" and (op != "broadcast" or is_root)
     taking_part = {id(tensor) for tensor in tensors_in(list(arguments.values()))}
-    return Values(before=read(_small("input", brings, arguments)), around=tuple(_around(taking_part)))
+    tensors = _named("input", brings, arguments)
+    return Values(before=_read(tensors), around=tuple(_around(taking_part)), brought=summed(tensors))
 
 
 def received(op: str, is_root: bool, arguments: dict[str, Any]) -> list[NamedTensor]:
-    """Return the small tensors in which a rank receives the result of a call."""
-    return _small("output", op != "send" and (op != "reduce" or is_root), arguments)
+    """Return the tensors in which a rank receives the result of a call."""
+    return _named("output", op != "send" and (op != "reduce" or is_root), arguments)
 
 
-def read(tensors: list[NamedTensor]) -> tuple[Named, ...]:
-    """Return the values of `tensors`. `tolist` reads them without an operator: the meter does not notice."""
-    return tuple((name, tuple(_flat(tensor.tolist()))) for name, tensor in tensors)
+def summed(tensors: list[NamedTensor]) -> tuple[Summed, ...]:
+    """Return checksums of those `tensors` that can be read, without an operator: the meter does not notice."""
+    return tuple(
+        (name, tuple(tensor.shape), zlib.crc32((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())))
+        for name, tensor in tensors
+        if _plain(tensor) and tensor.is_contiguous()
+    )
 
 
-def _small(side: str, in_place: bool, arguments: dict[str, Any]) -> list[NamedTensor]:
+def _read(tensors: list[NamedTensor]) -> tuple[Named, ...]:
+    """Return the values of `tensors`, if they are small. `tolist` reads them without an operator."""
+    small = _readable([tensor for _, tensor in tensors])
+    return tuple((name, tuple(_flat(tensor.tolist()))) for name, tensor in tensors) if small else ()
+
+
+def _named(side: str, in_place: bool, arguments: dict[str, Any]) -> list[NamedTensor]:
     """Return the tensors of the arguments named `input...` or `output...`, and of `tensors` if that is both sides."""
     sides = (side, "tensors") if in_place else (side,)
     tensors = list(tensors_in([value for name, value in arguments.items() if name.startswith(sides)]))
-    if not _readable(tensors):
-        return []
     names: dict[int, str] = {}
     for name, items in _variables():
         for index, item in enumerate(items):
             names.setdefault(id(item), f"{name}[{index}]" if len(items) > 1 else name)
+    if not all(id(tensor) in names for tensor in tensors):
+        names = dict(_of_modules()) | names
     return [(names.get(id(tensor), ""), tensor) for tensor in tensors]
 
 
@@ -91,12 +116,26 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 def _variables() -> Iterator[tuple[str, list[torch.Tensor]]]:
     """Yield the variables of the learner's functions that hold a tensor or a list of tensors, innermost first."""
+    for name, value in _locals():
+        items = value if isinstance(value, list | tuple) else [value]
+        if items and all(isinstance(item, torch.Tensor) for item in items):
+            yield name, list(items)
+
+
+def _of_modules() -> Iterator[tuple[int, str]]:
+    """Yield the ids and names of the parameters and gradients of modules in variables of the learner's functions."""
+    for name, value in _locals():
+        for parameter, tensor in value.named_parameters(name) if isinstance(value, torch.nn.Module) else ():
+            yield id(tensor), parameter
+            if tensor.grad is not None:
+                yield id(tensor.grad), f"{parameter}.grad"
+
+
+def _locals() -> Iterator[tuple[str, Any]]:
     frame: Any = sys._getframe(1)
     while frame is not None:
-        for name, value in dict(frame.f_locals).items() if is_learners(frame.f_code) else ():
-            items = value if isinstance(value, list | tuple) else [value]
-            if items and all(isinstance(item, torch.Tensor) for item in items):
-                yield name, list(items)
+        if is_learners(frame.f_code):
+            yield from dict(frame.f_locals).items()
         frame = frame.f_back
 
 
