@@ -13,6 +13,7 @@ from . import measured
 from .collectives.call import Call
 from .errors.warnings import warnings_of
 from .layout import Layout, layout
+from .slowest import slowest
 
 if TYPE_CHECKING:
     from ..plots import Picture
@@ -86,6 +87,10 @@ class Run(Sequence[Any]):
             measured.timeline(comm, entered, left, self._started)
             for comm, (entered, left) in zip(self.comm, self._spans, strict=True)
         )
+
+    def slowest(self) -> str:
+        """Return which rank the others waited for most: in how many collectives, how long, and what it did."""
+        return slowest(self.calls, self.timeline)
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the timelines to a file for ui.perfetto.dev, with one process for each rank."""
