@@ -70,8 +70,8 @@ def _of_calls(calls: Sequence[Sequence[Call]], known: dict[Any, str]) -> Iterato
         before, after = _layout(brought, meant_before), _layout(received, meant_after)
         remark = _remark(call, brought, before, known)
         known |= {_held(brought): before, _held(received): f"{after} of {call.name}"}
-        tensor = next((one[0] for side in (brought, received) for one in next(iter(side.values()), ())), "")
-        yield call.name, (f"{tensor} at {call.source_line}".strip(), before, after, remark)
+        names = dict.fromkeys(sums[0][0] for sums in (brought or received).values())
+        yield call.name, (f"{' | '.join(filter(None, names))} at {call.source_line}".strip(), before, after, remark)
 
 
 def _remark(call: Call, brought: Side, before: str, known: dict[Any, str]) -> str:
@@ -101,12 +101,9 @@ def _of_results(results: Sequence[Any], known: dict[Any, str]) -> Iterator[tuple
 
 
 def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in a result, with their names: those of modules with their gradients."""
+    """Yield the tensors in a result, with their names."""
     if isinstance(value, torch.nn.Module):
-        for inner, parameter in value.named_parameters(name):
-            yield inner, parameter
-            if parameter.grad is not None:
-                yield f"{inner}.grad", parameter.grad
+        yield from value.named_parameters(name)
         yield from value.named_buffers(name)
     elif isinstance(value, torch.Tensor):
         yield name, value

@@ -162,12 +162,14 @@ class ErrorReport:
         type: name of the exception's class.
         source_line: the learner's innermost line.
         traceback: the full traceback, library frames included.
+        unfinished: an exception of the learner's code that was being handled.
     """
 
     type: str
     message: str
     source_line: SourceLine | None
     traceback: str
+    unfinished: Unfinished | None = None
 
     @staticmethod
     def of(error: BaseException) -> ErrorReport:
@@ -180,13 +182,16 @@ class ErrorReport:
             message=message,
             source_line=source_line_in_dump(f"{stack}\n") or _innermost(error.__traceback__),
             traceback="".join(traceback.format_exception(error)),
+            unfinished=None if shown.__suppress_context__ else Unfinished.of(shown.__context__),
         )
 
     def __str__(self) -> str:
         lines = [line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]}…" for line in self.message.splitlines()]
         first, *rest = lines or [""]
         text = f"{self.type}: {first}" if first else self.type
-        return "\n".join([text, *(f"    {line}" for line in rest[:6])])
+        if len(rest) > 6:  # a traceback as text ends with its cause
+            rest = [*rest[:2], "…", *rest[-3:]]
+        return "\n".join([text, *(f"    {line}" for line in rest)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +211,11 @@ class Unfinished:
     @staticmethod
     def here() -> Unfinished | None:
         """Return the exception of the learner's code that this thread is handling, if any."""
-        error = sys.exception()
+        return Unfinished.of(sys.exception())
+
+    @staticmethod
+    def of(error: BaseException | None) -> Unfinished | None:
+        """Return `error`, if it passed through the learner's code."""
         if not isinstance(error, Exception | SystemExit):  # such as GeneratorExit, which ends a generator
             return None
         source_line = _innermost(error.__traceback__)

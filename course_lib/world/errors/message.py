@@ -30,7 +30,7 @@ def error_of(
     headline, advice = _WRITERS[fault.kind](fault, reports, world_size)
     if fault.kind == "timeout":
         headline = f"the run was stopped after its time limit of {timeout:g} s: {headline}"
-    lines = [headline, *_where(fault, reports, world_size)]
+    lines = [headline, *_where(fault, reports, world_size), *_handled(reports)]
     if fault.kind in ("absent", "mismatch", "deadlock"):
         difference, better_advice = compared(fault, calls)
         lines += [f"  {difference}"] if difference else []
@@ -208,6 +208,14 @@ def _where(fault: Fault, reports: Sequence[RankReport], world_size: int) -> list
         waits |= {r.rank: number for r in reports if r.rank not in waits and not r.missing.isdisjoint(waits)}
     shown.sort(key=lambda item: min(waits.get(rank, len(reports)) for rank in item[0]))
     return [f"  {who(ranks)} {text}" for ranks, text in shown]
+
+
+def _handled(reports: Sequence[RankReport]) -> Iterator[str]:
+    """Yield the exceptions during which ranks raised the ones in the message."""
+    earlier = {report.rank: report.raised.unfinished for report in reports if report.raised is not None}
+    texts = {rank: f"{one} at {quoted(one.source_line)}" for rank, one in earlier.items() if one is not None}
+    for ranks, text in grouped(texts):
+        yield f"  {who(ranks)} raised that while handling {text}"
 
 
 def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None, world_size: int) -> str:

@@ -101,6 +101,42 @@ def raises_while_ddp_reduces_on_the_others():
     loss.backward()
 
 
+@fails("raised", rank=1)
+def raises_again_in_a_finally():
+    """rank 1 of 3 raised ValueError: second
+      rank 1 raised at test_failures.py line _, in raises_again_in_a_finally:  raise ValueError("second")
+      ranks 0, 2 waited in barrier #1 at test_failures.py line _, in raises_again_in_a_finally:  dist.barrier()
+      rank 1 raised that while handling KeyError: 'lost' at test_failures.py line _, in raises_again_in_a_finally:
+            {}["lost"]
+    Next: fix that line and run the cell again. The other ranks were stopped: they would have waited for it forever.
+    """
+    if rank() == 1:
+        try:
+            {}["lost"]
+        finally:
+            raise ValueError("second")
+    dist.barrier()
+
+
+@fails("raised", rank=1)
+def raises_a_long_message():
+    """rank 1 of 3 raised RuntimeError: part 0
+        part 1
+        part 2
+        …
+        part 7
+        part 8
+        the cause
+      rank 1 raised at test_failures.py line _, in raises_a_long_message:  raise RuntimeError(text)
+      ranks 0, 2 waited in barrier #1 at test_failures.py line _, in raises_a_long_message:  dist.barrier()
+    Next: fix that line and run the cell again. The other ranks were stopped: they would have waited for it forever.
+    """
+    text = "\n".join([*(f"part {number}" for number in range(9)), "the cause"])
+    if rank() == 1:
+        raise RuntimeError(text)
+    dist.barrier()
+
+
 @fails("raised", rank=0, ranks=2)
 def raises_in_a_callback():
     """rank 0 of 2 raised RuntimeError: Got the following error when running the callback: ZeroDivisionError: integer

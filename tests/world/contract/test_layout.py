@@ -64,6 +64,21 @@ def test_a_second_reduction_is_found_at_its_call(local_world):
     ]
 
 
+def reduces_in_a_different_order():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    net(batch()).square().mean().backward()
+    for parameter in list(net.parameters())[:: -1 if rank() else 1]:
+        dist.all_reduce(parameter.grad)
+    return {name: parameter.grad for name, parameter in net.named_parameters()}
+
+
+def test_tensors_that_ranks_reduce_in_a_different_order(local_world):
+    found = rows(local_world(2, replay=True).run(reduces_in_a_different_order))
+    assert found[0][:2] == ("all_reduce #1", "net.0.weight.grad | net.1.weight.grad")
+    assert ("returned", "0.weight", "", "Varying    ← differs: rank 0 | rank 1") in found
+
+
 def reduces_what_ddp_has_averaged():
     net = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
     net(batch()).square().mean().backward()
