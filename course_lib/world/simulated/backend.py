@@ -100,7 +100,6 @@ class Rank(RankThread):
         )
 
     def leave_groups(self) -> None:
-        one_process.one_profiler.end_rank()
         self.finish.wait()
         if dist.is_initialized():
             self.left_groups = [weakref.ref(group) for group in private.groups()]

@@ -40,7 +40,7 @@ _NEEDED = {
         ["_dispatch_tls_set_dispatch_key_included", "_dispatch_keyset_full_after", "_current_graph_task_id"],
     ),
     "torch.autograd.Variable": (torch.autograd.Variable, ["_execution_engine"]),
-    "torch.autograd.profiler": (torch.autograd.profiler, ["_prepare_profiler", "_disable_profiler"]),
+    "torch.autograd.profiler": (torch.autograd.profiler, ["_prepare_profiler"]),
     "torch._C._distributed_c10d": (native, ["_set_thread_isolation_mode", "_create_work_from_future"]),
     "torch.distributed.distributed_c10d": (
         c10d,
