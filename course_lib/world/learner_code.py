@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import threading
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 
@@ -174,8 +175,7 @@ class ErrorReport:
     @staticmethod
     def of(error: BaseException) -> ErrorReport:
         """Return the report of `error`."""
-        cause = error.__cause__
-        shown = cause if isinstance(cause, CourseError) else error  # torch's pipeline() wraps errors
+        shown = next((one for one in _causes(error) if isinstance(one, CourseError)), error)  # torch wraps errors
         message, _, stack = _text(shown).partition("\n\nAt:\n")  # pybind11 appends the stack of a callback
         return ErrorReport(
             type=type(shown).__name__,
@@ -229,6 +229,13 @@ class Unfinished:
 
     def __str__(self) -> str:
         return f"{self.type}: {self.text}" if self.text else self.type
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, its cause, the cause's cause and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def _text(error: BaseException) -> str:

@@ -9,7 +9,6 @@ of its result is known, the numbers are not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,11 +17,9 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...errors import CourseError
 from ...meter import tensors_in
-from .. import measured
 from ..collectives.fault import State
 from ..collectives.local_call import LocalCall
 from ..errors.message import error_of
-from ..learner_code import ErrorReport
 from ..rank_threads import process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.rank_thread import RankThread
@@ -31,7 +28,7 @@ from ..run import show
 from ..torch_hooks import interposer, private
 from ..torch_hooks.patching import Replacement
 from .fake_patches import replacements
-from .fake_tensors import NoNumbers, WithoutNumbers, fake_copy
+from .fake_tensors import WithoutNumbers, fake_copy
 from .run import DryRunResult
 
 CLOSING = 0.6
@@ -56,12 +53,10 @@ class DryRun:
     ) -> DryRunResult:
         with process_state.of_threads(_replacements(), measure=size_of is not None):
             coordinator = WithoutPeers(self._rank, self._world_size)
-            rank = DryRank(self._rank, coordinator, packed)
-            if size_of is not None:
-                rank.meter = measured.memory_meter(self._rank, coordinator.started, size_of)
+            rank = DryRank(self._rank, coordinator, packed, size_of)
             reports = run_ranks(coordinator, [rank], timeout, late)
             rank.join(CLOSING)
-        output = rank.rank_state.output
+        output = rank.rank_state.printed.text
         show(output, self._rank)
         if coordinator.fault is not None:
             ended = [report.ended(rank.raised, stopped=not rank.is_alive()) for report in reports]
@@ -97,8 +92,8 @@ class WithoutPeers(ThreadCoordinator):
 class DryRank(RankThread):
     """The rank: its thread and, afterwards, its result or exception."""
 
-    def __init__(self, rank: int, coordinator: WithoutPeers, packed: bytes) -> None:
-        super().__init__(rank, coordinator, packed)
+    def __init__(self, *thread: Any) -> None:
+        super().__init__(*thread)
         self._mode = WithoutNumbers()
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
@@ -121,14 +116,6 @@ class DryRank(RankThread):
         with self._mode:
             result = self.in_learners_code(*call)
         self.result = private.without_mode(result)
-
-    def report(self, error: BaseException) -> ErrorReport:
-        """Return the report of `error`; if `NoNumbers` caused it, with that error's type and message."""
-        behind: BaseException | None = error
-        while behind is not None and not isinstance(behind, NoNumbers):
-            behind = behind.__cause__
-        report = super().report(error)
-        return report if behind is None else replace(report, type=NoNumbers.__name__, message=str(behind))
 
     def leave_groups(self) -> None:
         if dist.is_initialized():

@@ -5,20 +5,18 @@ While ranks run, replacements look up the calling thread: a rank's thread gets i
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
+from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement
 
 TORCH_SEED = 67280421310721
@@ -27,13 +25,12 @@ TORCH_SEED = 67280421310721
 OUTPUT_LIMIT = 1_000_000
 """The most characters kept of a rank's output; the rest is counted and dropped."""
 
-
-class _Local(threading.local):
-    rank_state: RankState | None = None
-
-
-_thread = _Local()
 _sleep = time.sleep
+
+
+def _own() -> RankState | None:
+    """Return the calling thread's rank state; None if it is no rank's."""
+    return getattr(interposer.current(), "rank_state", None)
 
 
 class Printed:
@@ -62,6 +59,10 @@ class Printed:
 class RankState:
     """The random generators, the output and the environment variables of one rank.
 
+    Attributes:
+        stopping: the rank must stop.
+        printed: its output.
+
     In new processes, the operating system seeds torch, Python and NumPy. Here torch starts from the same seed on every
     rank, and the rank number seeds Python and NumPy. So every run gives the same numbers.
     """
@@ -72,24 +73,13 @@ class RankState:
         self.torch.manual_seed(TORCH_SEED)
         self.python = random.Random(rank)
         self.stopping = False
-        self.text: dict[str, Any] = {"stdout": self, "stderr": self}  # the rank's `sys.stdout` and `sys.stderr`
         self._rank = rank
-        self._printed = Printed()
+        self.printed = Printed()
 
     @cached_property
     def numpy(self) -> np.random.RandomState:
         """Return NumPy's generator; made when first used, because that takes as long as all the rest."""
         return np.random.RandomState(self._rank)
-
-    def write(self, text: str) -> int:
-        """Keep the rank's output."""
-        self._printed.add(text)
-        return len(text)
-
-    @property
-    def output(self) -> str:
-        """Return the rank's output."""
-        return self._printed.text
 
     def sleep(self, seconds: float) -> None:
         """Sleep in short naps, between which the thread can be stopped. Return after one if the rank must stop."""
@@ -100,16 +90,6 @@ class RankState:
             _sleep(min(left, 0.02))
             if self.stopping:
                 return
-
-    @contextmanager
-    def own(self) -> Iterator[None]:
-        """Give this state to the calling thread."""
-        before = _thread.rank_state
-        _thread.rank_state = self
-        try:
-            yield
-        finally:
-            _thread.rank_state = before
 
 
 def rank_variables(rank: int, world_size: int) -> dict[str, str]:
@@ -132,7 +112,7 @@ class _EnvironOfThread(MutableMapping[str, str]):
         self._process_environ = process_environ
 
     def _mine(self) -> MutableMapping[str, str]:
-        rank_state = _thread.rank_state
+        rank_state = _own()
         return self._process_environ if rank_state is None else rank_state.environ
 
     def __getitem__(self, name: str) -> str:
@@ -160,12 +140,15 @@ class _EnvironOfThread(MutableMapping[str, str]):
 class _TextOf:
     """A replacement for `sys.stdout` and `sys.stderr`."""
 
-    def __init__(self, name: str, process_stream: Any) -> None:
-        self._name, self._process_stream = name, process_stream
+    def __init__(self, process_stream: Any) -> None:
+        self._process_stream = process_stream
 
     def write(self, text: str) -> int:
-        rank_state = _thread.rank_state
-        return int((self._process_stream if rank_state is None else rank_state.text[self._name]).write(text))
+        rank_state = _own()
+        if rank_state is None:
+            return int(self._process_stream.write(text))
+        rank_state.printed.add(text)
+        return len(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
@@ -179,7 +162,7 @@ def _function_of(process_function: Callable[..., Any], stream: str, name: str) -
     """Return a replacement for a function of `random`, `numpy.random` or `time` that calls the rank's own method."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        rank_state = _thread.rank_state
+        rank_state = _own()
         if rank_state is None:
             return process_function(*args, **kwargs)
         return getattr(getattr(rank_state, stream) if stream else rank_state, name)(*args, **kwargs)
@@ -187,40 +170,10 @@ def _function_of(process_function: Callable[..., Any], stream: str, name: str) -
     return call
 
 
-def _redirected(process_enter: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a replacement for `redirect_stdout.__enter__` (and stderr's), which would redirect all ranks."""
-
-    def enter(redirect: Any) -> Any:
-        rank_state = _thread.rank_state
-        if rank_state is None:
-            return process_enter(redirect)
-        redirect._old_targets.append(rank_state.text[redirect._stream])
-        rank_state.text[redirect._stream] = redirect._new_target
-        return redirect._new_target
-
-    return enter
-
-
-def _redirected_back(process_exit: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for their `__exit__`."""
-
-    def leave(redirect: Any, *error: Any) -> None:
-        rank_state = _thread.rank_state
-        if rank_state is None:
-            process_exit(redirect, *error)
-        else:
-            rank_state.text[redirect._stream] = redirect._old_targets.pop()
-
-    return leave
-
-
 def replacements() -> Iterator[Replacement]:
     """Yield the replacements with which threads may have a rank state."""
-    yield sys, "stdout", _TextOf("stdout", sys.stdout)
-    yield sys, "stderr", _TextOf("stderr", sys.stderr)
-    redirect = contextlib._RedirectStream  # of stdout and of stderr
-    yield redirect, "__enter__", _redirected(redirect.__enter__)
-    yield redirect, "__exit__", _redirected_back(redirect.__exit__)
+    yield sys, "stdout", _TextOf(sys.stdout)
+    yield sys, "stderr", _TextOf(sys.stderr)
     yield os, "environ", _EnvironOfThread(os.environ)
     yield time, "sleep", _function_of(time.sleep, "", "sleep")
     for module, a_function, stream in ((random, random.random, "python"), (np.random, np.random.rand, "numpy")):

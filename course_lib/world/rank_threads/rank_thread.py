@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 
+from .. import measured
 from ..collectives.fault import leaving
 from ..collectives.rank import InterposedRank
 from ..learner_code import ErrorReport
@@ -22,9 +23,13 @@ from .stopping import Stoppable
 class RankThread(Stoppable, InterposedRank):
     """One rank: its thread, its rank state and, afterwards, its result or exception."""
 
-    def __init__(self, rank: int, coordinator: ThreadCoordinator, packed: bytes) -> None:
+    def __init__(
+        self, rank: int, coordinator: ThreadCoordinator, packed: bytes, size_of: Callable[[int], int] | None
+    ) -> None:
         Stoppable.__init__(self, name=f"rank {rank}")
         InterposedRank.__init__(self, rank, coordinator)
+        if size_of is not None:
+            self.meter = measured.memory_meter(rank, coordinator.started, size_of)
         self.coordinator = coordinator
         self.rank_state = RankState(rank, coordinator.world_size)
         self.result: Any = None
@@ -36,10 +41,8 @@ class RankThread(Stoppable, InterposedRank):
     def generator(self) -> torch.Generator:
         return self.rank_state.torch
 
-    @contextlib.contextmanager
-    def identity(self) -> Iterator[None]:
-        with interposer.interposed(self, self._groups), self.rank_state.own():
-            yield
+    def identity(self) -> contextlib.AbstractContextManager[None]:
+        return interposer.interposed(self, self._groups)
 
     # -- what kinds of ranks do differently --------------------------------------------------------------------------
 
@@ -50,10 +53,6 @@ class RankThread(Stoppable, InterposedRank):
     def call_copy(self) -> None:
         """Call a copy of the learner's function, and keep its result."""
         self.result = self.in_learners_code(*unpack_call(self._packed))
-
-    def report(self, error: BaseException) -> ErrorReport:
-        """Return the report of the exception that ended the learner's function."""
-        return ErrorReport.of(error)
 
     def leave_groups(self) -> None:
         """End the rank's groups, when it has left the learner's function."""
@@ -71,7 +70,7 @@ class RankThread(Stoppable, InterposedRank):
     def _work(self) -> None:
         error = self._error()
         if error is not None and not self.coordinator.stopping:  # else the error is a consequence
-            self.raised = self.report(error)
+            self.raised = ErrorReport.of(error)
         self.coordinator.left(self.rank, leaving(error))
 
     def _error(self) -> BaseException | None:

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 
 from ...errors import CourseError
-from .. import measured
 from ..collectives.fault import State
 from ..errors.message import error_of
 from ..rank_threads import one_process, process_state
@@ -51,10 +50,11 @@ class Simulated:
         make_room(self._world_size)
         with process_state.of_threads(one_process.replacements(), measure=size_of is not None):
             coordinator = ThreadCoordinator(self._world_size)
-            ranks = _ranks(coordinator, packed, size_of)
+            store = dist.HashStore()
+            ranks = [Rank(rank, coordinator, packed, size_of, store) for rank in range(self._world_size)]
             reports = run_ranks(coordinator, ranks, timeout, late)
             _close(coordinator, ranks)
-        outputs, calls = [rank.rank_state.output for rank in ranks], [rank.recorder.calls for rank in ranks]
+        outputs, calls = [rank.rank_state.printed.text for rank in ranks], [rank.recorder.calls for rank in ranks]
         for rank, output in enumerate(outputs):
             show(output, rank)
         if coordinator.fault is not None:
@@ -78,8 +78,15 @@ class Rank(RankThread):
         left_groups: the groups that it has closed.
     """
 
-    def __init__(self, rank: int, coordinator: ThreadCoordinator, packed: bytes, store: dist.Store) -> None:
-        super().__init__(rank, coordinator, packed)
+    def __init__(
+        self,
+        rank: int,
+        coordinator: ThreadCoordinator,
+        packed: bytes,
+        size_of: Callable[[int], int] | None,
+        store: dist.Store,
+    ) -> None:
+        super().__init__(rank, coordinator, packed, size_of)
         self.finish = threading.Event()
         self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
         self._store = store
@@ -104,15 +111,6 @@ class Rank(RankThread):
         if dist.is_initialized():
             self.left_groups = [weakref.ref(group) for group in private.groups()]
             dist.destroy_process_group()
-
-
-def _ranks(coordinator: ThreadCoordinator, packed: bytes, size_of: Callable[[int], int] | None) -> list[Rank]:
-    store = dist.HashStore()
-    ranks = [Rank(rank, coordinator, packed, store) for rank in range(coordinator.world_size)]
-    if size_of is not None:
-        for rank in ranks:
-            rank.meter = measured.memory_meter(rank.rank, coordinator.started, size_of)
-    return ranks
 
 
 def _close(coordinator: ThreadCoordinator, ranks: list[Rank]) -> None:
