@@ -6,7 +6,6 @@ reach each other directly, and find each other in a store on rank 0's machine.
 
 from __future__ import annotations
 
-import atexit
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Any
 
 from ...errors import CourseError
 from ..processes.placement import LOOPBACK, Machine, Place
-from ..processes.pool import Pool, Source
+from ..processes.pool import Pool
 from ..processes.protocol import Group
 from ..processes.worker_handle import WorkerHandle
 from .remote import RemoteMachine
@@ -35,12 +34,13 @@ SILENCE = 30.0
 """Seconds without an answer from this kernel's machine after which a machine ends its ranks."""
 
 
-class Cluster(Source):
+class Cluster(Pool):
     """The machines of one `ipyparallel.Client`."""
 
     local = False
 
     def __init__(self, client: ipyparallel.Client) -> None:
+        super().__init__()
         self._client = client
         self._known: set[int] = set()  # engines
         self._hosts: dict[str, RemoteMachine] = {}
@@ -55,7 +55,7 @@ class Cluster(Source):
             )
         return present
 
-    def start(self) -> None:
+    def prepare(self) -> None:
         new = sorted(set(self._client.ids) - self._known)
         first: dict[str, int] = {}  # engine of each machine
         for engine, name in zip(new, self._call(new, "machine_name"), strict=True):
@@ -93,7 +93,7 @@ class Cluster(Source):
         spawned = {name: self._hosts[name].spawn(number) for name, number in Counter(machines).items()}
         return [spawned[name].pop(0) for name in machines]
 
-    def group(self, number: int, first: Place) -> Group:
+    def new_group(self, number: int, first: Place) -> Group:
         host = self._hosts[first.machine]
         return Group(name=f"group {number}", store=(host.machine.address, host.ask("listen")))
 
@@ -103,6 +103,7 @@ class Cluster(Source):
                 host.ask("clock")  # deaths arrive before the answer
 
     def close(self) -> None:
+        super().close()
         for host in self._hosts.values():
             host.connection.close()
         self._hosts.clear()
@@ -134,11 +135,7 @@ def pool_of(client: Any) -> Pool:
             f"World(cluster=...): it takes an ipyparallel.Client, and was given a {type(client).__name__}. For "
             "example cluster=ipyparallel.Client()."
         )
-    return _pool_of(client)
+    return _cluster(client)
 
 
-@cache
-def _pool_of(client: ipyparallel.Client) -> Pool:
-    pool = Pool(Cluster(client))
-    atexit.register(pool.close)
-    return pool
+_cluster = cache(Cluster)

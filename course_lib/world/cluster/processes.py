@@ -27,7 +27,7 @@ def on_gpus(world_size: int, *, cluster: Any = None, gpus: int | None = None, sh
     """
     pool = _pool(cluster)
     pool.start()
-    machines = pool.source.machines
+    machines = pool.machines
     gpu_counts = usable(machines, gpus)
     where = "this machine" if len(machines) == 1 else " or ".join(machine.name for machine in machines)
     if not all(gpu_counts):

@@ -36,7 +36,7 @@ class Processes:
     def __init__(self, world_size: int, *, pool: Pool = pool, placing: Placing = evenly, nccl: bool = False) -> None:
         self._world_size, self._pool, self.placing, self.nccl = world_size, pool, placing, nccl
         pool.start()
-        most = MAX_RANKS * len(pool.source.machines)
+        most = MAX_RANKS * len(pool.machines)
         if not 1 <= world_size <= most:
             raise CourseError(
                 f"World({world_size}): a world of processes has 1 to {most} ranks. Choose a number in that range."
@@ -45,7 +45,7 @@ class Processes:
     @property
     def places(self) -> list[Place]:
         """Return the place that each rank would have now."""
-        return self.placing(self._world_size, self._pool.source.machines)
+        return self.placing(self._world_size, self._pool.machines)
 
     def run(self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
         with self._pool.lock:
@@ -82,7 +82,7 @@ class Processes:
         run_loop.run(self._jobs(places, number, packed, size_of, run_loop.coordinator.started), timeout)
         if run_loop.coordinator.fault is not None:
             if run_loop.coordinator.fault.kind == "raised":
-                pool.source.confirm()  # a broken connection may be reported before the death that broke it
+                pool.confirm()  # a broken connection may be reported before the death that broke it
             run_loop.end()
         run_loop.close()
         pool.drop([places[rank] for rank in run_loop.spent])
@@ -93,9 +93,9 @@ class Processes:
     def _jobs(
         self, places: Sequence[Place], number: int, packed: bytes, size_of: Callable[[int], int] | None, started: float
     ) -> list[Job]:
-        source = self._pool.source
-        machines = {machine.name: machine for machine in source.machines}
-        group, sources = self._pool.group(places, nccl=self.nccl), _cells()
+        pool = self._pool
+        machines = {machine.name: machine for machine in pool.machines}
+        group, sources = pool.group(places, nccl=self.nccl), _cells()
         return [
             Job(
                 number=number,
@@ -107,9 +107,9 @@ class Processes:
                 packed=packed,
                 size_of=size_of,
                 started=started,
-                environ=dict(os.environ) if source.local else _taken_along(),
-                folder=os.getcwd() if source.local else None,
-                path=sys.path if source.local else None,
+                environ=dict(os.environ) if pool.local else _taken_along(),
+                folder=os.getcwd() if pool.local else None,
+                path=sys.path if pool.local else None,
                 interface=machines[place.machine].interface,
                 threads=max(1, machines[place.machine].threads // place.local_world_size),
                 sources=sources,

@@ -21,8 +21,10 @@ from .protocol import Group
 from .worker_handle import WorkerHandle, start_server
 
 
-class Source:
-    """The source of a pool's processes: this machine. `cluster.backend.Cluster` is the source on several machines.
+class Pool:
+    """The processes of this machine; one run at a time uses them, and holds the lock.
+
+    `cluster.backend.Cluster` is the pool of several machines.
 
     Attributes:
         local: the processes are on the kernel's machine, and share its environment.
@@ -30,12 +32,23 @@ class Source:
 
     local = True
 
+    def __init__(self) -> None:
+        self.numbers = count(1)
+        self.lock = threading.RLock()
+        self._processes: dict[tuple[str, int], WorkerHandle] = {}  # by seat
+        self._kernel = os.getpid()
+        self._groups = count(1)
+        self._group: tuple[Group | None, Sequence[object]] = (None, ())
+        atexit.register(self.close)
+
+    # -- different on several machines -------------------------------------------------------------------------------
+
     @property
     def machines(self) -> Sequence[Machine]:
         """Return the machines that are available now."""
         return [Machine.here(LOOPBACK)]
 
-    def start(self) -> None:
+    def prepare(self) -> None:
         """Prepare to start processes, without waiting."""
         start_server()
 
@@ -43,28 +56,14 @@ class Source:
         """Return new processes, each on one of the `machines`."""
         return [WorkerHandle.start() for _ in machines]
 
-    def group(self, number: int, first: Place) -> Group:
+    def new_group(self, number: int, first: Place) -> Group:
         """Return where the ranks of a new group find each other; the first of them is at `first`."""
         return Group(name=str(Path(get_temp_dir()) / f"group {number}"))
 
     def confirm(self) -> None:
         """Wait until the state of every process, alive or dead, is known. Here, the sentinels report deaths at once."""
 
-    def close(self) -> None:
-        """End every process. Here, multiprocessing ends its server with the kernel."""
-
-
-class Pool:
-    """Processes for ranks; one run at a time uses them, and holds the lock."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.numbers = count(1)
-        self.lock = threading.RLock()
-        self._processes: dict[tuple[str, int], WorkerHandle] = {}  # by seat
-        self._kernel = os.getpid()
-        self._groups = count(1)
-        self._group: tuple[Group | None, Sequence[object]] = (None, ())
+    # -- the same everywhere -----------------------------------------------------------------------------------------
 
     @property
     def processes(self) -> list[WorkerHandle]:
@@ -72,7 +71,7 @@ class Pool:
         return list(self._processes.values())
 
     def start(self) -> None:
-        """Let the source load torch, if it has not, without waiting. Refuse a fork of the kernel."""
+        """Prepare to start processes, unless a run is using them. Refuse a fork of the kernel."""
         if not self.lock.acquire(blocking=False):
             return  # a run uses it, so it has started
         try:
@@ -81,7 +80,7 @@ class Pool:
                     "World: this process was forked from the kernel, to which the processes of the ranks belong. Run "
                     "this world in the kernel, or say backend='simulated' here."
                 )
-            self.source.start()
+            self.prepare()
         finally:
             self.lock.release()
 
@@ -94,7 +93,7 @@ class Pool:
             self.drop([places[rank] for rank in dead])
         empty = [seat for seat in seats if seat not in self._processes]
         if empty:
-            self._processes |= zip(empty, self.source.spawn([machine for machine, _ in empty]), strict=True)
+            self._processes |= zip(empty, self.spawn([machine for machine, _ in empty]), strict=True)
         return [self._processes[seat] for seat in seats]
 
     def drop(self, places: Sequence[Place]) -> None:
@@ -108,7 +107,7 @@ class Pool:
         members = (nccl, *(self._processes[place.seat] for place in places))
         group = self._group[0]
         if group is None or self._group[1] != members:
-            group = self.source.group(next(self._groups), places[0])
+            group = self.new_group(next(self._groups), places[0])
             self._group = (group, members)
         return group
 
@@ -118,16 +117,13 @@ class Pool:
 
     def close(self) -> None:
         """End every process."""
-        if self._kernel != os.getpid():
+        if self._kernel != os.getpid():  # a fork of the kernel ends
             return
         for process in self._processes.values():
             process.close()
         self._processes.clear()
-        self.source.close()
         self.spoil_group()
 
 
-pool = Pool(Source())
+pool = Pool()
 """The processes of this machine."""
-
-atexit.register(pool.close)
