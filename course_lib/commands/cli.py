@@ -139,10 +139,7 @@ def run_rerun(options: argparse.Namespace) -> int:
     from course_lib.commands import rerun  # loads torch and Jupyter's client, which takes seconds
     from course_lib.planner import hardware
 
-    try:
-        machine = hardware(options.hardware)
-    except ValueError as error:
-        raise CourseError(str(error)) from error
+    machine = hardware(options.hardware)
     notebooks = options.notebooks or [lesson.path for lesson in lessons()]
     print("Each notebook is executed twice, on simulated ranks first. That takes minutes.", flush=True)
     done = []
@@ -163,10 +160,7 @@ def add_validate(subcommands: Subcommands) -> None:
 def run_validate(options: argparse.Namespace) -> int:
     from course_lib import planner
 
-    try:
-        found = planner.validate(options.data) if options.data else planner.validate()
-    except ValueError as error:
-        raise CourseError(str(error)) from error
+    found = planner.validate(options.data) if options.data else planner.validate()
     print(f"{found.table()}\n\n{found}" if options.rows else found)
     return 0
 

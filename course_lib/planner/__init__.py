@@ -1,4 +1,4 @@
-"""The cost of training, by arithmetic: bytes held, bytes sent and seconds. Imports none of our packages.
+"""The cost of training, by arithmetic: bytes held, bytes sent and seconds. Of our packages it imports only `errors`.
 
 questions       checks <- shapes <- models;  precision, optimizers <- settings;  shapes, settings <- pieces
 bytes held      parts, partition <- layout <- held;  activations, held <- memory
@@ -11,7 +11,7 @@ compared with   plan <- validation: published runs
 from .choose import Candidate, Choice, choose
 from .explain import duration, how, shortage, size, verdict
 from .memory.parts import AVERAGING, CATEGORIES, MOMENTS, STEP, Part
-from .plan import Plan, largest_params, plan
+from .plan import Plan, plan
 from .questions import QUESTIONS, fits
 from .solve import Budget, cheapest, first_stage, largest_batch, longest_sequence
 from .timing.cost import PASSES, Group, Link, bus_bandwidth, ring_seconds, seconds, tree_seconds
@@ -31,6 +31,6 @@ __all__ = [
     "QUESTIONS", "STEP", "Budget", "Candidate", "Choice", "Collective", "Compared", "Group", "Hardware", "Link",
     "Model", "Optimizer", "Part", "Plan", "Precision", "Run", "Settings", "Span", "Timeline", "Transformer",
     "Validation", "bus_bandwidth", "cheapest", "choose", "duration", "first_stage", "fits", "hardware", "how", "known",
-    "largest_batch", "largest_params", "longest_sequence", "plan", "ring_seconds", "seconds", "shortage", "size",
+    "largest_batch", "longest_sequence", "plan", "ring_seconds", "seconds", "shortage", "size",
     "tree_seconds", "validate", "verdict", "whole",
 ]  # fmt: skip

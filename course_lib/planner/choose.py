@@ -11,6 +11,7 @@ from .plan import Plan, plan
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
 from .timing.schedule import COMMUNICATION, COMPUTE, HOST, Timeline
+from .training.checks import PlanError
 from .training.settings import CHECKPOINTING
 from .training.shapes import Model, Transformer
 
@@ -48,7 +49,7 @@ class Choice:
     def best(self) -> Candidate:
         """The best that fits. Raises ValueError if none does, and names the nearest."""
         if self.ranked[0].seconds is None:
-            raise ValueError(
+            raise PlanError(
                 f"nothing fits on {self.hardware.name}. The nearest is {how(self.ranked[0].plan.settings)}: it "
                 f"{self.ranked[0].reason} Take more ranks, a shorter sequence or a smaller batch."
             )
@@ -105,7 +106,7 @@ def _plans(what: dict[str, Any], machine: Hardware, fixed: dict[str, Any]) -> li
     for values in product(*(varied[name] for name in open_names)):
         try:
             plans.append(plan(**what, **dict(zip(open_names, values, strict=True)), **fixed))
-        except ValueError as refusal:  # these settings do not go together, such as stage 0 and offload
+        except PlanError as refusal:  # these settings do not go together, such as stage 0 and offload
             refusals.append(refusal)
     if not plans:
         raise refusals[0]

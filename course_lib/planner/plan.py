@@ -20,7 +20,7 @@ from .timing.hardware import hardware as named
 from .timing.schedule import Timeline
 from .timing.volume import Collective, collectives
 from .timing.work import token_flops
-from .training.checks import pick, whole
+from .training.checks import PlanError, pick
 from .training.models import MODELS
 from .training.pieces import piece
 from .training.settings import Settings, settings
@@ -161,7 +161,7 @@ class Plan:
         """
         if question is not None:
             if hardware is None:
-                raise ValueError(f"question={question!r} without hardware. Name the hardware too, such as 'h100'.")
+                raise PlanError(f"question={question!r} without hardware. Name the hardware too, such as 'h100'.")
             return answer(self, question, named(hardware))
         lines = [*explain.header(self.model, self.settings), *explain.memory(self), *explain.traffic(self)]
         return "\n".join([*lines, *(explain.time(self, named(hardware)) if hardware is not None else [])])
@@ -190,33 +190,19 @@ def plan(
         ValueError: neither or both of params and model; or an unknown setting, or two that do not go together.
     """
     if (params is None) == (model is None):
-        raise ValueError(
+        raise PlanError(
             f"plan(params={params!r}, model={model!r}): give one of the two, such as params=7.5e9 or model='llama-7b'."
         )
     described = of_params(params) if model is None else _described(model)
     planned = Plan(model=described, settings=settings(**given))
     known, sequence = described.transformer, planned.settings.sequence
     if known and sequence > known.context:
-        raise ValueError(
+        raise PlanError(
             f"sequence={sequence} with {known.name}: it was made for at most {known.context} tokens. Choose a shorter "
             "sequence."
         )
     _ = planned.piece  # raises if the model cannot be cut in this way
     return planned
-
-
-def largest_params(memory_bytes: float, **given: Any) -> int:
-    """Return the largest number of parameters whose states fit `memory_bytes` per rank, as in the ZeRO paper's table 2.
-
-    Raises:
-        ValueError: as `plan`; or nothing is held on the device.
-    """
-    whole("memory_bytes", memory_bytes, least=0)
-    probe = 10**9 * settings(**given).world_size
-    held = sum(plan(params=probe, **given).bytes.values())
-    if not held:
-        raise ValueError("offload: all states are on the host, so that any number fits. Offload less.")
-    return floor(Fraction(memory_bytes) * probe / held)
 
 
 def _described(model: "str | Transformer | Model") -> Model:

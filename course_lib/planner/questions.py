@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .explain import MARGIN, shortage, size
 from .memory import activations
 from .timing.hardware import Hardware, hardware
-from .training.checks import largest, pick
+from .training.checks import PlanError, largest, pick
 from .training.shapes import Transformer, numel
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def most_that_fits(plan: Plan, machine: str | Hardware, name: str) -> int:
     """
     known = plan.model.transformer
     if known is None:
-        raise ValueError(f"the largest {name} for {plan.model.name}: {NO_ACTIVATIONS} Give model=..., a transformer.")
+        raise PlanError(f"the largest {name} for {plan.model.name}: {NO_ACTIVATIONS} Give model=..., a transformer.")
     most = known.context if name == "sequence" else 2**20
     return largest(lambda value: fits(_with(plan, **{name: value}), machine), most)
 

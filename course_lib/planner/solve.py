@@ -10,7 +10,7 @@ from .questions import fits, most_that_fits
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
 from .timing.work import token_flops
-from .training.checks import whole
+from .training.checks import PlanError, whole
 from .training.shapes import Transformer
 
 
@@ -63,7 +63,7 @@ def cheapest(
     """
     machine = named(hardware)
     if not (0 < tokens < inf and days > 0):
-        raise ValueError(f"tokens={tokens!r}, days={days!r}: both have to be above 0, and tokens finite. Change them.")
+        raise PlanError(f"tokens={tokens!r}, days={days!r}: both have to be above 0, and tokens finite. Change them.")
     most_ranks = min(whole("most_ranks", most_ranks), most_ranks if machine.network else machine.devices)
     least = plan(model=model, **given)
     useful = machine.achievable * machine.peak_flops(least.settings.policy.fast) * days * 86400
@@ -81,7 +81,7 @@ def cheapest(
         ranks *= 2
     if least_ranks <= most_ranks:
         reached = f"the fastest takes {1 / fastest / 86400:,.1f} days" if fastest else "nothing fits"
-    raise ValueError(
+    raise PlanError(
         f"{tokens:.3g} tokens in {days:g} days on at most {most_ranks} ranks of {machine.name}: {reached}. Allow more "
         "days or ranks, or fewer tokens."
     )
@@ -104,6 +104,6 @@ def _way(machine: Hardware, tokens: float, given: dict[str, Any]) -> Budget | No
             return None
         planned = plan(**given | {"batch": batch})
         seconds = tokens / (planned.tokens_per_second(machine) * planned.settings.world_size)
-    except ValueError:  # these ranks cannot be divided in this way
+    except PlanError:  # these ranks cannot be divided in this way
         return None
     return Budget(plan=planned, gpu_hours=seconds * planned.settings.world_size / 3600, seconds=seconds)

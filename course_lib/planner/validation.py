@@ -15,6 +15,7 @@ from typing import Any
 from .explain import size, verdict
 from .plan import Plan, plan
 from .timing.hardware import HARDWARE
+from .training.checks import PlanError
 from .training.shapes import Transformer
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -138,7 +139,7 @@ def validate(folder: str | Path = PUBLISHED) -> Validation:
     readers = {"ultrascale-playbook-runs.csv": _playbook, "llm-foundry-fsdp.csv": _foundry, "other-runs.csv": _others}
     files = {name: read for name, read in readers.items() if (Path(folder) / name).exists()}
     if not files:
-        raise ValueError(f"{folder} has none of {', '.join(readers)}. Name a folder with published runs.")
+        raise PlanError(f"{folder} has none of {', '.join(readers)}. Name a folder with published runs.")
     return Validation(runs=tuple(run for name, read in files.items() for run in read(_rows(Path(folder) / name))))
 
 

@@ -5,19 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.planner import (
-    MODELS,
-    Group,
-    Link,
-    bus_bandwidth,
-    choose,
-    hardware,
-    largest_params,
-    plan,
-    ring_seconds,
-)
-
-PAIR = Group(members=2, nodes=1, inside=Link(alpha=0, bandwidth=1))
+from course_lib.planner import MODELS, choose, hardware, plan
 
 
 @pytest.mark.parametrize(
@@ -153,10 +141,6 @@ def test_ranks_must_fit_the_hardware(given: dict[str, int], machine: str, messag
         (lambda: replace(MODELS["gpt2"], heads=5), "hidden=768, heads=5, kv_heads=12: each head has hidden / heads"),
         (lambda: replace(MODELS["gpt2"], layers=0), "layers=0: what is counted here is whole, 1 or more"),
         (lambda: choose("gpt2", "h100", world_size=0), "world_size=0: what is counted here is whole, 1 or more"),
-        (lambda: largest_params(float("inf")), "memory_bytes=inf: what is counted here is whole"),
-        (lambda: largest_params(1e9, stage=3, offload=["optimizer", "parameters"]), "any number fits"),
-        (lambda: ring_seconds("gather", 8, PAIR), "op='gather': the planner knows no such op, only 4 by name"),
-        (lambda: bus_bandwidth("all_reduce", 8, 0.0, 2), "measured_seconds=0.0: what is sent takes time"),
     ],
 )
 def test_other_impossible_questions(ask: Callable[[], object], message: str) -> None:

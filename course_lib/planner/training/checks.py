@@ -4,30 +4,36 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
+from ...errors import CourseError
+
 Entry = TypeVar("Entry")
 
 
+class PlanError(CourseError, ValueError):
+    """A question that cannot be planned. A notebook shows its text without the frames of the planner."""
+
+
 def pick(what: str, name: str, table: Mapping[str, Entry]) -> Entry:
-    """Return the entry of `table` called `name`. Raises ValueError, which lists the known names."""
+    """Return the entry of `table` called `name`. Raises PlanError, which lists the known names."""
     known(what, name, table)
     return table[name]
 
 
 def known(what: str, name: object, names: Iterable[str]) -> None:
-    """Raise ValueError unless `name` is one of `names`."""
+    """Raise PlanError unless `name` is one of `names`."""
     names = list(names)
     if name not in names:
         close = get_close_matches(str(name), [other for other in names if isinstance(other, str)], n=1)
         hint = f"Did you mean {close[0]!r}?" if close else f"Choose one of {', '.join(map(repr, names))}."
-        raise ValueError(f"{what}={name!r}: the planner knows no such {what}, only {len(names)} by name. {hint}")
+        raise PlanError(f"{what}={name!r}: the planner knows no such {what}, only {len(names)} by name. {hint}")
 
 
 def whole(what: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """Return `value` as an int: 64, or 7.5e9, which is whole too. Raises ValueError unless it is whole and in range."""
+    """Return `value` as an int: 64, or 7.5e9, which is whole too. Raises PlanError unless it is whole and in range."""
     exact = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
     if not exact or value < least or (most is not None and value > most):  # type: ignore[operator]
         limits = f"from {least} to {most}" if most is not None else f"{least} or more"
-        raise ValueError(f"{what}={value!r}: what is counted here is whole, {limits}. Give {what}={least}, say.")
+        raise PlanError(f"{what}={value!r}: what is counted here is whole, {limits}. Give {what}={least}, say.")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 

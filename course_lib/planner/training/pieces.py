@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+from .checks import PlanError
 from .settings import Settings
 from .shapes import Model, Shape, Transformer, Unit, numel
 
@@ -19,7 +20,7 @@ def piece(model: Model, settings: Settings) -> Model:
     if not model.units:
         return replace(model, params=-(-model.params // (tensor * pipeline)))
     if model.transformer is None:
-        raise ValueError(
+        raise PlanError(
             f"tensor_parallel={tensor}, pipeline_parallel={pipeline} with shapes: they do not say which matrices are "
             "cut along their rows. Give a model, or a number of parameters."
         )
@@ -29,7 +30,7 @@ def piece(model: Model, settings: Settings) -> Model:
 def _of_transformer(model: Model, transformer: Transformer, settings: Settings) -> Model:
     tensor, stage = settings.tensor_parallel, settings.pipeline_stage
     if transformer.kv_heads % tensor:  # which divides heads
-        raise ValueError(
+        raise PlanError(
             f"tensor_parallel={tensor} with {transformer.name}: it has {transformer.kv_heads} heads of keys and "
             "values, and a rank needs whole heads. Choose a divisor of that."
         )
@@ -51,7 +52,7 @@ def _check_layers(transformer: Transformer, settings: Settings) -> None:
     chunks = settings.model_chunks if settings.schedule == "interleaved" else 1
     pieces = settings.pipeline_parallel * chunks
     if pieces > transformer.layers + 2:
-        raise ValueError(
+        raise PlanError(
             f"pipeline_parallel={settings.pipeline_parallel} with {transformer.name}: its {transformer.layers} layers "
             f"do not fill {pieces} pieces. Choose fewer stages or fewer model_chunks."
         )

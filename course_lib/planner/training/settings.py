@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .checks import known, whole
+from .checks import PlanError, known, whole
 from .optimizers import OPTIMIZERS, Optimizer
 from .precision import PRECISIONS, Precision
 
@@ -112,7 +112,7 @@ class Settings:
         whole("pipeline_stage", self.pipeline_stage, least=0, most=self.pipeline_parallel - 1)
         groups = self.tensor_parallel * self.pipeline_parallel
         if self.world_size % groups:
-            raise ValueError(
+            raise PlanError(
                 f"world_size={self.world_size} with tensor_parallel={self.tensor_parallel} and "
                 f"pipeline_parallel={self.pipeline_parallel}: the ranks do not fall into groups of {groups}. Choose a "
                 "multiple of it as world_size."
@@ -126,26 +126,26 @@ class Settings:
             return
         whole("shard_size", self.shard_size, most=self.data_parallel)
         if self.data_parallel % self.shard_size:
-            raise ValueError(
+            raise PlanError(
                 f"shard_size={self.shard_size} with world_size={self.world_size}: the ranks do not fall into groups "
                 f"of {self.shard_size}, as hybrid sharding needs. Choose a divisor of {self.data_parallel}."
             )
         if self.stage == 0 and self.shard_size > 1:
-            raise ValueError(
+            raise PlanError(
                 f"shard_size={self.shard_size} with stage=0: data parallel shards nothing. "
                 "Choose stage 1, 2 or 3, or leave shard_size out."
             )
 
     def _check_offload(self) -> None:
         if isinstance(self.offload, str) or not isinstance(self.offload, Collection):
-            raise ValueError(
+            raise PlanError(
                 f"offload={self.offload!r}: it is a collection of names, not one. Write offload=['optimizer'], say."
             )
         for what in self.offload:
             known("offload", what, OFFLOADED)
             least = 1 if what == "optimizer" else 3
             if self.stage < least:
-                raise ValueError(
+                raise PlanError(
                     f"offload=[{what!r}] with stage={self.stage}: a rank moves its own shard to the host, and before "
                     f"stage {least} there is no shard of that. Choose stage {least} or more, or offload less."
                 )
@@ -172,7 +172,7 @@ class Settings:
              "ZeroRedundancyOptimizer shards over all ranks. Leave shard_size out, or choose another engine."),
         ):  # fmt: skip
             if refused:
-                raise ValueError(f"engine={engine!r} with {what}: {why}")
+                raise PlanError(f"engine={engine!r} with {what}: {why}")
 
     @property
     def policy(self) -> Precision:

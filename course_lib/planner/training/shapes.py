@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from .checks import whole
+from .checks import PlanError, whole
 
 Shape = tuple[int, ...]
 Unit = tuple[Shape, ...]
@@ -57,7 +57,7 @@ class Transformer:
             whole(name, getattr(self, name))
         whole("positions", self.positions, least=0)
         if self.hidden % self.heads or self.heads % self.kv_heads:
-            raise ValueError(
+            raise PlanError(
                 f"hidden={self.hidden}, heads={self.heads}, kv_heads={self.kv_heads}: each head has hidden / heads "
                 "elements, and each of kv_heads serves as many heads. Choose heads that divide hidden, and kv_heads "
                 "that divide heads."
@@ -184,13 +184,13 @@ def of_params(params: Any) -> Model:
         if not given:
             raise TypeError
     except TypeError:
-        raise ValueError(
+        raise PlanError(
             f"params={params!r}: that is neither a number, nor shapes, nor units made of shapes. "
             "Give for example 7.5e9, or [p.shape for p in model.parameters()]."
         ) from None
     count = sum(map(numel, units))
     if not count:
-        raise ValueError(f"params={params!r}: these shapes have no elements, so there is nothing to train. Check them.")
+        raise PlanError(f"params={params!r}: these shapes have no elements, so there is nothing to train. Check them.")
     return Model(name=f"a model of {len(units)} units", params=count, units=tuple(units))
 
 
