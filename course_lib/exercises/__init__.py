@@ -5,7 +5,7 @@ exercises.get("ranks.hello").check(hello)   # -> Verdict
 
 registry    -> lessons -> exercise          a lesson's file declares an exercise
 exercise    -> check                        a declaration that can be checked
-check       -> diagnose, compare, unready, guard
+check       -> diagnose, compare, unready
 compare     -> forms, patterns -> gap       recognise causes: a missing return, a sum for a mean, ...
 check, diagnose, cases -> observe           runs a solution on a case, and keeps the results of the course's own
 compare, rules  -> observe

@@ -361,43 +361,6 @@ class LyingList(list[int]):
         return True
 
 
-def replaces_all_reduce(x: torch.Tensor) -> torch.Tensor:
-    dist.all_reduce = lambda *args, **kwargs: None  # type: ignore[assignment]
-    return x / dist.get_world_size()
-
-
-def replaces_the_comparison(x: torch.Tensor) -> torch.Tensor:
-    import course_lib.exercises.checking.plain as plain
-
-    plain.same = plain.close = lambda *args: True  # type: ignore[assignment]
-    plain.difference = lambda *args: None  # type: ignore[assignment]
-    return x
-
-
-def replaces_the_conversion(x: torch.Tensor) -> torch.Tensor:
-    import course_lib.exercises.checking.observe as observe
-
-    observe.plain = lambda value, depth=0: 0
-    return x
-
-
-def replaces_the_status(x: torch.Tensor) -> torch.Tensor:
-    Verdict.status = property(lambda verdict: "passed")  # type: ignore[assignment, misc]
-    return x
-
-
-def replaces_division(x: torch.Tensor) -> torch.Tensor:
-    torch.Tensor.__truediv__ = lambda tensor, other: tensor  # type: ignore[method-assign, assignment]
-    return sum_for_mean(x)
-
-
-def replaces_pythons_own(x: torch.Tensor) -> torch.Tensor:
-    import course_lib.exercises.checking.plain as plain
-
-    plain.zip = lambda *args, **kwargs: ()  # type: ignore[attr-defined]
-    return sum_for_mean(x)
-
-
 def catches_everything(x: torch.Tensor) -> torch.Tensor:
     with contextlib.suppress(BaseException):
         dist.recv(x, src=dist.get_rank())
@@ -414,28 +377,14 @@ def leaves(x: torch.Tensor) -> torch.Tensor:
         lambda x: Agreeable(),
         lambda x: Subclass(),
         lambda x: [Agreeable()],
-        replaces_all_reduce,
-        replaces_the_comparison,
-        replaces_the_conversion,
-        replaces_the_status,
-        replaces_division,
-        replaces_pythons_own,
         catches_everything,
         leaves,
     ],
 )
-def test_no_trick_passes_and_none_outlasts_the_check(solution: Callable[..., Any]) -> None:
+def test_no_trick_passes(solution: Callable[..., Any]) -> None:
     assert MEAN.check(solution).status in ("failed", "error")
     assert MEAN.check(sum_for_mean).mistake == "sum-for-mean"
     assert MEAN.check(lambda x: mean(x)).status == "passed"
-
-
-def test_a_replaced_function_is_named() -> None:
-    verdict = MEAN.check(replaces_all_reduce)
-
-    assert only(verdict).observed == (
-        "your function replaced torch.distributed.all_reduce, which the check relies on. It was put back."
-    )
 
 
 def test_a_list_that_lies_is_read_as_it_is() -> None:
