@@ -174,7 +174,7 @@ def test_make_adds_the_index_of_cpu_builds_where_it_helps(variables: list[str], 
 
 def minutes(lesson: Path) -> int:
     """The lesson's time, from the table at its top."""
-    prose = "\n".join(source for kind, source in read_cells(lesson) if kind == "markdown")
+    prose = "\n".join(cell["source"] for cell in read_cells(lesson) if cell["cell_type"] == "markdown")
     (time,) = re.findall(r"^\| Time \| (\d+) (minute|hour)s \|$", prose, re.MULTILINE)
     return int(time[0]) * {"minute": 1, "hour": 60}[time[1]]
 

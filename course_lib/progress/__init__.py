@@ -1,7 +1,7 @@
 """The learner's record: attempts, answers, predictions, and the map of the course."""
 
 from .course_map import CourseMap, Item, Stop
-from .lessons import NOTEBOOKS, Lesson, lessons, named, parse_notebook
+from .lessons import NOTEBOOKS, Lesson, lessons, named, read_cells
 from .progress import Answer, Attempt, ExerciseProgress, Prediction, Progress, Summary
 
 __all__ = [
@@ -18,5 +18,5 @@ __all__ = [
     "Summary",
     "lessons",
     "named",
-    "parse_notebook",
+    "read_cells",
 ]

@@ -59,10 +59,10 @@ def read_lesson(path: Path, titles: Mapping[str, str]) -> Lesson:
         CourseError: it cannot be read.
     """
     cells = read_cells(path)
-    prose = "\n".join(source for kind, source in cells if kind == "markdown")
+    prose = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
+    sources = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
     heading = re.search(r"^# (.+)$", prose, re.MULTILINE)
     time = re.search(r"^\| Time \| (\d+) (minute|hour)", prose, re.MULTILINE)
-    sources = code(cells)
     return Lesson(
         path=path,
         title=heading[1].strip() if heading else path.stem,
@@ -72,50 +72,22 @@ def read_lesson(path: Path, titles: Mapping[str, str]) -> Lesson:
     )
 
 
-def read_cells(path: Path) -> list[tuple[str, str]]:
-    """Return the kind ("code", "markdown", ...) and text of each cell.
-
-    Raises:
-        CourseError: there is no such file, or it is not a notebook.
-    """
-    return [(cell["cell_type"], _joined(cell["source"])) for cell in read_notebook(path)["cells"]]
-
-
-def read_notebook(path: Path) -> dict[str, Any]:
-    """Return the notebook as parsed JSON. Each cell is checked to have a kind and a text.
+def read_cells(path: Path) -> list[dict[str, Any]]:
+    """Return the cells of a notebook as JSON has them, the `source` of each as one text.
 
     Raises:
         CourseError: there is no such file, or it is not a notebook.
     """
     try:
-        text = path.read_bytes()
+        cells = json.loads(path.read_bytes())["cells"]
+        return [cell | {"cell_type": str(cell["cell_type"]), "source": "".join(cell["source"])} for cell in cells]
     except OSError as error:
         raise CourseError(f"{path} cannot be read: {error.strerror}. Name a notebook that is there.") from error
-    return parse_notebook(text, path)
-
-
-def parse_notebook(text: bytes, path: Path) -> dict[str, Any]:
-    """Return the notebook in `text`, which was read from `path`; see `read_notebook`.
-
-    Raises:
-        CourseError: it is not a notebook.
-    """
-    try:
-        notebook: dict[str, Any] = json.loads(text)
-        for cell in notebook["cells"]:
-            if not isinstance(cell["cell_type"], str) or not isinstance(_joined(cell["source"]), str):
-                raise TypeError(f"a cell whose text is {type(cell['source']).__name__}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CourseError(
             f"{path} is not a notebook that Jupyter has saved ({json_trouble(error)}). "
             "Open it in JupyterLab and save it again."
         ) from error
-    return notebook
-
-
-def code(cells: list[tuple[str, str]]) -> list[str]:
-    """Return the texts of the code cells."""
-    return [source for kind, source in cells if kind == "code"]
 
 
 def named(source: str, function: str) -> list[str]:
@@ -160,8 +132,3 @@ def _called(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):  # course_lib.exercise(...)
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
-
-
-def _joined(source: Any) -> Any:
-    """Return a cell's text, which notebooks store whole or as a list of lines."""
-    return "".join(source) if isinstance(source, list) else source

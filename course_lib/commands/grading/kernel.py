@@ -2,12 +2,11 @@
 
 import ast
 import asyncio
-import json
 import logging
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,14 +36,12 @@ class Ran:
         solutions: the files of the functions that were handed in, by exercise.
         problems: why there is no function, by exercise.
         raised: the error of each cell that raised, by the cell's number, from 1.
-        claims: exercises that an output calls passed, whatever code printed it.
         ended: why the run ended early; empty if every cell ran.
     """
 
     solutions: dict[str, Path] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     raised: dict[int, str] = field(default_factory=dict)
-    claims: set[str] = field(default_factory=set)
     ended: str = ""
 
 
@@ -58,7 +55,7 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
     """
     own = {"COURSE_HOME": scratch / "home", "IPYTHONDIR": scratch / "ipython", "TMPDIR": scratch}
     environment = os.environ | {name: str(folder) for name, folder in own.items()}
-    client = _Client(sources, limits)
+    client = _Client(limits)
     with asyncio.Runner() as runner:  # ends the tasks that nbclient leaves running after an error
         # Not runner.run: it makes Ctrl-C a cancellation, and nbclient takes a cancellation for a dead kernel.
         runner.get_loop().run_until_complete(client.run(sources, scratch, environment))
@@ -68,7 +65,7 @@ def run(sources: Sequence[str], scratch: Path, limits: Limits) -> Ran:
 class _Client(NotebookClient):
     """Runs one notebook. It keeps no outputs, because only what was handed in counts."""
 
-    def __init__(self, sources: Sequence[str], limits: Limits) -> None:
+    def __init__(self, limits: Limits) -> None:
         stopped = {"ename": "KeyboardInterrupt", "evalue": f"it was stopped after {limits.turn_seconds:g} s"}
         super().__init__(
             new_notebook(cells=[new_code_cell()]),
@@ -80,9 +77,7 @@ class _Client(NotebookClient):
             log=SILENT,
         )
         self.ran = Ran()
-        self._names = {name for source in sources for name in handed_in(source)}
         self._limits = limits
-        self._shown_bytes = 0
 
     async def run(self, sources: Sequence[str], scratch: Path, environment: Mapping[str, str]) -> None:
         """Start the kernel, run the cells, and save what each hands in."""
@@ -92,13 +87,13 @@ class _Client(NotebookClient):
         assert isinstance(self.km.provisioner, LocalProvisioner) and self.km.provisioner.pid is not None
         client = await self.async_start_new_kernel_client()
         try:
-            with Watch(self.km.provisioner.pid, self._limits) as self._watch:
-                await self._cells(sources, scratch)
+            with Watch(self.km.provisioner.pid, self._limits) as watch:
+                await self._cells(sources, scratch, watch)
         finally:
             client.stop_channels()
             await ensure_async(self.km.shutdown_kernel(now=True))
 
-    async def _cells(self, sources: Sequence[str], scratch: Path) -> None:
+    async def _cells(self, sources: Sequence[str], scratch: Path, watch: Watch) -> None:
         for number, source in enumerate(sources, 1):
             names = handed_in(source)
             try:
@@ -106,7 +101,7 @@ class _Client(NotebookClient):
                 for name in names:
                     await self._take(name, scratch / f"{name}.pickle", error)
             except DeadKernelError:
-                self.ran.ended = self._watch.ended or "it ended its own process: os._exit, a crash, or no memory left"
+                self.ran.ended = watch.ended or "it ended its own process: os._exit, a crash, or no memory left"
                 self.ran.problems |= dict.fromkeys(names, f"its cell did not end: {self.ran.ended}")
                 return
             if error:
@@ -128,12 +123,7 @@ class _Client(NotebookClient):
         return ""
 
     def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> None:
-        """Count the bytes shown, and record the claims in them."""
-        shown = json.dumps(msg["content"])
-        self._shown_bytes += len(shown)
-        if self._shown_bytes > self._limits.output_bytes:
-            self._watch.end(f"it printed or showed more than {self._limits.output_bytes / 1e6:g} MB")
-        self.ran.claims |= claimed(shown, self._names)
+        """Drop every output."""
         if msg["msg_type"] == "status":
             super().process_message(msg, cell, cell_index)
 
@@ -145,8 +135,3 @@ def handed_in(source: str) -> list[str]:
     except (SyntaxError, ValueError, RecursionError):
         return HANDED_IN.findall(source)
     return named(source, "exercise")
-
-
-def claimed(text: str, names: Iterable[str]) -> set[str]:
-    """Return the exercises that `text` calls passed, in the words of the course's own output."""
-    return {name for name in names if f"{name}: passed" in text}

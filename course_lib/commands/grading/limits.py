@@ -1,4 +1,4 @@
-"""Limits on the time, memory and output of a process and everything that it started."""
+"""Limits on the time and memory of a process and everything that it started."""
 
 import os
 import signal
@@ -22,13 +22,11 @@ class Limits:
         turn_seconds: of these, for one cell or the check of one exercise, so that an endless one leaves time for the
             rest.
         memory_bytes: resident.
-        output_bytes: of text and pictures shown.
     """
 
     seconds: float = 300.0
     turn_seconds: float = 100.0
     memory_bytes: int = 8 * 2**30
-    output_bytes: int = 20 * 10**6
 
 
 class Watch:
@@ -60,19 +58,15 @@ class Watch:
         self._poll.join()
         self._kill()
 
-    def end(self, reason: str) -> None:
-        """Kill the process because of `reason`."""
-        self.ended = self.ended or reason
-        self._over.set()
-
     def _watch(self) -> None:
         while not self._over.wait(POLL_SECONDS):
             if time.monotonic() > self._deadline:
-                self.end(f"it did not end within {self._limits.seconds:g} s")
+                self.ended = f"it did not end within {self._limits.seconds:g} s"
             elif self._used_bytes() > self._limits.memory_bytes:
-                self.end(f"it used more than {self._limits.memory_bytes / 2**30:g} GiB of memory")
-        if self.ended:
-            self._kill()
+                self.ended = f"it used more than {self._limits.memory_bytes / 2**30:g} GiB of memory"
+            if self.ended:
+                self._kill()
+                return
 
     def _used_bytes(self) -> int:
         """Return the resident memory. `resource.setrlimit` limits address space, of which threads reserve gigabytes."""

@@ -24,14 +24,12 @@ class Grade:
         status: the verdict's, or `missing`: the lesson has the exercise, and the notebook does not.
         observed: the observation, or why there is no verdict; empty after a pass.
         mistake: the id of the known mistake that behaves like the solution.
-        remark: a point for an instructor; it does not change the status.
     """
 
     exercise: str
     status: Status
     observed: str = ""
     mistake: str = ""
-    remark: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +63,6 @@ class Graded:
         for grade in self.exercises:
             name, seen = _printable(grade.exercise), _shortened(grade.observed, 100)
             lines.append(f"  {name:<{width}}  {grade.status:<11}  {seen}".rstrip())
-            lines += [f"  {'':<{width}}  ! {grade.remark}"] if grade.remark else []
         return "\n".join(map(_printable, lines))
 
 

@@ -110,7 +110,6 @@ def test_a_right_solution_passes_with_what_it_uses(graded: dict[str, Graded]) ->
 def test_what_a_notebook_says_of_itself_does_not_count(graded: dict[str, Graded], name: str) -> None:
     one = of(graded[name])["start.first"]
     assert (one.status, one.mistake) == ("failed", "doubled")
-    assert one.remark == "an output of the notebook says passed"
 
 
 @pytest.mark.slow
@@ -184,15 +183,14 @@ def test_the_learners_own_record_is_not_touched(graded: dict[str, Graded]) -> No
     ("cell", "seconds", "told"),
     [
         ("while True: pass", 4, "it did not end within 4 s"),
-        ("while True: print('x' * 1000)", 60, "it printed or showed more than 1 MB"),
         ("hog = b'x' * 10**9\nimport time; time.sleep(100)", 60, "it used more than 0.5 GiB of memory"),
     ],
-    ids=["endless", "flood", "memory"],
+    ids=["endless", "memory"],
 )
 def test_a_notebook_that_passes_a_limit_is_ended_and_the_next_is_graded(
     write: Write, cell: str, seconds: float, told: str
 ) -> None:
-    limits = Limits(seconds=seconds, memory_bytes=2**29, output_bytes=10**6)
+    limits = Limits(seconds=seconds, memory_bytes=2**29)
     paths = [write("greedy", cell, RIGHT), write("modest", "1 + 1")]
     greedy, modest = grade(paths, limits)
 
@@ -214,8 +212,10 @@ def test_an_endless_cell_is_stopped_and_the_next_one_runs(write: Write) -> None:
 
 def test_what_is_no_notebook_is_named(tmp_path: Path) -> None:
     folder, nothing = grade([tmp_path, tmp_path / "nothing.ipynb"])
-    assert folder.ended == f"it is a folder: name the notebooks in it, {tmp_path}/*.ipynb"
-    assert nothing.ended == f"[Errno 2] No such file or directory: '{tmp_path / 'nothing.ipynb'}'"
+    assert folder.ended == f"{tmp_path} cannot be read: Is a directory. Name a notebook that is there."
+    assert nothing.ended.endswith(
+        "nothing.ipynb cannot be read: No such file or directory. Name a notebook that is there."
+    )
 
 
 def test_a_process_that_left_its_group_is_ended_although_its_parent_has_ended() -> None:
