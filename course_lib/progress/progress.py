@@ -102,10 +102,6 @@ class Progress:
         """A message for the learner about the file; empty while all is well. A call can change it."""
         return self._store.notice
 
-    def kept_aside(self) -> list[Path]:
-        """Return the files that were renamed because they could not be used. Nothing ever deletes them."""
-        return self._store.kept_aside()
-
     def begin_attempt(self, exercise: str, source: str) -> Attempt:
         """Store the learner's source. It is on disk when this returns: run it only then."""
         attempt = Attempt(id=uuid.uuid4().hex, exercise=exercise, source=source, started_ns=time.time_ns())

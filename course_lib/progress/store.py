@@ -95,10 +95,6 @@ class Store:
         """A message for the learner about the file; empty while all is well."""
         return "\n".join(self._notices.values())
 
-    def kept_aside(self) -> list[Path]:
-        """Return the files that were renamed because they could not be used."""
-        return sorted(self.path.parent.glob(f"{self.path.name}.*[0-9]"))
-
     def use(self, work: Work[T]) -> T:
         """Return `work(connection)`, run as one transaction.
 
