@@ -188,14 +188,11 @@ def test_a_cell_that_scrolls_out_and_in_again_answers_a_click_once(lesson: Page)
     expect(hints.locator(".course-inbox input")).to_have_value('[[1,"hint",{}]]')
 
 
-def test_a_group_of_options_is_named_by_its_question(lesson: Page) -> None:
-    group = cell(lesson, QUIZ).get_by_role("radiogroup", name="One of four ranks raises an exception")
-    expect(group.get_by_role("radio", name="a) The rank is started again")).to_be_visible()
-
-
-def test_a_quiz_is_taken_by_keyboard_alone(lesson: Page) -> None:
+def test_a_quiz_is_taken_by_keyboard_alone_and_a_group_of_options_is_named_by_its_question(lesson: Page) -> None:
     run(lesson, QUIZ, 'quiz("start")')
     quiz, keys = cell(lesson, QUIZ), lesson.keyboard
+    group = quiz.get_by_role("radiogroup", name="One of four ranks raises an exception")
+    expect(group.get_by_role("radio", name="a) The rank is started again")).to_be_visible()
     quiz.get_by_label("Your answer").focus()
     keys.press("Control+A")
     keys.type("70")

@@ -1,7 +1,5 @@
 """What a learner does in a browser: solve an exercise wrong and right, ask for a hint, take a quiz, break a world."""
 
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
@@ -13,13 +11,13 @@ START = "00-start-here.ipynb"
 ALL_CELLS_DRAWN = "{ ...lab.content.notebookConfig, windowingMode: 'none' }"  # else those out of sight are not there
 
 
-@pytest.fixture
-def lesson(page: Page, jupyterlab: JupyterLab) -> Iterator[Page]:
-    """The first lesson, open, with every cell run."""
-    open_notebook(page, jupyterlab, START)
-    page.evaluate(f"() => {{ const lab = {NOTEBOOK}; lab.content.notebookConfig = {ALL_CELLS_DRAWN}; }}")
-    run_all(page)
-    yield page
+@pytest.fixture(scope="module")
+def lesson(shared_page: Page, server: JupyterLab) -> Page:
+    """The first lesson, open, with every cell run. Each test works in different cells, or writes its cell again."""
+    open_notebook(shared_page, server, START)
+    shared_page.evaluate(f"() => {{ const lab = {NOTEBOOK}; lab.content.notebookConfig = {ALL_CELLS_DRAWN}; }}")
+    run_all(shared_page)
+    return shared_page
 
 
 def number_of(page: Page, text: str) -> int:

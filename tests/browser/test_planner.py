@@ -12,15 +12,22 @@ from tests.browser.test_learning import contrast
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-@pytest.fixture
-def planner(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Locator:
-    """The planner, shown by a notebook's first cell, which is the active one; there is another below."""
+@pytest.fixture(scope="module")
+def page(shared_page: Page, server: JupyterLab, notebooks: Path) -> Page:
+    """A notebook that shows the planner, open."""
     notebook = nbformat.v4.new_notebook()
     sources = ("from course_lib import show_planner\n\nshow_planner()", "")
     notebook.cells = [nbformat.v4.new_code_cell(source) for source in sources]
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, notebooks / "planner.ipynb")
-    open_notebook(page, jupyterlab, "planner.ipynb")
+    open_notebook(shared_page, server, "planner.ipynb")
+    return shared_page
+
+
+@pytest.fixture
+def planner(page: Page) -> Locator:
+    """A new planner, shown by a notebook's first cell, which is the active one; there is another below."""
+    page.evaluate(f"() => {{ const lab = {NOTEBOOK}; lab.content.activeCellIndex = 0; }}")
     run_all(page)
     return page.locator(".course-widget").first
 
