@@ -82,8 +82,8 @@ def _wrapping(plan: Plan, machine: Hardware) -> str:
     )
     bare = replace(alone, model=replace(plan.piece, transformer=None))
     whole = replace(bare, model=replace(bare.model, units=((), tuple(s for unit in units for s in unit)), behind=0))
-    sizes = [size(one.bytes["communication"]) for one in (bare, whole)]
-    return f"Buffers take {sizes[0]} with a unit for each layer, and {sizes[1]} with a single unit for the whole model."
+    layer, model = (size(one.bytes["parameters"] + one.bytes["communication"]) for one in (bare, whole))
+    return f"Parameters and buffers take {layer} with a unit for each layer, and {model} with one unit for the model."
 
 
 def _batch(plan: Plan, machine: Hardware) -> str:

@@ -135,6 +135,17 @@ def test_what_goes_to_a_collective_is_communication():
     assert held(report) == {"communication": 3 * BYTES}
 
 
+def test_gathered_memory_is_a_parameters_once_a_parameter_points_at_it():
+    def program():
+        net, whole = nn.Linear(N, 1, bias=False), torch.empty(2 * N)
+        dist.all_gather_single(whole, net.weight.data.flatten())
+        net.weight.data = whole.view(1, 2 * N)
+        net.weight.data = torch.empty(0)
+
+    peak = measured(program, world_size=2).at_peak
+    assert {name: nbytes for name, nbytes in peak.by_category.items() if nbytes} == {"parameters": 3 * BYTES}
+
+
 def test_a_gradient_that_is_reduced_remains_a_gradient():
     def program():
         net = nn.Linear(N, 1, bias=False)

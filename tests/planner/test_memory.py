@@ -11,7 +11,7 @@ PSI = 66
 
 
 def states(**given: object) -> dict[str, int]:
-    held = plan(params=LAYERS, precision="fp32", optimizer="sgd", **given).bytes
+    held = plan(params=LAYERS, precision="fp32", optimizer="sgd", **given).moments["optimizer step"]
     return {category: held[category] for category in ("parameters", "gradients", "optimizer")}
 
 
@@ -30,7 +30,7 @@ def test_greedy_gives_the_largest_first_to_whoever_has_least() -> None:
 
 def test_more_ranks_than_elements() -> None:
     assert flat([[(3,)]], 8) == [1]
-    assert plan(params=[(3,)], world_size=8, stage=3, precision="fp32").bytes["parameters"] == 4
+    assert plan(params=[(3,)], world_size=8, stage=3, precision="fp32").moments["between steps"]["parameters"] == 4
 
 
 # States
@@ -125,13 +125,15 @@ def test_buckets_come_on_top_but_never_exceed_the_gradients() -> None:
 def test_stage_3_gathers_a_unit_and_those_ahead(prefetch: int, gathered: int) -> None:
     planned = plan(params=LAYERS, world_size=2, stage=3, precision="fp32", prefetch=prefetch, overlap=False)
 
-    assert planned.bytes["communication"] == 4 * gathered + 4 * 42
+    assert planned.bytes["parameters"] == planned.moments["between steps"]["parameters"] + 4 * gathered
+    assert planned.bytes["communication"] == 4 * 42
 
 
 def test_without_resharding_all_parameters_stay() -> None:
     planned = plan(params=LAYERS, world_size=2, stage=3, precision="fp32", prefetch=0, overlap=False, reshard=False)
 
-    assert planned.bytes["communication"] == 4 * PSI + 4 * 42
+    assert planned.bytes["parameters"] == planned.moments["between steps"]["parameters"] + 4 * PSI
+    assert planned.bytes["communication"] == 4 * 42
 
 
 def test_one_rank_needs_no_buffers() -> None:

@@ -27,7 +27,7 @@ BATCH = 4096
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "communication", "other")
 """The purposes of memory. Each block counts once, in the first category that fits, so the categories sum to the total.
 
-    parameters     behind a parameter of a module, or a tensor that an optimizer updates
+    parameters     behind a parameter of a module, or a tensor that an optimizer updates; gathered ones too
     gradients      behind the `.grad` of one of those
     optimizer      the optimizer's state, and fp32 masters of a model whose own parameters have a narrower dtype
     activations    saved for backward

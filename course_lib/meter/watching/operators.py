@@ -44,7 +44,7 @@ class Watcher(Protocol):
         """`tensor.detach()` was called: by autograd, when it makes `tensor` the gradient of a leaf."""
 
     def found(self, one: nn.Module | Optimizer | Tensor) -> None:
-        """A module, an optimizer or a parameter was made."""
+        """A module, an optimizer or a parameter was made, or a parameter got different memory."""
 
     def forget(self, tensor: Tensor) -> None:
         """Drop all weak references to `tensor`."""

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 from torch._functorch import eager_transforms, vmap
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -73,6 +74,8 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
         yield owner, "__init__", _reporting_self(owner.__init__)
         yield owner, "__setstate__", _reporting_self(owner.__setstate__)
     yield Parameter, "__new__", _reporting_result(Parameter.__new__)
+    for owner in (Parameter, FakeTensor):  # in a dry run, a parameter's class is FakeTensor
+        yield owner, "data", property(Tensor.data.__get__, _reporting_data(Tensor.data.__set__))
     yield torch.UntypedStorage, "resize_", _reporting_size(torch.UntypedStorage.resize_)
     yield torch.utils, "swap_tensors", _without_references(torch.utils.swap_tensors)
     # It detaches a tensor that must not have a Python object yet, and a watcher would give it one.
@@ -102,6 +105,17 @@ def _reporting_result(make: Callable[..., Any]) -> Any:
         if (watcher := current()) is not None:
             watcher.found(result)
         return result
+
+    return untraced(call)
+
+
+def _reporting_data(assign: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Wrap the assignment to `param.data`. It is not an operator, and it makes gathered memory a parameter's."""
+
+    def call(tensor: Any, value: Any) -> None:
+        assign(tensor, value)
+        if isinstance(tensor, Parameter) and (watcher := current()) is not None:
+            watcher.found(tensor)
 
     return untraced(call)
 

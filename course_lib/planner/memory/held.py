@@ -122,15 +122,17 @@ def _unit_buffers(model: Model, engine: Layout, settings: Settings) -> list[Part
 
 def _gathered(model: Model, width: int, settings: Settings) -> list[Part]:
     """Return the whole parameters: of all units, if forward keeps them, or of the outer unit and the layers in use."""
-    name, (outer, *layers) = "gathered parameters", map(numel, model.units)
+    outer, *layers = map(numel, model.units)
+
+    def held(count: int, why: str, *moments: str) -> Part:
+        name, nbytes = "gathered parameters", count * width
+        return Part(category="parameters", name=name, nbytes=nbytes, why=f"whole: {why}", moments=moments)
+
     if not settings.reshard:
-        return [_buffer(name, model.params, width, "whole: all are kept from forward", FORWARD, START, END)]
+        return [held(model.params, "all are kept from forward", FORWARD, START, END)]
     ahead = min(1 + settings.prefetch, len(layers))
-    in_use = outer + largest_run(layers, ahead)
-    return [
-        _buffer(name, outer, width, "whole: the outer unit", FORWARD),
-        _buffer(name, in_use, width, f"whole: the outer unit and {ahead} layers", START, END),
-    ]
+    in_use = held(outer + largest_run(layers, ahead), f"the outer unit and {ahead} layers", START, END)
+    return [held(outer, "the outer unit", FORWARD), in_use]
 
 
 def largest_run(sizes: Sequence[int], length: int) -> int:

@@ -22,7 +22,7 @@ def plot_zero(params: Any = None, *, model: Any = None, world_size: int, **given
         >>> plot_zero(7.5e9, world_size=64)
     """
     plans = [plan(params, model=model, world_size=world_size, stage=stage, **given) for stage in range(4)]
-    held = [{state: planned.bytes[state] for state in STATES} for planned in plans]
+    held = [{state: planned.moments["optimizer step"][state] for state in STATES} for planned in plans]
     canvas = Canvas()
     ranks = list(range(world_size)) if world_size <= 4 else [0, 1, world_size - 1]
     column = (WIDTH - LEFT - RIGHT) / len(ranks)
