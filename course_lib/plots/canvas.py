@@ -72,14 +72,15 @@ class Canvas:
         self.y += ROW + 10
         self.text(0, self.y - 5, text, font_weight="bold")
 
-    def legend(self, entries: Iterable[tuple[str, str]], left: float = 0) -> None:
-        """Write names, each behind a square of its colour, in as many rows as they take."""
+    def legend(self, entries: Iterable[tuple[str, str]], left: float = 0, narrow: str = "") -> None:
+        """Write names in as many rows as they take, each behind a square of its colour; a flat bar for `narrow`."""
         x = left
         self.y += ROW
         for name, colour in entries:
             if x > left and x + 18 + text_width(name) > WIDTH:
                 x, self.y = left, self.y + ROW - 4
-            self.rect(x, self.y - 15, 12, 12, colour)
+            height = 4 if name == narrow else 12
+            self.rect(x, self.y - 9 - height / 2, 12, height, colour)
             self.text(x + 18, self.y - 5, name)
             x += 34 + text_width(name)
 
@@ -110,7 +111,7 @@ def short(value: float | str) -> str:
 
 def text_width(text: str, size: float = 12) -> float:
     """Return about how wide `text` is, in pixels. Fonts differ, so this is a little too much."""
-    return size * sum(0.34 if c in _NARROW else 0.9 if c in _WIDE else 0.7 if c.isupper() else 0.58 for c in text)
+    return size * sum(0.36 if c in _NARROW else 0.95 if c in _WIDE else 0.7 if c.isupper() else 0.63 for c in text)
 
 
 def cut(text: str, letters: int) -> str:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from .canvas import HATCH, INK, PAPER, SHADE, SMALL, WIDTH, Canvas, member, text_width
+from .canvas import HATCH, INK, NOTE, PAPER, SHADE, SMALL, WIDTH, Canvas, member, text_width
 from .picture import Picture
 
 Slice = tuple[int, int, int]
@@ -66,7 +66,8 @@ def _ribbon(tensors: Sequence[Tensor], caption: str) -> Picture:
     filled = offsets[-2] if tensors[-1][0] == PADDING else offsets[-1]
     slices, totals = [], Counter[int]()
     canvas = Canvas()
-    canvas.y += 26
+    canvas.text(0, 14, "tensors, end to end: a tick where each begins", **NOTE)
+    canvas.y += 42
     for offset, (name, numel, held) in zip(offsets, tensors, strict=False):
         _draw_tick(canvas, name, numel, offset * scale, numel * scale)
         slices += [(rank, offset + start, offset + stop) for rank, start, stop in held]
@@ -86,9 +87,11 @@ def _ribbon(tensors: Sequence[Tensor], caption: str) -> Picture:
 
 
 def _draw_tick(canvas: Canvas, name: str, numel: int, left: float, width: float) -> None:
-    """Draw where a tensor begins, and its name if there is room."""
+    """Draw where a tensor begins, and as much of its name as there is room for, from the end: `up.weight`, `up`."""
     canvas.line(left, canvas.y - 14, left, canvas.y - 2, INK)
-    shown = next((text for text in (f"{name} [{numel:,}]", name) if text_width(text, 11) + 6 <= width), "")
+    short = ".".join(name.split(".")[-2:])
+    names = (f"{name} [{numel:,}]", name, short, short.partition(".")[0])
+    shown = next((text for text in names if text_width(text, 11) + 10 <= width), "")
     if shown:
         canvas.text(left + width / 2, canvas.y - 6, shown, "middle", **SMALL)
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..planner import duration
-from .canvas import COMPUTE, MOVING, NOTE, SHADE, WAITING, WIDTH, Canvas, percent, text_width, ticks
+from .canvas import COMPUTE, MOVING, NOTE, SHADE, SMALL, WAITING, WIDTH, Canvas, percent, text_width, ticks
 from .picture import Picture
 
-LEFT = 60
+LEFT, FLIGHT = 60, "bytes in flight"
 STATES = {"computed": COMPUTE, "waited for peers": WAITING, "waited for bytes": MOVING}
-"""The activities of a rank, with their colours. Calls whose bytes move have the colour of waiting for bytes."""
+"""The activities of a rank, with their colours. Bytes in flight have the colour of waiting for bytes."""
 
 
 def plot_timeline(timelines: Sequence[Any]) -> Picture:
@@ -21,7 +21,7 @@ def plot_timeline(timelines: Sequence[Any]) -> Picture:
             and `in_flight`, the `call.op` of those in flight, and the text form.
     """
     canvas = Canvas()
-    canvas.legend((*STATES.items(), ("bytes of a call move (narrow)", MOVING)))
+    canvas.legend((*STATES.items(), (FLIGHT, MOVING)), narrow=FLIGHT)
     canvas.y += 4
     end = max(timeline.end for timeline in timelines)
     scale = (WIDTH - LEFT) / (end or 1)
@@ -42,15 +42,15 @@ def _draw_rank(canvas: Canvas, timeline: Any, scale: float) -> None:
     for state, colour in STATES.items():
         for start, end, _ in merged(getattr(timeline, state.replace(" ", "_")), 0.5 / scale):
             canvas.rect(LEFT + start * scale, canvas.y + 4, (end - start) * scale, 24, colour)
-    free = 0.0
+    free, last = 0.0, ""
     for start, end, ops in merged(timeline.in_flight, 0.5 / scale):
         canvas.rect(LEFT + start * scale, canvas.y + 30, (end - start) * scale, 10, MOVING)
         label = ops.pop() if len(ops) == 1 else ""
-        x = min(LEFT + start * scale, WIDTH - text_width(label, 9))
-        if label and x >= free:
-            canvas.text(x, canvas.y + 50, label, font_size=9)
-            free = x + text_width(label, 9) + 6
-    canvas.y += 58
+        x = min(LEFT + start * scale, WIDTH - text_width(label, 11))
+        if label not in ("", last) and x >= free:  # calls of one name in a row are named once
+            canvas.text(x, canvas.y + 52, label, **SMALL)
+            free, last = x + text_width(label, 11) + 8, label
+    canvas.y += 60
 
 
 def merged(intervals: Iterable[Any], gap: float) -> list[tuple[float, float, set[str]]]:
@@ -69,8 +69,8 @@ def merged(intervals: Iterable[Any], gap: float) -> list[tuple[float, float, set
 def _caption(timelines: Sequence[Any]) -> str:
     sentences = []
     waits = {t.rank: sum(part.end - part.start for part in t.waited_for_peers) for t in timelines}
-    if len(waits) > 1:
-        most, least = max(waits, key=waits.__getitem__), min(waits, key=waits.__getitem__)
+    most, least = max(waits, key=waits.__getitem__), min(waits, key=waits.__getitem__)
+    if waits[most] > waits[least]:
         sentences.append(
             f"Rank {most} waited longest for the others ({duration(waits[most])}), rank {least} least "
             f"({duration(waits[least])}). The rank that waits least is usually the slow one."

@@ -7,57 +7,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import World, exercises, plan
-from course_lib.plots import plot_buckets, plot_mesh, plot_ranks, plot_ring, plot_units, plot_zero
-from course_lib.plots.canvas import CATEGORIES, MEMBERS
-from course_lib.plots.diagrams.ring import ring
+from course_lib import World, plan
+from course_lib.plots import plot_buckets, plot_mesh, plot_ranks, plot_units, plot_zero
+from course_lib.plots.canvas import CATEGORIES
 from course_lib.plots.diagrams.schedules import schedule
 from tests.plots.test_plots import rects, texts
-
-
-def digits():
-    return torch.tensor([1, 2, 3, 4]) * 10 ** dist.get_rank()
-
-
-# The ring
-
-
-def test_the_ring_of_the_figure_is_the_ring_of_the_lesson():
-    reduce_scatter = exercises.get("ranks.ring_reduce_scatter").reference
-    all_gather = exercises.get("ranks.ring_all_gather").reference
-    world = World(4)
-    steps = list(ring([tensor.tolist() for tensor in world.run(digits)]))
-    reduced = world.run(lambda: reduce_scatter(digits()))
-    gathered = world.run(lambda: all_gather(reduce_scatter(digits())))
-
-    assert [step.name for step in steps] == [
-        "at first", *(f"{half} {number}" for half in ("reduce-scatter", "all-gather") for number in (1, 2, 3)),
-    ]  # fmt: skip
-    assert [step.chunks[rank][rank] for rank, step in enumerate([steps[3]] * 4)] == [int(shard) for shard in reduced]
-    assert steps[3].complete == [{0}, {1}, {2}, {3}]
-    assert steps[6].chunks == [tensor.tolist() for tensor in gathered]
-    assert len(reduced.comm[0].calls) == len(gathered.comm[0].calls) / 2  # as many messages in both halves
-
-
-def test_each_rank_receives_what_the_rank_on_its_left_had():
-    for before, after in pairwise(ring([[10**rank] * 4 for rank in range(4)])):
-        for rank, chunk in enumerate(after.received):
-            brought = after.chunks[rank][chunk] - (before.chunks[rank][chunk] if after.name.startswith("reduce") else 0)
-            assert brought == before.chunks[rank - 1][chunk]
-
-
-def test_the_ring_shows_the_numbers_and_what_is_complete():
-    picture = plot_ring(World(4).run(digits))
-    assert {"rank 3", "4000", "reduce-scatter 3", "all-gather 3", "1111", "4444"} <= texts(picture.svg)
-    assert picture.text.split("\n")[-1] == "all-gather 3: " + "; ".join(["1111 2222 3333 4444"] * 4)
-    assert len(rects(picture.svg, MEMBERS[0])) == 1 + 2 + 3 + 4
-
-
-@pytest.mark.parametrize("tensors", [[[1]], [[1, 2], [1, 2, 3]], [[1] * 7] * 7])
-def test_a_ring_that_does_not_fit_is_refused(tensors):
-    with pytest.raises(ValueError, match="It draws 2 to 6 ranks; give each as many numbers as there are ranks"):
-        plot_ring(tensors)
-
 
 # The stages
 
@@ -70,6 +24,12 @@ def test_the_zero_figure_has_the_bytes_of_the_plan():
         total = float(re.search(r": ([\d.]+) GB on each rank", line)[1])
         assert 1e9 * total == pytest.approx(sum(held.values()), rel=0.005)
     assert picture.caption.endswith("120 GB on each rank become 31.4 GB, 16.6 GB and 1.88 GB.")
+
+
+def test_gathered_parameters_are_no_state():
+    planned = plan(model="gpt2", world_size=8, stage=3)
+    assert planned.bytes["parameters"] > 2 * planned.model.params / 8
+    assert "stage 3, ZeRO-3: 249 MB on each rank: parameters 31.1 MB" in plot_zero(model="gpt2", world_size=8).text
 
 
 def test_each_stage_shards_one_more_state():

@@ -42,7 +42,8 @@ def plot_schedule(schedules: Sequence[Sequence[Pass]], backward: float = 1.0) ->
     end = max(box.end for row in rows for box in row)
     work = sum(box.end - box.start for row in rows for box in row)
     canvas, scale = Canvas(), (WIDTH - LEFT) / end
-    canvas.legend((kind, colours[0]) for kind, colours in COLOURS.items())
+    parts = ("", ", second part")[: 1 + any(box.part >= len(rows) for row in rows for box in row)]
+    canvas.legend((kind + part, COLOURS[kind][at]) for kind in COLOURS for at, part in enumerate(parts))
     canvas.y += 4
     for rank, row in enumerate(rows):
         canvas.text(0, canvas.y + 16, f"rank {rank}")
