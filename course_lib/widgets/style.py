@@ -48,9 +48,9 @@ def inline(text: str) -> str:
     return str(_renderer.render_tokens(_markdown.inline(text, {"ref_links": {}}), _markdown.block.state_cls()))
 
 
-def title(kind: str, name: str) -> str:
-    """Return a card's heading, such as "Exercise" and its title."""
-    return f'<h3><span class="course-kind">{escape(kind)}</span> {inline(name)}</h3>'
+def title(kind: str, name: str, level: int = 3) -> str:
+    """Return a card's heading, such as "Exercise" and its title. `level` is 2 above a lesson's first section."""
+    return f'<h{level}><span class="course-kind">{escape(kind)}</span> {inline(name)}</h{level}>'
 
 
 def chip(word: str, tone: str) -> str:

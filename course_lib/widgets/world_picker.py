@@ -53,7 +53,7 @@ class WorldPicker(VBox):
     def _show_choices(self) -> None:
         labels = {name: _label(name) for name in WORLDS}
         fields = options("You can leave this as it is.", labels, picked=[_current()])
-        self.choices.value = title("World", "Where ranks live") + form("choose", fields)
+        self.choices.value = title("World", "Where ranks live", level=2) + form("choose", fields)
 
     def _set(self, name: str) -> None:
         kind = World(1, backend=name).backend

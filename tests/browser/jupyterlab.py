@@ -106,6 +106,14 @@ def choose_theme(page: Page, theme: Literal["Light", "Dark"]) -> None:
     page.wait_for_selector(f"body[data-jp-theme-name='JupyterLab {theme}']", state="attached", timeout=READY_MS)
 
 
+def draw_all_cells(page: Page) -> None:
+    """Keep the cells that are out of sight on the page; by default, JupyterLab takes them off."""
+    page.evaluate(
+        f"() => {{ const {{ content }} = {NOTEBOOK};"
+        " content.notebookConfig = { ...content.notebookConfig, windowingMode: 'none' }; }"
+    )
+
+
 def run_all(page: Page, seconds: float = 120) -> None:
     """Run every cell, and wait until the last has ended or one has raised, and the kernel is idle."""
     page.evaluate(

@@ -3,19 +3,26 @@
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, choose_theme, open_notebook, run_all
+from tests.browser.jupyterlab import (
+    NOTEBOOK,
+    READY_MS,
+    JupyterLab,
+    choose_theme,
+    draw_all_cells,
+    open_notebook,
+    run_all,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 START = "00-start-here.ipynb"
-ALL_CELLS_DRAWN = "{ ...lab.content.notebookConfig, windowingMode: 'none' }"  # else those out of sight are not there
 
 
 @pytest.fixture(scope="module")
 def lesson(shared_page: Page, server: JupyterLab) -> Page:
     """The first lesson, open, with every cell run. Each test works in different cells, or writes its cell again."""
     open_notebook(shared_page, server, START)
-    shared_page.evaluate(f"() => {{ const lab = {NOTEBOOK}; lab.content.notebookConfig = {ALL_CELLS_DRAWN}; }}")
+    draw_all_cells(shared_page)
     run_all(shared_page)
     return shared_page
 

@@ -432,9 +432,7 @@ function theme() {
   try {
     const [r, g, b] = getComputedStyle(frameElement).color.match(/[\d.]+/g).map(Number);
     isDark = 0.299 * r + 0.587 * g + 0.114 * b > 128;
-  } catch {  // no frame, or one of a different origin, whose background is unknown
-    document.documentElement.classList.add("alone");
-  }
+  } catch { /* no frame, or one of a different origin */ }
   document.documentElement.dataset.theme = isDark ? "dark" : "light";
 }
 
