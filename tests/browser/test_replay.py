@@ -1,5 +1,6 @@
-"""The replay of a run in a browser: as a file, in JupyterLab, and in a notebook that is not trusted."""
+"""The replay of a run in a browser: as a file, in JupyterLab, in Notebook 7, and in a notebook that is not trusted."""
 
+import sys
 from pathlib import Path
 
 import nbformat
@@ -10,7 +11,16 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from playwright.sync_api import FrameLocator, Page, expect
 
 from course_lib import World
-from tests.browser.jupyterlab import READY_MS, JupyterLab, choose_theme, errors, open_notebook, run_all
+from tests.browser.jupyterlab import (
+    READY_MS,
+    JupyterLab,
+    choose_theme,
+    errors,
+    open_notebook,
+    run_all,
+    served,
+    wait_until_idle,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -98,6 +108,20 @@ def test_the_replay_plays_in_jupyterlab_in_both_themes(page: Page, jupyterlab: J
     for theme in ("Dark", "Light"):
         choose_theme(page, theme)
         expect(good.locator("html")).to_have_attribute("data-theme", theme.lower())
+
+
+def test_the_replay_plays_in_notebook_7(page: Page, notebooks: Path, tmp_path: Path) -> None:
+    saved(notebooks, "replay.ipynb", new_code_cell(RUN))
+    options = ["--allow-root", f"--ServerApp.root_dir={notebooks}", "--JupyterNotebookApp.expose_app_in_browser=True"]
+    with served([sys.executable, "-m", "notebook", *options], tmp_path) as server:
+        page.goto(f"{server.url}/notebooks/replay.ipynb?token={server.token}")
+        wait_until_idle(page, READY_MS / 1000)
+        run_all(page)
+        frame = page.frame_locator("iframe")
+        press(frame, "ArrowRight")
+        expect(frame.locator("#caption")).to_have_text("Both ranks: barrier #1")
+        choose_theme(page, "Dark")
+        expect(frame.locator("html")).to_have_attribute("data-theme", "dark")
 
 
 def press(frame: FrameLocator, key: str) -> None:
