@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .errors import CourseError, CourseWarning
     from .meter import cuda_snapshot, mark
     from .planner import plan
-    from .plots import report
+    from .plots import compare, compare_memory, curve, report, table
     from .widgets import choose_world, course_map, exercise, predict, quiz, scoreboard, show_planner
     from .world import RankError, Run, World
 
@@ -31,8 +31,11 @@ __all__ = [
     "World",
     "batch",
     "choose_world",
+    "compare",
+    "compare_memory",
     "course_map",
     "cuda_snapshot",
+    "curve",
     "digits",
     "exercise",
     "exercises",
@@ -48,6 +51,7 @@ __all__ = [
     "report",
     "scoreboard",
     "show_planner",
+    "table",
     "text",
     "zero",
 ]
@@ -61,8 +65,11 @@ _HOMES = {
     "World": "world",
     "batch": "data",
     "choose_world": "widgets",
+    "compare": "plots",
+    "compare_memory": "plots",
     "course_map": "widgets",
     "cuda_snapshot": "meter",
+    "curve": "plots",
     "digits": "data",
     "exercise": "widgets",
     "mark": "meter",
@@ -72,6 +79,7 @@ _HOMES = {
     "report": "plots",
     "scoreboard": "widgets",
     "show_planner": "widgets",
+    "table": "plots",
     "text": "data",
 }
 """Where each public name lives; those that are missing here are modules."""

@@ -1,16 +1,19 @@
 """Figures: each function takes plain records and returns a `Picture` with a caption and a text form.
 
-canvas <- all figures;  memory, tables <- reports
+canvas <- all figures;  memory <- comparison <- reports;  curves, tables <- reports
 diagrams: drawings of the algorithms, from numbers and without a run
 """
 
+from .comm import plot_comm
+from .comparison import compare, compare_memory
+from .curves import curve
 from .diagrams import plot_buckets, plot_mesh, plot_ranks, plot_schedule, plot_units, plot_zero
 from .memory import plot_memory
 from .picture import Picture
 from .plan import plot_plan
 from .reports import Report, report
 from .shards import plot_flat, plot_shards
-from .tables import Table
+from .tables import Table, table
 from .timeline import plot_timeline
 from .validation import plot_validation
 
@@ -18,7 +21,11 @@ __all__ = [
     "Picture",
     "Report",
     "Table",
+    "compare",
+    "compare_memory",
+    "curve",
     "plot_buckets",
+    "plot_comm",
     "plot_flat",
     "plot_memory",
     "plot_mesh",
@@ -31,4 +38,5 @@ __all__ = [
     "plot_validation",
     "plot_zero",
     "report",
+    "table",
 ]

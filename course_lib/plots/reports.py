@@ -8,18 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.ticker import MaxNLocator
-
 from ..planner import Plan, how, size
-from .axes import STAND_INS, axes
-from .canvas import CATEGORIES, INK, MEMBERS, WIDTH, Canvas, text_width
+from .canvas import Canvas
+from .comparison import draw_bars
+from .curves import draw_curves
 from .memory import fullest
 from .picture import Picture
 from .tables import Table
 
-BAR, HEIGHT = 24, 240
-LOOKS = ((MEMBERS[0], 12.5), (MEMBERS[3], 10.0), (MEMBERS[2], 7.5), (MEMBERS[1], 5.0), (INK, 1.5))
-"""Colour and width of the last five lines. Equal lines lie on each other, so each is narrower than the one below it."""
 HEAD = ("training", "ranks", "last loss", "largest difference", "peak of a rank, bytes", "sent in a step, bytes")
 
 
@@ -73,9 +69,9 @@ def report(runs: Mapping[str, Any], plans: Mapping[str, Plan] | None = None) -> 
     planned = {name: _planned(plan) for name, plan in (plans or {}).items()}
     canvas = Canvas()
     canvas.title("Losses")
-    _draw_losses(canvas, losses)
+    draw_curves(canvas, losses, [1.0 + step for step in range(len(losses[first]))], "step", "loss")
     canvas.title("Most that a rank held at once")
-    _draw_bars(canvas, {name: fullest(run.memory).at_peak.by_category for name, run in runs.items()})
+    draw_bars(canvas, {name: fullest(run.memory).at_peak.by_category for name, run in runs.items()})
     text = "\n".join([repr(Table(head=HEAD, rows=rows)), *(f"{name}: {words}" for name, words in planned.items())])
     return Report(**vars(canvas.picture(_caption(losses, runs), text)), rows=rows, plans=planned)
 
@@ -107,34 +103,3 @@ def _caption(losses: Mapping[str, list[float]], runs: Mapping[str, Any]) -> str:
         f"Above, losses: equal trainings have lines that lie on each other. The last losses differ by {spread}. "
         f"Below, the fullest rank at its peak: {least} needs least, {size(fullest(runs[least].memory).peak_bytes)}."
     )
-
-
-def _draw_losses(canvas: Canvas, losses: Mapping[str, list[float]]) -> None:
-    """Draw axes and a line for each training, and move `canvas.y` below them."""
-    looks = [LOOKS[max(len(LOOKS) - len(losses) + at, 0)] for at in range(len(losses))]
-    canvas.legend((name, colour) for name, (colour, _) in zip(losses, looks, strict=True))
-    with axes(canvas, HEIGHT) as (plot,):
-        plot.set(xlabel="step", ylabel="loss")
-        plot.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        plot.grid(axis="y", linewidth=0.5)
-        for values, (colour, width) in zip(losses.values(), looks, strict=True):
-            steps, colour = range(1, len(values) + 1), STAND_INS.get(colour, colour)
-            plot.plot(steps, values, color=colour, linewidth=width, solid_capstyle="round")
-
-
-def _draw_bars(canvas: Canvas, held: Mapping[str, Mapping[str, int]]) -> None:
-    """Draw a bar of categories for each name, and move `canvas.y` below them."""
-    left = max(map(text_width, held)) + 10
-    scale = (WIDTH - left - 70) / max(1, *(sum(parts.values()) for parts in held.values()))
-    used = [name for name in CATEGORIES if any(parts.get(name) for parts in held.values())]
-    canvas.legend((name, CATEGORIES[name]) for name in used)
-    canvas.y += 6
-    for name, parts in held.items():
-        x = left
-        canvas.text(0, canvas.y + 16, name)
-        for category in used:
-            if width := parts.get(category, 0) * scale:
-                canvas.block(x, canvas.y, width - 1, BAR, CATEGORIES[category], size(parts[category]))
-                x += width
-        canvas.text(x + 5, canvas.y + 16, size(sum(parts.values())), font_weight="bold")
-        canvas.y += BAR + 8

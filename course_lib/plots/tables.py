@@ -1,6 +1,7 @@
 """Tables: rows of numbers, aligned, with thousands separated."""
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -46,3 +47,35 @@ class Table:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self.html, "text/plain": repr(self)}
+
+
+def table(rows: Iterable[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]], name: str = "") -> Table:
+    """Return a table of `rows`.
+
+    Args:
+        rows: for each row, its cells by the name of their column; or rows by their own name, which is their first cell.
+            A row may lack cells. Integers get separators, and other numbers four digits.
+        name: the name of the first column, if `rows` have names.
+
+    Raises:
+        ValueError: there is no row.
+
+    Example:
+        >>> table({"Adam": {"bytes": 947304}, "SGD": {"bytes": 0}})
+                bytes
+        Adam  947,304
+        SGD         0
+    """
+    if isinstance(rows, Mapping):
+        rows = [{name: label} | dict(cells) for label, cells in rows.items()]
+    rows = list(rows)
+    if not rows:
+        raise ValueError("table: there is no row. Give at least one: [{'ranks': 4, 'bytes': 1_024}].")
+    head = tuple(dict.fromkeys(column for row in rows for column in row))
+    return Table(head=head, rows=tuple(tuple(_cell(row.get(column, "")) for column in head) for row in rows))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

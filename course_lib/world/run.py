@@ -126,6 +126,12 @@ class Run(Sequence[Any]):
 
         return plot_memory(self.memory, titles)
 
+    def plot_comm(self) -> Picture:
+        """Plot the bytes sent between each two ranks as a heat map."""
+        from ..plots import plot_comm
+
+        return plot_comm(self.comm_matrix)
+
     def plot_timeline(self) -> Picture:
         """Plot what each rank did and when."""
         from ..plots import plot_timeline

@@ -14,7 +14,11 @@ from course_lib import CourseError, World
 from course_lib.planner import validate
 from course_lib.planner.validation import PUBLISHED
 from course_lib.plots import (
+    compare,
+    compare_memory,
+    curve,
     plot_buckets,
+    plot_comm,
     plot_flat,
     plot_memory,
     plot_mesh,
@@ -37,9 +41,12 @@ from course_lib.plots.canvas import (
     ink_on,
     ticks,
 )
+from course_lib.plots.comm import tint
+from course_lib.plots.comparison import shared_marks
 from course_lib.plots.memory import MOST_PLACES, places
 
 SVG = "http://www.w3.org/2000/svg"
+RING = [[0, 12_800_000, 0], [0, 0, 12_800_000], [12_800_000, 0, 0]]
 
 
 @dataclass(frozen=True)
@@ -107,13 +114,25 @@ class Memory:
         self.marks = {label: moments[step] for label, step in marks.items()}
 
 
+@dataclass(frozen=True)
+class Training:
+    """A run as `compare` reads it."""
+
+    memory: list[Memory]
+
+
 MEMORIES = [Memory((100, 0), (100, 50), (100, 0), forward=1), Memory((100, 0), (100, 20), (90, 0))]
+RUNS = [Training(MEMORIES), Training([Memory((100, 0), (60, 0), (60, 20), (60, 0), start=0, forward=2)])]
 SHARDS = [("weight", 10, [(0, 0, 5), (1, 5, 10)]), ("bias", 4, [(0, 0, 4), (1, 0, 4)])]
 PICTURES = {
+    "comm": lambda: plot_comm(RING),
     "timeline": lambda: plot_timeline([Lane(0), Lane(1)]),
     "memory": lambda: plot_memory(MEMORIES),
+    "compare_memory": lambda: compare_memory({"first": RUNS[0], "second": RUNS[1]}),
+    "compare": lambda: compare(*RUNS),
     "shards": lambda: plot_shards(SHARDS),
     "flat": lambda: plot_flat([("weight", 10), ("bias", 4)], 4),
+    "curve": lambda: curve({"one process": [3.0, 2.0], "mine": [3.0, 2.0]}),
     "zero": lambda: plot_zero(7.5e9, world_size=64),
     "buckets": lambda: plot_buckets([[("layer 1", 3)], [("layer 0", 2)]]),
     "units": lambda: plot_units([("layer 0", 3), ("layer 1", 3)]),
@@ -164,7 +183,7 @@ def test_a_caption_is_sentences(picture):
 
 def test_whatever_is_not_data_has_a_colour_of_the_theme(picture):
     drawn = picture.svg[picture.svg.index("</style>") :]
-    data = {*CATEGORIES.values(), FORWARD, COMPUTE, UPDATE, WAITING, MOVING, *MEMBERS}
+    data = {*CATEGORIES.values(), FORWARD, COMPUTE, UPDATE, WAITING, MOVING, *MEMBERS, tint(1)}
     fills = set(re.findall(r'(?:fill|stroke)="([^"]+)"', drawn))
     assert fills - data <= {"none", "url(#hatch)", "#000000", "#ffffff", *(f"var(--{name})" for name in THEMES["dark"])}
     for theme in THEMES.values():
@@ -207,6 +226,10 @@ def test_labels_are_legible_on_their_colour(colour):
     assert contrast(colour, ink_on(colour)) >= 4.5
 
 
+def test_labels_are_legible_on_every_tint_of_the_heat_map():
+    assert all(contrast(tint(step / 100), ink_on(tint(step / 100))) >= 4.5 for step in range(101))
+
+
 def test_letters_have_11_to_18_pixels(picture):
     assert all(11 <= float(size) <= 18 for size in re.findall(r'font-size[=:]\s*"?([\d.]+)', picture.svg))
 
@@ -227,6 +250,35 @@ def test_letters_are_legible_in_the_theme(theme):
 
 
 # What they say
+
+
+def test_the_heat_map_names_who_sent_how_much():
+    picture = plot_comm([[0, 1_000, 0], [0, 0, 0], [5, 2_500_000, 0]])
+    assert {"1 kB", "5 bytes", "2.5 MB", "from ↓", "to rank →"} <= texts(picture.svg)
+    assert picture.caption.endswith("Rank 2 sent most, to rank 1: 2.5 MB.")
+    assert picture.text.split("\n") == [
+        "rank 0 sent 1,000 bytes: 1,000 to rank 1",
+        "rank 1 sent 0 bytes",
+        "rank 2 sent 2,500,005 bytes: 5 to rank 0, 2,500,000 to rank 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "caption"),
+    [
+        (RING, "All bytes go to the next rank, as on a ring: the same 12.8 MB from each rank."),
+        ([[0, 5], [7, 0]], "as on a ring: at most 7 bytes from each rank."),
+        ([[0]], "No rank sent anything."),
+    ],
+)
+def test_the_heat_map_s_caption_says_what_to_see(matrix, caption):
+    assert plot_comm(matrix).caption.endswith(caption)
+
+
+def test_many_ranks_have_no_numbers_and_small_cells():
+    matrix = [[10_000 * (b == (a + 1) % 20) for b in range(20)] for a in range(20)]
+    picture = plot_comm(matrix)
+    assert "10 kB" not in texts(picture.svg) and len(rects(picture.svg, tint(1))) == 20
 
 
 def test_the_time_chart_says_who_waits_and_what_is_hidden():
@@ -372,6 +424,59 @@ def test_the_first_eight_panels_are_drawn_and_the_text_has_all():
     assert picture.text.endswith("rank 9: peak 10 bytes; at the end parameters 10 bytes")
 
 
+def test_bars_compare_the_fullest_rank_of_each_run():
+    picture = compare_memory({"first": RUNS[0], "second": RUNS[1]})
+    assert (
+        picture.caption
+        == "The fullest rank of each run at its peak. first: 150 bytes. The least is second: 100 bytes, 67 % of it."
+    )
+    assert picture.text == (
+        "first: 150 bytes: parameters 100 bytes, activations 50 bytes\nsecond: 100 bytes: parameters 100 bytes"
+    )
+    first, second = rects(picture.svg, CATEGORIES["parameters"])
+    assert first[2] == second[2] and len(rects(picture.svg, CATEGORIES["activations"])) == 1
+
+
+def test_bars_compare_runs_at_a_mark():
+    at_mark = compare_memory({"second": RUNS[1]}, at="forward")
+    assert at_mark.text == "second: 80 bytes: parameters 60 bytes, activations 20 bytes"
+    assert "at the mark 'forward'" in at_mark.caption and at_mark.caption.endswith("None holds less.")
+
+
+def test_runs_without_the_mark_are_refused():
+    with pytest.raises(
+        ValueError, match=r"'first' has no mark 'forward' on some rank\. Marks of its rank 0: 'forward'"
+    ):
+        compare_memory({"first": RUNS[0]}, at="forward")
+    with pytest.raises(ValueError, match="there is no run"):
+        compare_memory({})
+
+
+def test_a_run_that_held_nothing_is_an_empty_bar():
+    assert compare_memory({"idle": Training([Memory()])}).text == "idle: 0 bytes: nothing"
+
+
+def test_two_runs_share_an_axis_on_which_their_marks_stand_at_the_same_place():
+    one = Training([Memory((1, 0), (2, 0), (3, 0), (4, 0), start=0, middle=2)])
+    two = Training([Memory((1, 0), (4, 0), (4, 0), (4, 0), (4, 0), (2, 0), start=0, middle=4)])
+    picture = compare(one, two, ("short", "long"))
+    assert picture.caption == "The fullest rank of each run. Its peak is 4 bytes in 'short' and 4 bytes in 'long'."
+    assert picture.text.split("\n") == [
+        "peak: short 4 bytes, long 4",
+        "start: short 1 bytes, long 1",
+        "middle: short 3 bytes, long 4",
+    ]
+    assert {"short", "long", "middle"} <= texts(picture.svg)
+    paths = [path.attrib["d"] for path in ET.fromstring(picture.svg).iter(f"{{{SVG}}}path") if "H" in path.attrib["d"]]
+    middle = f"H{70 + 690 * 5 / 6:.0f}V"  # 1, 4 and 1 changes wide: before start, to middle, and after it
+    assert len(paths) == 2 and all(middle in path for path in paths)
+
+
+def test_marks_in_different_orders_are_not_aligned():
+    assert shared_marks(Memory((1, 0), (2, 0), a=0, b=1), Memory((1, 0), (2, 0), a=1, b=0)) == []
+    assert shared_marks(Memory((1, 0), (2, 0), a=0, b=1), Memory((1, 0), (2, 0), b=1, c=0)) == ["b"]
+
+
 def test_a_long_name_of_a_narrow_tensor_loses_its_beginning():
     tensors = [(f"blocks.{block}.up.weight", 10, [(0, 0, 10)]) for block in range(9)]
     assert "up.weight" in texts(plot_shards(tensors).svg) and "up" in texts(plot_shards(tensors * 2).svg)
@@ -444,7 +549,7 @@ def test_a_flat_tensor_that_divides_has_no_padding():
 # Of a run
 
 
-def test_a_run_draws_what_its_ranks_did():
+def test_a_run_draws_who_sent_what_and_when():
     def program():
         import torch
         import torch.distributed as dist
@@ -452,6 +557,7 @@ def test_a_run_draws_what_its_ranks_did():
         dist.all_reduce(torch.ones(1000))
 
     run = World(2).run(program)
+    assert run.plot_comm().text.startswith("rank 0 sent 4,000 bytes: 4,000 to rank 1")
     assert run.plot_timeline().text.startswith("rank 0, ")
 
 

@@ -1,0 +1,65 @@
+"""Curves: numbers over steps, one line for each run. matplotlib draws axes and lines, the canvas the rest."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.ticker import MaxNLocator
+
+from .axes import STAND_INS, axes
+from .canvas import INK, MEMBERS, Canvas
+from .picture import Picture
+
+HEIGHT = 240
+LOOKS = ((MEMBERS[0], 12.5), (MEMBERS[3], 10.0), (MEMBERS[2], 7.5), (MEMBERS[1], 5.0), (INK, 1.5))
+"""Colour and width of the last five lines. Equal lines lie on each other, so each is narrower than the one below it."""
+
+
+def curve(
+    lines: Mapping[str, Sequence[float]],
+    x: Sequence[float] | None = None,
+    *,
+    xlabel: str = "step",
+    ylabel: str = "loss",
+    log: str = "",
+) -> Picture:
+    """Return a line for each of `lines`.
+
+    Args:
+        lines: numbers by the name of their line.
+        x: the place of each number; 1, 2, 3 and so on by default.
+        xlabel, ylabel: what the axes show.
+        log: the axes with a logarithmic scale: "x", "y" or "xy".
+
+    Raises:
+        ValueError: there are no numbers, or a line has more or fewer than the others or than `x`.
+    """
+    lines = {name: [float(value) for value in values] for name, values in lines.items()}
+    xs = [*map(float, range(1, 1 + max(map(len, lines.values()), default=0)) if x is None else x)]
+    if not xs or not lines or any(len(values) != len(xs) for values in lines.values()):
+        sizes = ", ".join(f"{name!r} has {len(values)}" for name, values in lines.items()) or "no lines"
+        raise ValueError(f"curve: {len(xs)} places; {sizes}. Give at least one line, with a number for each place.")
+    canvas = Canvas()
+    draw_curves(canvas, lines, xs, xlabel, ylabel, log)
+    text = "\n".join(f"{name}: {', '.join(f'{value:.4g}' for value in values)}" for name, values in lines.items())
+    ends = "; ".join(f"{name}: from {values[0]:.4g} to {values[-1]:.4g}" for name, values in lines.items())
+    close = all(max(at) - min(at) <= 1e-4 * max(map(abs, at)) for at in zip(*lines.values(), strict=True))
+    same = " All lines lie on each other." if len(lines) > 1 and close else ""
+    caption = f"The {ylabel} by {xlabel}, from {xs[0]:g} to {xs[-1]:g}. {ends}.{same}"
+    return canvas.picture(caption, f"{xlabel}: {', '.join(f'{at:g}' for at in xs)}\n{text}")
+
+
+def draw_curves(
+    canvas: Canvas, lines: Mapping[str, Sequence[float]], xs: Sequence[float], xlabel: str, ylabel: str, log: str = ""
+) -> None:
+    """Draw axes and lines, and move `canvas.y` below them."""
+    looks = [LOOKS[max(len(LOOKS) - len(lines) + at, 0)] for at in range(len(lines))]
+    canvas.legend((name, colour) for name, (colour, _) in zip(lines, looks, strict=True))
+    with axes(canvas, HEIGHT) as (plot,):
+        plot.set(xlabel=xlabel, ylabel=ylabel)
+        for axis in log:
+            plot.set(**{f"{axis}scale": "log"})
+            getattr(plot, f"{axis}axis").set_major_formatter("{x:g}")
+        if "x" not in log:
+            plot.xaxis.set_major_locator(MaxNLocator(8, integer=all(at == int(at) for at in xs)))
+        plot.grid(axis="y", linewidth=0.5)
+        for values, (colour, width) in zip(lines.values(), looks, strict=True):
+            plot.plot(xs, values, color=STAND_INS.get(colour, colour), linewidth=width, solid_capstyle="round")
