@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from . import exercises, parallel, planner, plots, production, quizzes, zero
     from .data import TinyGPT, batch, digits, text
     from .errors import CourseError, CourseWarning
+    from .exercises import incident
     from .meter import cuda_snapshot, mark
     from .planner import plan
     from .plots import compare, compare_memory, curve, report, table
@@ -39,6 +40,7 @@ __all__ = [
     "digits",
     "exercise",
     "exercises",
+    "incident",
     "mark",
     "parallel",
     "plan",
@@ -72,6 +74,7 @@ _HOMES = {
     "curve": "plots",
     "digits": "data",
     "exercise": "widgets",
+    "incident": "exercises",
     "mark": "meter",
     "plan": "planner",
     "predict": "widgets",

@@ -3,6 +3,7 @@
 exercises.names()                           # of the whole course
 exercises.get("ranks.hello").check(hello)   # -> Verdict
 
+evidence    -> registry, check              what production shows of an incident's program
 registry    -> lessons -> exercise          a lesson's file declares an exercise
 exercise    -> check                        a declaration that can be checked
 check       -> diagnose, compare, unready
@@ -16,6 +17,7 @@ observe, gap, texts -> plain                results as plain data
 from .checking.findings import Finding, Row, Verdict
 from .checking.observe import Observation, Trial
 from .checking.rules import at_most, holds_no_more, only_calls, same_calls
+from .evidence import Incident, incident
 from .form.declaration import Case, Mistake
 from .form.exercise import Exercise
 from .registry import Registry, get, names
@@ -24,6 +26,7 @@ __all__ = [
     "Case",
     "Exercise",
     "Finding",
+    "Incident",
     "Mistake",
     "Observation",
     "Registry",
@@ -33,6 +36,7 @@ __all__ = [
     "at_most",
     "get",
     "holds_no_more",
+    "incident",
     "names",
     "only_calls",
     "same_calls",

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from ..errors import CourseError
-from .beyond import pipeline, sequence, tensor
+from .beyond import incidents, pipeline, sequence, tensor
 from .form.exercise import Exercise
 from .machine import memory, ranks, start
 from .training import activations, capstone, cluster, costs, precision, production
@@ -29,6 +29,7 @@ LESSONS = (
     tensor.EXERCISES,
     sequence.EXERCISES,
     pipeline.EXERCISES,
+    incidents.EXERCISES,
 )
 """The exercises of each lesson, in the order of the lessons."""
 

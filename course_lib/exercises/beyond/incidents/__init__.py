@@ -1,0 +1,5 @@
+"""Exercises of the incident room."""
+
+from . import calls
+
+EXERCISES = calls.EXERCISES

@@ -1,0 +1,162 @@
+"""Incidents: a failing program as production shows it, and the course's diagnosis only when it is asked for.
+
+    case = incident("incidents.batch_behind")   # runs the program that this exercise starts from
+    case                                        # each rank's log, its last calls, and the program
+    case.diagnosis()                            # the course's message
+    case.replay()                               # the run as a film
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from ..errors import CourseError, CourseWarning
+from ..world import Call, RankError, RankReport, Run, World
+from .checking.cases import draw
+from .checking.compare import findings
+from .checking.diagnose import known_mistake
+from .checking.observe import Trial, observe, recall
+from .form.declaration import Solution
+from .form.exercise import Exercise
+from .registry import get
+
+LAST_CALLS = 4
+"""The number of calls of each rank that the flight recorder's table shows."""
+
+NCCL_TIMEOUT = 600_000
+"""NCCL's default time limit, in milliseconds: the watchdog's lines are written as if it had passed."""
+
+_NCCL_NAMES = {"all_gather_single": "_ALLGATHER_BASE", "reduce_scatter_single": "_REDUCE_SCATTER_BASE"}
+
+
+class Incident:
+    """A run of an exercise's start program on its first case, seen from outside.
+
+    Attributes:
+        program: the source, numbered like the exercise's cell.
+        run: the `Run`; None if a rank failed.
+        error: the `RankError` if one did: it contains the diagnosis.
+    """
+
+    def __init__(self, exercise: Exercise, limit: float = 10.0) -> None:
+        """Run the program. A run that takes longer than `limit` seconds is stopped, as by a watchdog."""
+        self._exercise, self._case = exercise, draw(exercise, 0)[0]
+        self._program, self.program = _program(exercise)
+        self.run: Run | None = None
+        self.error: RankError | None = None
+        world = World(self._case.world_size, backend="simulated", timeout=limit)
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore", CourseWarning)
+            try:
+                self.run = world.run(_on_rank, exercise.trial or _call, self._program, self._case.args)
+            except RankError as error:
+                self.error = error
+
+    def __repr__(self) -> str:
+        parts = {"Logs": self.logs, "Flight recorder: each rank's last calls": self.last_calls, "Program": self.program}
+        return "\n\n".join(f"{title}\n{textwrap.indent(text, '  ')}" for title, text in parts.items() if text)
+
+    @property
+    def logs(self) -> str:
+        """What the ranks printed and, for a rank that failed or waits, the line with which its log ends."""
+        ended = self.error or self.run
+        assert ended is not None
+        reports = self.error.ranks if self.error else ()
+        lasts = [_last_line(report, ended.calls[report.rank]) for report in reports] or [""] * len(ended.output)
+        logs = [[*text.splitlines(), *filter(None, [last])] for text, last in zip(ended.output, lasts, strict=True)]
+        return "\n".join(f"[rank{rank}] {line}" for rank, lines in enumerate(logs) for line in lines)
+
+    @property
+    def last_calls(self) -> str:
+        """The last calls of each rank as a table; empty if no rank failed."""
+        if self.error is None:
+            return ""
+        rows: list[tuple[str, ...]] = [("rank", "seq", "call", "tensors", "state", "line")]
+        for rank, calls in enumerate(self.error.calls):
+            rows += [(str(rank), *row) for row in list(_rows(calls))[-LAST_CALLS:]]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(map(str.rstrip, lines))
+
+    def diagnosis(self) -> None:
+        """Print what the course reports: why the run failed, or how its results differ from the right ones."""
+        if self.error is not None:
+            print(self.error)
+            return
+        expected = recall(self._exercise, self._exercise.reference, self._case)
+        yours = observe(self._exercise, self._program, self._case)
+        trial = Trial(exercise=self._exercise, case=self._case, expected=expected, yours=yours)
+        print(*findings(trial), *(self.run.warnings if self.run else ()), sep="\n")
+        if mistake := known_mistake(self._exercise, [trial]):
+            print(f"Known: {mistake.message}")
+
+    def replay(self) -> Any:
+        """Return the run as a film: what every rank called, and where it stood."""
+        return (self.error or self.run).replay()  # type: ignore[union-attr]
+
+
+def incident(name: str, *, limit: float = 10.0) -> Incident:
+    """Run the program of the exercise `name`, for at most `limit` seconds, and return what production shows of it.
+
+    Raises:
+        CourseError: it is not an incident.
+    """
+    if not str(name).startswith("incidents."):
+        raise CourseError(f'{name!r} is not an incident. Their names begin so: incident("incidents.batch_behind").')
+    return Incident(get(name), limit)
+
+
+def _program(exercise: Exercise) -> tuple[Solution, str]:
+    """Return the start program as a learner's file, and its numbered source. Its lines are those of the cell."""
+    file = f"{exercise.name.partition('.')[2]}.py"
+    linecache.cache[file] = (len(exercise.cell), None, exercise.cell.splitlines(keepends=True), file)
+    scope = {**exercise.reference.__globals__, "exercise": lambda name: lambda solution: solution}
+    exec(compile(exercise.cell, file, "exec"), scope)
+    numbered = [f"{number:3}  {line}".rstrip() for number, line in enumerate(exercise.cell.splitlines(), 1)]
+    return scope[exercise.reference.__name__], "\n".join(numbered)
+
+
+def _on_rank(trial: Callable[..., Any], program: Solution, args: Callable[[int], tuple[Any, ...]]) -> Any:
+    return trial(program, *args(dist.get_rank()))
+
+
+def _call(program: Solution, *args: Any) -> Any:
+    return program(*args)
+
+
+def _last_line(report: RankReport, calls: Sequence[Call]) -> str:
+    """Return the line of NCCL's watchdog for a rank that waits, and the exception of a rank that raised."""
+    if report.raised is not None:
+        return f"{report.raised.source_line}: {str(report.raised).splitlines()[0]}"
+    call = report.call
+    if call is None:
+        return ""
+    numel = sum(call.numels)
+    number = next((number for number, other in _numbered(calls) if other is call), 0)
+    kind = _NCCL_NAMES.get(call.op, call.op.upper().replace("_", ""))
+    return (
+        f"Watchdog caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType={kind}, Numel={numel}, "
+        f"Timeout(ms)={NCCL_TIMEOUT}) ran for {NCCL_TIMEOUT} milliseconds before timing out."
+    )
+
+
+def _numbered(calls: Sequence[Call]) -> Iterator[tuple[int, Call]]:
+    """Yield the calls with their sequence numbers, from 1 in each group."""
+    numbers: dict[str, int] = {}
+    for call in calls:
+        numbers[call.group_name] = numbers.get(call.group_name, 0) + 1
+        yield numbers[call.group_name], call
+
+
+def _rows(calls: Sequence[Call]) -> Iterator[tuple[str, ...]]:
+    for number, call in _numbered(calls):
+        state = "completed" if call.times.done < float("inf") else "started"
+        yield str(number), call.op, call.tensors, state, str(call.source_line.line)

@@ -1,0 +1,60 @@
+"""Run the start program of each incident in the processes of one torchrun, without the course's world.
+
+    torchrun --nproc-per-node 4 -m tests.exercises.bare_incidents FOLDER
+
+Each incident has a process group of its own. FOLDER gets a file for each incident and rank: `incidents.batch_behind.2`.
+"""
+
+import os
+import pickle
+import re
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from course_lib.exercises import Case, Exercise, get, names
+from course_lib.exercises.checking.cases import draw
+from course_lib.exercises.checking.plain import plain
+
+LIMIT = timedelta(seconds=4)
+"""How long a rank waits in a collective of gloo."""
+
+GLOO = re.compile("gloo|monitoredBarrier|Connection closed by peer")
+
+
+def end(exercise: Exercise, case: Case) -> tuple[str, Any]:
+    """Run the program on this rank. Return how it ended, and what it returned or raised."""
+    trial = exercise.trial or (lambda solution, *args: solution(*args))
+    try:
+        return "returned", plain(trial(exercise.stub, *case.args(dist.get_rank())))
+    except Exception as error:
+        if isinstance(error, RuntimeError) and GLOO.search(str(error)):
+            return "stuck", None
+        return "raised", type(error).__name__
+
+
+def main(folder: Path) -> None:
+    rank = int(os.environ["RANK"])
+    for name in names():
+        if not name.startswith("incidents."):
+            continue
+        case = draw(get(name), 0)[0]
+        if rank < case.world_size:
+            store = f"file://{folder}/{name}.store"
+            dist.init_process_group("gloo", store, LIMIT, case.world_size, rank)
+            part = folder / f"{name}.part{rank}"
+            part.write_bytes(pickle.dumps(end(get(name), case)))
+            part.rename(folder / f"{name}.{rank}")
+        # Wait here: a rank that leaves its group would end the waits of its peers.
+        while len(list(folder.glob(f"{name}.[0-9]"))) < case.world_size:
+            time.sleep(0.02)
+        if rank < case.world_size:
+            dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

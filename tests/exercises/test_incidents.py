@@ -1,0 +1,59 @@
+"""Each incident's program fails in bare torchrun processes as it fails in the course."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_lib import CourseError, incident
+from course_lib.exercises import Incident, get, names
+from course_lib.exercises.checking.plain import plain, same
+
+INCIDENTS = [name for name in names() if name.startswith("incidents.")]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with how each rank of each incident ended; see `bare_incidents`."""
+    folder = tmp_path_factory.mktemp("bare")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    subprocess.run([*torchrun, "-m", "tests.exercises.bare_incidents", folder], check=True, timeout=280)
+    return folder
+
+
+def ends(case: Incident) -> list[tuple[str, object]]:
+    """How each rank ended in the course. What a rank returned is lost if a different rank failed."""
+    if case.run is not None:
+        return [("returned", plain(value)) for value in case.run]
+    assert case.error is not None
+    raised = {report.rank: ("raised", report.raised.type) for report in case.error.ranks if report.raised}
+    states = {"returned": ("returned", None)}
+    return [raised.get(report.rank) or states.get(report.state, ("stuck", None)) for report in case.error.ranks]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INCIDENTS)
+def test_an_incident_fails_the_same_way_in_bare_processes(name: str, bare: Path) -> None:
+    for rank, (how, value) in enumerate(ends(incident(name))):
+        bare_how, bare_value = pickle.loads((bare / f"{name}.{rank}").read_bytes())
+        assert bare_how == how
+        assert value is None or same(value, bare_value, get(name).tolerance)
+
+
+def test_the_evidence_does_not_contain_the_diagnosis(capsys: pytest.CaptureFixture[str]) -> None:
+    case = incident("incidents.batch_behind")
+    assert "[rank2] step 3: CUDA out of memory" in case.logs
+    assert "OpType=ALLREDUCE" in case.logs
+    assert "barrier" in case.last_calls.splitlines()[12]
+    assert "ranks 0, 1, 3" not in repr(case)
+    assert capsys.readouterr().out == ""
+
+    case.diagnosis()
+    assert "ranks 0, 1, 3: all_reduce #11; rank 2: barrier #1" in capsys.readouterr().out
+
+
+def test_only_an_incident_can_be_shown() -> None:
+    with pytest.raises(CourseError, match=r"'ranks\.hello' is not an incident"):
+        incident("ranks.hello")
