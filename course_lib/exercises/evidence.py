@@ -1,6 +1,6 @@
 """Incidents: a failing program as production shows it, and the course's diagnosis only when it is asked for.
 
-    case = incident("incidents.batch_behind")   # runs the program that this exercise starts from
+    case = incident("incidents.out_of_memory")   # runs the program that this exercise starts from
     case                                        # each rank's log, its last calls, and the program
     case.diagnosis()                            # the course's message
     case.replay()                               # the run as a film
@@ -34,7 +34,11 @@ LAST_CALLS = 4
 NCCL_TIMEOUT = 600_000
 """NCCL's default time limit, in milliseconds: the watchdog's lines are written as if it had passed."""
 
-_NCCL_NAMES = {"all_gather_single": "_ALLGATHER_BASE", "reduce_scatter_single": "_REDUCE_SCATTER_BASE"}
+_NCCL_NAMES = {
+    "all_gather_single": "_ALLGATHER_BASE",
+    "all_gather_single_coalesced": "COALESCED",
+    "reduce_scatter_single": "_REDUCE_SCATTER_BASE",
+}
 
 
 class Incident:
@@ -110,7 +114,7 @@ def incident(name: str, *, limit: float = 10.0) -> Incident:
         CourseError: it is not an incident.
     """
     if not str(name).startswith("incidents."):
-        raise CourseError(f'{name!r} is not an incident. Their names begin so: incident("incidents.batch_behind").')
+        raise CourseError(f'{name!r} is not an incident. Their names begin so: incident("incidents.out_of_memory").')
     return Incident(get(name), limit)
 
 

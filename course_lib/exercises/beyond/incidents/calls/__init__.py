@@ -1,5 +1,12 @@
-"""Incidents in which ranks do not make the same calls."""
+"""Incidents in which ranks do not make the same calls, or make them at different times."""
 
-from . import batch_behind
+from . import broken_sample, first_checkpoint, last_step, mixed_data, out_of_memory, thirty_minutes
 
-EXERCISES = (batch_behind.exercise,)
+EXERCISES = (
+    out_of_memory.exercise,
+    mixed_data.exercise,
+    last_step.exercise,
+    broken_sample.exercise,
+    first_checkpoint.exercise,
+    thirty_minutes.exercise,
+)
