@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..errors import CourseError, CourseWarning
+from ..errors import CourseError
 from ..world import Call, RankError, RankReport, Run, World
 from .checking.cases import draw
 from .checking.compare import findings
@@ -50,7 +50,7 @@ class Incident:
         error: the `RankError` if one did: it contains the diagnosis.
     """
 
-    def __init__(self, exercise: Exercise, limit: float = 10.0) -> None:
+    def __init__(self, exercise: Exercise, limit: float = 60.0) -> None:
         """Run the program. A run that takes longer than `limit` seconds is stopped, as by a watchdog."""
         self._exercise, self._case = exercise, draw(exercise, 0)[0]
         self._program, self.program = _program(exercise)
@@ -58,7 +58,7 @@ class Incident:
         self.error: RankError | None = None
         world = World(self._case.world_size, backend="simulated", timeout=limit)
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore", CourseWarning)
+            warnings.simplefilter("ignore")
             try:
                 self.run = world.run(_on_rank, exercise.trial or _call, self._program, self._case.args)
             except RankError as error:
@@ -107,7 +107,7 @@ class Incident:
         return (self.error or self.run).replay()  # type: ignore[union-attr]
 
 
-def incident(name: str, *, limit: float = 10.0) -> Incident:
+def incident(name: str, *, limit: float = 60.0) -> Incident:
     """Run the program of the exercise `name`, for at most `limit` seconds, and return what production shows of it.
 
     Raises:

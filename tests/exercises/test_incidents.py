@@ -36,7 +36,7 @@ def ends(case: Incident) -> list[tuple[str, object]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INCIDENTS)
 def test_an_incident_fails_the_same_way_in_bare_processes(name: str, bare: Path) -> None:
-    case = incident(name, limit=0.6 if name == "incidents.thirty_minutes" else 10)
+    case = incident(name, limit=0.6 if name == "incidents.thirty_minutes" else 60)
     for rank, (how, value) in enumerate(ends(case)):
         bare_how, bare_value = pickle.loads((bare / f"{name}.{rank}").read_bytes())
         assert bare_how == how

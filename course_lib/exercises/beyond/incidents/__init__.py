@@ -1,5 +1,5 @@
 """Exercises of the incident room."""
 
-from . import calls
+from . import calls, state
 
-EXERCISES = calls.EXERCISES
+EXERCISES = calls.EXERCISES + state.EXERCISES

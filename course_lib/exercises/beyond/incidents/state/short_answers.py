@@ -79,7 +79,9 @@ exercise = Exercise("incidents.short_answers", title="Incident: another curve on
 
 
 @exercise
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: MicroBatches) -> float:
+def step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: list[tuple[Tensor, Tensor]]
+) -> float:
     """Make a step on the micro-batches of all ranks, as if they were one batch. Return its loss on every rank.
 
     A micro-batch has tokens and targets, [length] each. A target of -100 is padding. Every other target

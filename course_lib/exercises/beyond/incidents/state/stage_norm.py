@@ -17,8 +17,6 @@ from torch.nn import functional as F
 
 from ....form.exercise import Case, Exercise, Solution
 
-Backward = Callable[[], float]
-
 
 def draw(rng: random.Random, number: int) -> Case:
     shape, width, seed = ((2, 2), (1, 2), (2, 1))[number % 3], rng.randint(3, 5), rng.getrandbits(31)
@@ -100,7 +98,7 @@ exercise = Exercise("incidents.stage_norm", title="Incident: two norms in one mo
 def step(
     part: nn.Module,
     optimizer: torch.optim.Optimizer,
-    backward: Backward,
+    backward: Callable[[], float],
     stages: dist.ProcessGroup,
     copies: dist.ProcessGroup,
     max_norm: float,
