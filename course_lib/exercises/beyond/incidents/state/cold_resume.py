@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,8 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from ....form.exercise import Case, Exercise, Solution
-
-Program = Callable[[str, bool, Iterable[Tensor]], list[float]]
+from ....training.cluster.repair_train import shared_folder
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -39,9 +37,9 @@ def stopped_and_resumed(solution: Solution, width: int, seed: int) -> dict[str, 
         return models[-1]
 
     x = torch.randn(4, width, generator=torch.Generator().manual_seed(seed + dist.get_rank()))
-    names = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
-    dist.broadcast_object_list(names)
-    losses = [solution(make_model, names[0], resume, [x] * (3 if resume else 5)) for resume in (False, True)]
+    with shared_folder() as folder:
+        first, second = f"{folder}/first", f"{folder}/second"
+        losses = [solution(make_model, "", first, [x] * 5), solution(make_model, first, second, [x] * 3)]
     weights = [param.full_tensor() if isinstance(param, DTensor) else param for param in models[-1].parameters()]
     return {"losses": [*losses[0], *losses[1]], "weights": [weight.detach() for weight in weights]}
 
@@ -81,10 +79,10 @@ exercise = Exercise("incidents.cold_resume", title="Incident: the loss jumps aft
 
 
 @exercise
-def train(make_model: Callable[[], nn.Module], folder: str, resume: bool, batches: Iterable[Tensor]) -> list[float]:
-    """Train with FSDP2 and Adam, save in `folder`, and return the loss of each batch.
+def train(make_model: Callable[[], nn.Module], start: str, stop: str, batches: Iterable[Tensor]) -> list[float]:
+    """Train with FSDP2 and Adam, save in the folder `stop`, and return the loss of each batch.
 
-    With `resume`, go on from what the program saved there, as if it had never stopped.
+    If `start` is not empty, go on from what the program saved in this folder, as if it had never stopped.
     """
     model = make_model()
     fully_shard(model)
@@ -96,9 +94,9 @@ def train(make_model: Callable[[], nn.Module], folder: str, resume: bool, batche
             "optimizer": dcp_states.get_optimizer_state_dict(model, optimizer),
         }
 
-    if resume:
+    if start:
         state = states()
-        dcp.load(state, checkpoint_id=folder)
+        dcp.load(state, checkpoint_id=start)
         dcp_states.set_model_state_dict(model, state["model"])
         dcp_states.set_optimizer_state_dict(model, optimizer, state["optimizer"])
     losses = []
@@ -108,7 +106,7 @@ def train(make_model: Callable[[], nn.Module], folder: str, resume: bool, batche
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    dcp.save(states(), checkpoint_id=folder)
+    dcp.save(states(), checkpoint_id=stop)
     return losses
 
 
@@ -117,7 +115,7 @@ GET = "dcp_states.get_optimizer_state_dict(model, optimizer)"
 SET_MODEL = 'dcp_states.set_model_state_dict(model, state["model"])'
 SET = 'dcp_states.set_optimizer_state_dict(model, optimizer, state["optimizer"])'
 LOSSES = "losses = []\n"
-LOAD = "state = states()\ndcp.load(state, checkpoint_id=folder)\n"
+LOAD = "state = states()\ndcp.load(state, checkpoint_id=start)\n"
 PLAIN = {GET_MODEL: "model.state_dict()", GET: "optimizer.state_dict()",
     SET_MODEL: 'model.load_state_dict(state["model"])', SET: 'optimizer.load_state_dict(state["optimizer"])'}
 
@@ -131,16 +129,16 @@ exercise.edit("model-starts-again", {"dcp.load(state, ": 'dcp.load({"optimizer":
     The optimizer has its state back, and the model starts from its first parameters.
     Next: load the model's part as well.""")
 
-exercise.edit("nothing-is-loaded", {f"if resume:\n{LOAD}{SET_MODEL}\n{SET}\n": ""}, """
+exercise.edit("nothing-is-loaded", {f"if start:\n{LOAD}{SET_MODEL}\n{SET}\n": ""}, """
     The second run starts from the beginning: neither parameters nor moments come from the checkpoint.
     Next: load both.""")
 
 exercise.edit("small-steps-after-restart", PLAIN | {LOSSES: LOSSES
-    + 'if resume:\n    optimizer.param_groups[0]["lr"] /= 10\n'}, """
+    + 'if start:\n    optimizer.param_groups[0]["lr"] /= 10\n'}, """
     You lower the learning rate after a restart. The jump is smaller, and so are all steps that follow; the moments are
     still missing. Next: load the moments, and leave the learning rate alone.""")
 
-exercise.edit("step-without-gradients", PLAIN | {"losses = []\nfor x": "losses = []\nif resume:\n    "
+exercise.edit("step-without-gradients", PLAIN | {"losses = []\nfor x": "losses = []\nif start:\n    "
     "for param in model.parameters():\n        param.grad = torch.zeros_like(param)\n    optimizer.step()\nfor x"}, """
     You make the state with a step on gradients of zero, but after loading. The moments are then zeros, and not those
     of the checkpoint. Next: let the state exist before `dcp.load`, which fills it.""")
@@ -150,7 +148,7 @@ exercise.edit("names-differ", {"states(), ":
     The file has the optimizer's states by number, and the dict that you load into has them by name. DCP looks for
     names that are not in the file. Next: save and load with the same functions.""")
 
-exercise.edit("gradients-left-over", {"if resume:\nstate": "if resume:\n    model(torch.ones(1, model.in_features))"
+exercise.edit("gradients-left-over", {"if start:\nstate": "if start:\n    model(torch.ones(1, model.in_features))"
     ".sum().backward()\n    state"}, """
     Parameters have gradients when the optimizer's state is made. Then torch makes none, and nothing is loaded into it.
     Next: call `optimizer.zero_grad()` before you ask for the state.""")
@@ -160,5 +158,5 @@ exercise.variant_edit("both-at-once", {GET_MODEL: "dcp_states.get_state_dict(mod
     'optim_state_dict=state["optimizer"])'})
 
 exercise.variant_edit("state-made-by-hand", PLAIN | {
-    "if resume:\nstate": "if resume:\n    for param in model.parameters():\n"
+    "if start:\nstate": "if start:\n    for param in model.parameters():\n"
     "        param.grad = torch.zeros_like(param)\n    optimizer.step()\n    optimizer.zero_grad()\n    state"})

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import random
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....form.exercise import Case, Exercise, Solution
+from ....training.cluster.repair_train import shared_folder
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -41,17 +41,16 @@ class Dropped(nn.Module):
 
 def stopped_and_resumed(solution: Solution, width: int, seed: int) -> dict[str, Any]:
     """Train for two batches and save; then train for three more in a new start of the program."""
-    names = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
-    dist.broadcast_object_list(names)
     losses: list[float] = []
     masks: list[str] = []
-    for resume in (False, True):
-        torch.manual_seed(seed + dist.get_rank())  # as each start of the program does
-        model = Dropped(width)
-        batches = [torch.ones(1, width)] * (3 if resume else 2)
-        losses += solution(model, batches, f"{names[0]}/checkpoint.pt", resume)
-        masks += model.kept[1:]
-        dist.barrier()
+    with shared_folder() as folder:
+        for resume in (False, True):
+            torch.manual_seed(seed + dist.get_rank())  # as each start of the program does
+            model = Dropped(width)
+            batches = [torch.ones(1, width)] * (3 if resume else 2)
+            losses += solution(model, batches, f"{folder}/checkpoint.pt", resume)
+            masks += model.kept[1:]
+            dist.barrier()
     return {"losses": losses, "what dropout kept": masks, "weights": model.linear.weight.detach()}
 
 

@@ -98,7 +98,7 @@ exercise = Exercise("incidents.stage_norm", title="Incident: two norms in one mo
 def step(
     part: nn.Module,
     optimizer: torch.optim.Optimizer,
-    backward: Callable[[], float],
+    backward: Callable[[], None],
     stages: dist.ProcessGroup,
     copies: dist.ProcessGroup,
     max_norm: float,
