@@ -6,7 +6,7 @@ from ..planner import size
 from .canvas import NOTE, SHADE, Canvas, ink_on
 from .picture import Picture
 
-MOST_NUMBERS = 12
+MOST_NUMBERS = 8
 """With more ranks than this, cells are too small for numbers."""
 LEFT, TOP = 60, 34
 LEAST, MOST = (0xDC, 0xEC, 0xF8), (0x1F, 0x78, 0xA8)
