@@ -50,12 +50,16 @@ notebooks: $(INSTALLED)  ## execute every notebook and save its outputs, as they
 screenshot: $(INSTALLED)  ## take the README's picture again: docs/screenshot.png (needs Chromium)
 	$(VENV_PYTHON) -m docs.screenshot
 
-site: $(INSTALLED)  ## write the lessons as web pages to site/
-	$(VENV_PYTHON) -m nbconvert --to html --output-dir site notebooks/*.ipynb
-	perl -pi -e 's/(href="\d\d-[\w-]+)\.ipynb/$$1.html/g' site/*.html
+site: $(INSTALLED)  ## write the site to build/site/ (needs npm, which fetches Python for browsers)
+	$(VENV_PYTHON) -m pip install --disable-pip-version-check $(EXTRA_INDEX) \
+	    --constraint requirements/indirect.txt --editable '.[docs]'
+	mkdir -p build/npm && cp docs/planner/package*.json build/npm
+	npm ci --prefix build/npm --ignore-scripts --no-audit --no-fund
+	$(VENV_PYTHON) -m sphinx -W --keep-going -d build/doctrees docs build/site
+	@echo 'To read it: $(VENV_PYTHON) -m http.server --directory build/site'
 
 clean:  ## remove .venv and every cache
-	rm -rf .venv build site *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build docs/lessons *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml $(addprefix requirements/,course.txt test.txt cluster.txt indirect.txt)

@@ -34,14 +34,14 @@ def pins(file: str) -> dict[str, str]:
     return dict(line.split("==") for line in lines if not line.startswith("#"))
 
 
-COURSE, TEST, CLUSTER, DEEPSPEED, INDIRECT = (
-    pins(f"{name}.txt") for name in ("course", "test", "cluster", "deepspeed", "indirect")
+COURSE, TEST, CLUSTER, DEEPSPEED, DOCS, INDIRECT = (
+    pins(f"{name}.txt") for name in ("course", "test", "cluster", "deepspeed", "docs", "indirect")
 )
-PINS = COURSE | TEST | CLUSTER | DEEPSPEED | INDIRECT
+PINS = COURSE | TEST | CLUSTER | DEEPSPEED | DOCS | INDIRECT
 
 
 def test_each_package_is_pinned_exactly_and_once() -> None:
-    assert len(PINS) == len(COURSE) + len(TEST) + len(CLUSTER) + len(DEEPSPEED) + len(INDIRECT)
+    assert len(PINS) == len(COURSE) + len(TEST) + len(CLUSTER) + len(DEEPSPEED) + len(DOCS) + len(INDIRECT)
     assert PINS["torch"] == "2.13.0"
     for name, version in PINS.items():
         assert name == canonicalize_name(name)
@@ -54,8 +54,9 @@ def test_the_installed_course_requires_the_pins() -> None:
     test = {(name, f"=={version}", 'extra == "test"') for name, version in (TEST | CLUSTER).items()}
     cluster = {(name, f"=={version}", 'extra == "cluster"') for name, version in CLUSTER.items()}
     deepspeed = {(name, f"=={version}", 'extra == "deepspeed"') for name, version in DEEPSPEED.items()}
+    docs = {(name, f"=={version}", 'extra == "docs"') for name, version in DOCS.items()}
 
-    pinned = course | test | cluster | deepspeed
+    pinned = course | test | cluster | deepspeed | docs
     assert required == pinned, "pyproject.toml or a pin has changed: run `make lab` to install again"
 
 
@@ -179,13 +180,14 @@ def minutes(lesson: Path) -> int:
     return int(time[0]) * {"minute": 1, "hour": 60}[time[1]]
 
 
-def test_the_readme_counts_lessons_exercises_and_hours() -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_a_first_page_counts_lessons_exercises_and_hours(page: str) -> None:
     course = lessons()
     exercises = {name for lesson in course for name in lesson.exercises}
     hours = round(sum(minutes(lesson.path) for lesson in course) / 60)
 
-    readme = (ROOT / "README.md").read_text()
-    assert f"about {hours} hours: {len(course)} lessons with {len(exercises)} exercises" in readme
+    text = (ROOT / page).read_text()
+    assert f"about {hours} hours: {len(course)} lessons with {len(exercises)} exercises" in text
 
 
 def test_the_readmes_numbers_are_those_of_the_benchmarks() -> None:

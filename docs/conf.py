@@ -1,0 +1,94 @@
+"""The site: `make site` writes it to build/site/. Lessons are shown as they are saved: a build never executes them."""
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import nbformat
+from sphinx.application import Sphinx
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+NPM = ROOT / "build" / "npm" / "node_modules"
+"""Where `make site` has fetched Pyodide before."""
+STATIC = ROOT / "build" / "static"
+"""Files of the site that are made here."""
+
+project = "Sharded"
+copyright = "2026 The Sharded authors"
+suppress_warnings = ["misc.highlighting_failure"]  # a traceback that quotes a message is not all Python
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["**.ipynb_checkpoints"]
+nb_execution_mode = "off"
+nb_execution_raise_on_error = True  # of the two pages that say so: the first page, and the planner
+nb_execution_timeout = 180
+nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # a saved card stands in for each widget, and nothing is fetched
+nb_code_prompt_show = "Show the answer"
+nb_code_prompt_hide = "Hide the answer"
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+autodoc_default_options = {"members": True}
+default_role = "code"
+
+html_theme = "furo"
+html_title = "Sharded"
+html_static_path = ["static", str(STATIC)]
+html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
+html_favicon = "static/icon.svg"
+html_copy_source = False
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#3b5bdb", "color-brand-content": "#3b5bdb"},
+    "dark_css_variables": {"color-brand-primary": "#91a7ff", "color-brand-content": "#91a7ff"},
+}
+
+PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json", "python_stdlib.zip")
+PLANNER = ("planner/**/*.py", "plots/canvas.py", "plots/picture.py", "plots/plan.py", "plots/timeline.py")
+"""The modules that plan and draw. They need only Python, as long as `plots/__init__.py` does not import the others."""
+
+EMPTY: tuple[dict[str, str], ...] = ({}, {"text/plain": ""})
+
+
+def copy_lessons() -> None:
+    """Copy the notebooks to docs/lessons/, with folded outputs marked in the way that MyST-NB reads."""
+    (DOCS / "lessons").mkdir(exist_ok=True)
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        lesson = nbformat.read(path, as_version=4)
+        for cell in lesson.cells:
+            if cell.metadata.get("jupyter", {}).get("outputs_hidden"):
+                cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-output"]
+            if cell.cell_type == "code":  # a widget leaves an output without content
+                cell.outputs = [output for output in cell.outputs if output.get("data") not in EMPTY]
+        text = nbformat.writes(lesson).replace("](../docs/", "](../")
+        copy = DOCS / "lessons" / path.name
+        if not copy.exists() or copy.read_text("utf-8") != text:  # an unchanged page is not built again
+            copy.write_text(text, "utf-8")
+
+
+def pack_planner() -> None:
+    """Write what the planner's page loads: its modules in a zip file, and Python for browsers."""
+    (STATIC / "pyodide").mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(STATIC / "planner.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.write(DOCS / "planner" / "page.py", "page.py")
+        for path in (path for pattern in PLANNER for path in sorted((ROOT / "course_lib").glob(pattern))):
+            file.write(path, path.relative_to(ROOT))
+    for name in PYODIDE:
+        shutil.copy2(NPM / "pyodide" / name, STATIC / "pyodide")
+
+
+def adapt(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Keep the first line of a package's docstring, since the others are about its files.
+
+    A colon at the begin of a property's docstring keeps napoleon from taking its first words for a type.
+    """
+    if what == "module":
+        del lines[1:]
+    if what == "property" and lines:
+        lines[0] = f":{lines[0]}"
+
+
+def setup(app: Sphinx) -> None:
+    copy_lessons()
+    pack_planner()
+    app.connect("autodoc-process-docstring", adapt, priority=400)  # before napoleon
