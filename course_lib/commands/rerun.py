@@ -23,6 +23,7 @@ from nbformat import NotebookNode
 
 from ..errors import CourseError
 from ..planner import PASSES, Hardware, bus_bandwidth, seconds
+from ..progress import read_cells
 from ..world import World
 from .journal import Collective, Entry, read
 
@@ -86,9 +87,11 @@ def rerun(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardwar
             the notebooks. Nothing has run then.
     """
     World(1, backend=world)  # raises if there is no such world
-    read_notebooks = [(path, _read(path)) for path in notebooks]
+    for path in notebooks:
+        read_cells(path)  # raises if it is no notebook
     _make(folder, notebooks)
-    for path, notebook in read_notebooks:
+    for path in notebooks:
+        notebook: NotebookNode = nbformat.read(path, as_version=4)
         _, simulated = _execute(notebook, "simulated")
         failed, measured = _execute(notebook, world)
         copy = folder / path.name
@@ -101,17 +104,6 @@ def rerun(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardwar
             measured=_totals(measured),
             planned_seconds=_planned_seconds(measured, hardware),
         )
-
-
-def _read(path: Path) -> NotebookNode:
-    try:
-        notebook: NotebookNode = nbformat.read(path, as_version=4)
-        return notebook
-    except OSError as error:
-        raise CourseError(f"{path} cannot be read ({error.strerror}). Name a notebook that is there.") from error
-    except ValueError as error:
-        reason = f"{path} is not a notebook that Jupyter has saved ({error})"
-        raise CourseError(f"{reason}. Open it in JupyterLab and save it again.") from error
 
 
 def _make(folder: Path, notebooks: Sequence[Path]) -> None:

@@ -80,7 +80,7 @@ def test_a_lesson_that_fails_is_told_and_the_next_is_executed(
     ("arguments", "told"),
     [
         (["--world", "processes", "--hardware", "abacus"], "abacus"),
-        (["no-such.ipynb", "--world", "processes"], "no-such.ipynb cannot be read (No such file or directory)"),
+        (["no-such.ipynb", "--world", "processes"], "no-such.ipynb cannot be read: No such file or directory"),
         (["--world", "carrier-pigeon"], "there is no such backend here; there is simulated, processes, nccl"),
     ],
 )
