@@ -32,7 +32,7 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
         }
         line, advice = _first_difference(histories, fault)
         if not line and fault.kind != "mismatch":
-            line = _behind(histories, call)
+            line, advice = _behind(histories, call)
         if line:
             return line, advice
     return "", ""
@@ -101,8 +101,8 @@ def _collectives(count: int) -> str:
     return f"{count} collective{'s' if count > 1 else ''}"
 
 
-def _behind(histories: Histories, call: Call) -> str:
-    """Return how far ranks are behind; empty where the name of `call`, in which a rank waits, shows it."""
+def _behind(histories: Histories, call: Call) -> tuple[str, str]:
+    """Return how far ranks are behind, and advice; empty where the name of `call`, in which a rank waits, shows it."""
     made = {rank: len(history) for rank, history in histories.items()}
     here = {
         rank: sum((one.op, one.source_line) == (call.op, call.source_line) for one in history)
@@ -112,9 +112,9 @@ def _behind(histories: Histories, call: Call) -> str:
     behind, ahead = ([rank for rank in made if made[rank] == made[one]] for one in (last, first))
     missing = made[first] - made[last]
     if missing < (1 if here[last] else 2):
-        return ""
-    counts, where = (here, "at that line") if here[last] else (made, "in that group")
-    return (
-        f"{who(behind)} {'is' if len(behind) == 1 else 'are'} {_collectives(missing)} behind: "
-        f"{counts[last]} {where}, {counts[first]} on {who(ahead)}"
-    )
+        return "", ""
+    behind_by = f"{who(behind)} {'is' if len(behind) == 1 else 'are'} {_collectives(missing)} behind"
+    if here[last]:
+        advice = f"look for a shorter loop on {who(behind)}, or an `if`, a `continue` or a `return` in the loop."
+        return f"{behind_by}: {here[last]} at that line, {here[first]} on {who(ahead)}", advice
+    return f"{behind_by}: {made[last]} in that group, {made[first]} on {who(ahead)}", ""

@@ -117,8 +117,7 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
         )
     return (
         f"{gone} returned without the {first.name} that {waiters}",
-        f"every rank of the group must call {first.op}: look for an `if`, a `return` or a shorter loop that keeps "
-        f"{gone} from it.",
+        f"every rank of the group must call {first.op}: look for an `if` or a `return` that keeps {gone} from it.",
     )
 
 

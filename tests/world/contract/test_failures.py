@@ -212,8 +212,7 @@ def returns_early():
     """rank 2 returned without the all_reduce #2 that ranks 0, 1 wait in
       rank 2 returned
       ranks 0, 1 waited in all_reduce #2 at test_failures.py line _, in returns_early:  dist.all_reduce(torch.ones(2))
-    Next: every rank of the group must call all_reduce: look for an `if`, a `return` or a shorter loop that
-            keeps rank 2 from it.
+    Next: every rank of the group must call all_reduce: look for an `if` or a `return` that keeps rank 2 from it.
     """
     dist.all_reduce(torch.ones(2))
     if rank() == 2:
@@ -283,8 +282,7 @@ def has_two_batches_less():
       ranks 0, 2 waited in all_reduce #3 at test_failures.py line _, in has_two_batches_less:
             handles.append(dist.all_reduce(torch.ones(2), async_op=True))
       rank 1 is 2 collectives behind: 2 at that line, 4 on ranks 0, 2
-    Next: every rank of the group must call all_reduce: look for an `if`, a `return` or a shorter loop that keeps rank 1
-            from it.
+    Next: look for a shorter loop on rank 1, or an `if`, a `continue` or a `return` in the loop.
     """
     handles = []
     for _ in range(2 if rank() == 1 else 4):
@@ -299,8 +297,7 @@ def takes_two_branches_and_then_returns():
       rank 1 returned
       ranks 0, 2 waited in barrier #1 at test_failures.py line _, in takes_two_branches_and_then_returns:
             dist.barrier()
-    Next: every rank of the group must call barrier: look for an `if`, a `return` or a shorter loop that keeps rank 1
-            from it.
+    Next: every rank of the group must call barrier: look for an `if` or a `return` that keeps rank 1 from it.
     """
     for _ in range(2):
         if rank() == 0:
@@ -317,8 +314,7 @@ def never_joins_an_asynchronous_call():
       rank 2 returned
       ranks 0, 1 waited in all_reduce #1 at test_failures.py line _, in never_joins_an_asynchronous_call:
             dist.all_reduce(torch.ones(1), async_op=True).wait()
-    Next: every rank of the group must call all_reduce: look for an `if`, a `return` or a shorter loop that
-            keeps rank 2 from it.
+    Next: every rank of the group must call all_reduce: look for an `if` or a `return` that keeps rank 2 from it.
     """
     if rank() < 2:
         dist.all_reduce(torch.ones(1), async_op=True).wait()
@@ -330,8 +326,7 @@ def does_not_make_its_group():
       rank 2 returned
       ranks 0, 1 waited in new_group([0, 1, 2]) at test_failures.py line _, in does_not_make_its_group:
             dist.new_group([0, 1, 2])
-    Next: every rank of the group must call new_group: look for an `if`, a `return` or a shorter loop that
-            keeps rank 2 from it.
+    Next: every rank of the group must call new_group: look for an `if` or a `return` that keeps rank 2 from it.
     """
     if rank() != 2:
         dist.new_group([0, 1, 2])
@@ -521,8 +516,7 @@ def waits_along_a_chain_of_groups():
             dist.barrier(last)
       rank 0 waited in barrier #1 in group [0, 1] for rank 1, at test_failures.py line _, in
             waits_along_a_chain_of_groups:  dist.barrier(first)
-    Next: every rank of the group must call barrier: look for an `if`, a `return` or a shorter loop that
-            keeps rank 2 from it.
+    Next: every rank of the group must call barrier: look for an `if` or a `return` that keeps rank 2 from it.
     """
     first, last = dist.new_group([0, 1]), dist.new_group([1, 2])
     if rank() == 1:
