@@ -12,6 +12,7 @@ from torch.nn.functional import linear
 
 from course_lib import CourseError, RankError, World, cuda_snapshot, mark
 from course_lib.meter import MemoryReport
+from course_lib.meter.watching import operators
 
 N = 1000
 BYTES = 4 * N  # of N float32 elements
@@ -236,10 +237,12 @@ def test_a_number_that_an_operator_reads_is_the_same_each_time():
             x.clone().remainder_(number).fill_(7)
         return [torch.div(x, number, out=torch.empty(3))[0].item() for number in numbers]
 
+    operators._number.cache_clear()  # as in a process in which nobody has read a number yet
     first, *others = (World(2, measure=measure).run(program)[0] for measure in (True, True, False))
     assert first[:6] == [pytest.approx(0.4), 0.5, 1, math.inf, -math.inf, math.inf] and math.isnan(first[6])
     assert first[7] == 0
     assert [other[:6] for other in others] == [first[:6]] * 2
+    assert not operators._number(2.5, torch.float32).is_inference()
 
 
 def test_tied_parameters_count_once():

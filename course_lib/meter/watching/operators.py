@@ -18,8 +18,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from typing import Any, Protocol
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -161,11 +163,14 @@ def _making(call: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _converting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Watch the conversion of a tensor, but not of a number: the 2.5 of `x *= 2.5` is read in the dtype of x."""
-    watched = _making(call, name)
-
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        return watched(*args, **kwargs) if isinstance(args[0], Tensor) else unseen(call, args, kwargs)
+        is_tensor = isinstance(args[0], Tensor)
+        if not is_tensor and args[0] and kwargs.keys() == {"dtype"} and kwargs["dtype"] in _NUMPY:
+            return _number(args[0], kwargs["dtype"])
+        result = unseen(call, args, kwargs)
+        if is_tensor and (watcher := _watcher_here()) is not None:
+            watcher.made(result, name)
+        return result
 
     return kernel
 
@@ -188,6 +193,22 @@ def _resizing(call: Callable[..., Any], name: str) -> Callable[..., Any]:
         return result
 
     return kernel
+
+
+_NUMPY = {torch.float32: numpy.float32, torch.float64: numpy.float64}
+
+
+@lru_cache(maxsize=64, typed=True)
+def _number(value: float, dtype: torch.dtype) -> Tensor:
+    """Return the 2.5 of `x *= 2.5`, which an operator reads in the dtype of x. Not for 0, which equals -0.
+
+    DDP divides each gradient by the number of ranks. Making that number anew releases the GIL four times: when it is
+    converted, and when its tensor, its memory and its Python object end.
+    """
+    # Outside inference mode, because autograd must be able to save it later. A value that is too large becomes
+    # infinity, as in torch.
+    with torch.inference_mode(False), numpy.errstate(over="ignore"):
+        return torch.from_numpy(numpy.array(value, dtype=_NUMPY[dtype]))
 
 
 _SPECIAL = {
