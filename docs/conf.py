@@ -80,7 +80,7 @@ def pack_planner() -> None:
 def adapt(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Keep the first line of a package's docstring, since the others are about its files.
 
-    A colon at the begin of a property's docstring keeps napoleon from taking its first words for a type.
+    A colon at the start of a property's docstring keeps napoleon from taking its first words for a type.
     """
     if what == "module":
         del lines[1:]
