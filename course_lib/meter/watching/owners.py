@@ -74,8 +74,9 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
         yield owner, "__init__", _reporting_self(owner.__init__)
         yield owner, "__setstate__", _reporting_self(owner.__setstate__)
     yield Parameter, "__new__", _reporting_result(Parameter.__new__)
-    for owner in (Parameter, FakeTensor):  # in a dry run, a parameter's class is FakeTensor
-        yield owner, "data", property(Tensor.data.__get__, _reporting_data(Tensor.data.__set__))
+    data: Any = Tensor.data
+    for kind in (Parameter, FakeTensor):  # in a dry run, a parameter's class is FakeTensor
+        yield kind, "data", property(data.__get__, _reporting_data(data.__set__))
     yield torch.UntypedStorage, "resize_", _reporting_size(torch.UntypedStorage.resize_)
     yield torch.utils, "swap_tensors", _without_references(torch.utils.swap_tensors)
     # It detaches a tensor that must not have a Python object yet, and a watcher would give it one.
@@ -109,7 +110,7 @@ def _reporting_result(make: Callable[..., Any]) -> Any:
     return untraced(call)
 
 
-def _reporting_data(assign: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+def _reporting_data(assign: Callable[[Any, Any], None]) -> Any:
     """Wrap the assignment to `param.data`. It is not an operator, and it makes gathered memory a parameter's."""
 
     def call(tensor: Any, value: Any) -> None:
