@@ -1,6 +1,6 @@
 """The widgets of the course, and the functions that notebooks call.
 
-cells                                       the functions that a notebook calls
+cells                                       `exercise`, and what a notebook calls for an exercise
 exercise_widget, quiz_widget, prediction    the widgets; `record` holds the learner's progress
 planner_widget, world_picker                the planner, and the choice of a world
 map, scores                                 tables of the learner's progress, which need no kernel
@@ -9,7 +9,12 @@ card                                        how a click in the browser becomes a
 style, static/                              the HTML that all are made of, its look, and the browser's side of a card
 """
 
-from .cells import choose_world, course_map, exercise, predict, quiz, scoreboard
+from .cells import exercise
+from .map import course_map
 from .planner_widget import show_planner
+from .prediction import predict
+from .quiz_widget import quiz
+from .scores import scoreboard
+from .world_picker import choose_world
 
 __all__ = ["choose_world", "course_map", "exercise", "predict", "quiz", "scoreboard", "show_planner"]

@@ -1,27 +1,19 @@
-"""The functions that notebook cells call: `@exercise("ranks.hello")`, `predict("ranks.sum", ...)`, `quiz("ranks")`."""
+"""What a cell calls for an exercise: `@exercise("ranks.hello")`, and `exercise("ranks.hello").hint()`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from typing import Any, TypeVar
 
 from IPython.core.getipython import get_ipython
 
-from .. import exercises, quizzes
+from .. import exercises
 from ..errors import CourseError
 from ..exercises import Exercise, Verdict
 from ..progress import Attempt as StoredAttempt
-from ..progress import CourseMap, lessons
-from ..world import Run
 from .attempt import Attempt, Hint
 from .exercise_widget import ExerciseWidget
-from .guess import Guess
-from .map import ShownMap
-from .prediction import PredictionCell
-from .quiz_widget import QuizWidget
-from .record import progress, review
-from .scores import Scoreboard, measures
-from .world_picker import WorldPicker
+from .record import progress
 
 F = TypeVar("F")
 
@@ -148,89 +140,11 @@ class ExerciseCell:
         return f"{self.exercise.title}\n{self.exercise.task}" if self._attempt is None else repr(self._attempt)
 
 
-class ExerciseCells:
-    """The exercises that a kernel has used, each once."""
-
-    def __init__(self) -> None:
-        self._cells: dict[str, ExerciseCell] = {}
-
-    def get(self, name: str) -> ExerciseCell:
-        """Return the exercise of that name, to decorate a function with.
-
-        Raises:
-            CourseError: there is none; the message lists similar names.
-        """
-        exercise = exercises.get(name)
-        return self._cells.setdefault(exercise.name, ExerciseCell(exercise))
-
-
-exercise = ExerciseCells().get
-
-
-def choose_world(name: str | None = None) -> None:
-    """Choose where the ranks of this notebook live. Without a name, show buttons for the choice.
-
-    Args:
-        name: "simulated", "processes", "nccl", or "nccl:4" for four GPUs.
-
-    Raises:
-        CourseError: there is no such world, or this machine has no GPU for it.
-    """
-    picker = WorldPicker()
-    if name is not None:
-        picker.choose(name)
-    picker.show()
-
-
-def course_map() -> ShownMap:
-    """Return the map of all lessons, with what is done and what to do next. As the last line of a cell it is shown.
-
-    Raises:
-        CourseError: a notebook of the course cannot be read.
-    """
-    done = progress()
-    return ShownMap(CourseMap(lessons(), done.summary()), done.notice)
-
-
-def predict(
-    name: str, question: str, *, unit: str = "", tolerance: float = 0.1, choices: Sequence[str] = ()
-) -> PredictionCell:
-    """Show a field for a prediction, before the cell runs that shows the result; see `PredictionCell`.
-
-    Args:
-        name: the key under which the prediction is stored: lesson and subject, `start.sum`.
-        question: what to predict, in Markdown. The answer is one number, or one of the choices.
-        unit: "MB", "GiB", "%", "ranks", or nothing.
-        tolerance: the error that is still right, relative to the measured value; 0 asks for the exact number.
-        choices: the possible answers, in Markdown: `predict(..., choices=["It grows", "It stays"])`.
-    """
-    guess = Guess(name, question, progress(), unit=unit, tolerance=tolerance, choices=choices)
-    cell = PredictionCell(guess)
-    cell.show()
-    return cell
-
-
-def scoreboard(name: str | None = None, run: Run | None = None) -> Scoreboard:
-    """Return the scoreboard: what each of your stages holds, sends and takes. As the last line of a cell it is shown.
-
-    Args:
-        name: the name of a row: "data parallel", "ZeRO-1". The same name replaces the row.
-        run: the run that the row is about: `scoreboard("ZeRO-1", run)`.
-
-    Raises:
-        CourseError: one of the two is missing, or the run was not measured.
-    """
-    if (name is None) != (run is None):
-        raise CourseError('scoreboard() takes both a name and a run, or neither: scoreboard("ZeRO-1", run).')
-    if name is not None and run is not None:
-        progress().add_score(name, measures(run))
-    return Scoreboard(progress().scores(), progress().notice)
-
-
-def quiz(name: str) -> QuizWidget:
-    """Return the quiz of a lesson. As the last line of a cell it is shown.
+@functools.cache
+def exercise(name: str) -> ExerciseCell:
+    """Return the exercise of that name, to decorate a function with.
 
     Raises:
         CourseError: there is none; the message lists similar names.
     """
-    return QuizWidget(quizzes.get(name), progress(), earlier=review(name))
+    return ExerciseCell(exercises.get(name))

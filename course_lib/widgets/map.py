@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 from urllib.parse import quote
 
-from ..progress import CourseMap, Item, Stop
+from ..progress import CourseMap, Item, Stop, lessons
+from .record import progress
 from .style import SHEET, details, inline, title
 
 
@@ -45,6 +46,16 @@ class ShownMap:
 
     def __repr__(self) -> str:
         return "\n\n".join(filter(None, [self.notice, str(self.course)]))
+
+
+def course_map() -> ShownMap:
+    """Return the map of all lessons, with what is done and what to do next. As the last line of a cell it is shown.
+
+    Raises:
+        CourseError: a notebook of the course cannot be read.
+    """
+    done = progress()
+    return ShownMap(CourseMap(lessons(), done.summary()), done.notice)
 
 
 def _line(item: Item) -> str:

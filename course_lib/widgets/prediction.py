@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import SupportsFloat
 
 from ipywidgets import HTML, VBox
@@ -10,6 +10,7 @@ from ipywidgets import HTML, VBox
 from ..quizzes import Unreadable
 from .card import Card
 from .guess import Guess, Outcome
+from .record import progress
 from .style import alert, display_with_text, form, inline, markup, note, number, options, sheet, title
 
 HEADLINES = {True: "✓ Result:", False: "✗ Result:", None: "Result:"}
@@ -106,6 +107,24 @@ class PredictionCell:
 
     def __repr__(self) -> str:
         return self.guess.text()
+
+
+def predict(
+    name: str, question: str, *, unit: str = "", tolerance: float = 0.1, choices: Sequence[str] = ()
+) -> PredictionCell:
+    """Show a field for a prediction, before the cell runs that shows the result; see `PredictionCell`.
+
+    Args:
+        name: the key under which the prediction is stored: lesson and subject, `start.sum`.
+        question: what to predict, in Markdown. The answer is one number, or one of the choices.
+        unit: "MB", "GiB", "%", "ranks", or nothing.
+        tolerance: the error that is still right, relative to the measured value; 0 asks for the exact number.
+        choices: the possible answers, in Markdown: `predict(..., choices=["It grows", "It stays"])`.
+    """
+    guess = Guess(name, question, progress(), unit=unit, tolerance=tolerance, choices=choices)
+    cell = PredictionCell(guess)
+    cell.show()
+    return cell
 
 
 def _result(message: Callable[..., str], outcome: Outcome) -> str:

@@ -10,9 +10,11 @@ from collections.abc import Callable
 
 from ipywidgets import HTML, VBox
 
+from .. import quizzes
 from ..progress import Progress
 from ..quizzes import Answer, Choice, Feedback, Problem, Quiz, Sitting, Turn
 from .card import Card
+from .record import progress, review
 from .style import alert, button, display_with_text, form, inline, markup, note, number, options, sheet, title
 
 
@@ -122,6 +124,15 @@ class QuestionCard(Card):
         problem, about = self.turn.problem, f"course-{self.model_id}"
         prompt = f'<h4>{self._heading}</h4><div id="{about}">{markup(problem.prompt)}</div>'
         self.question.value = prompt + form("check", fields_for(problem, self.turn.given, about), "Check")
+
+
+def quiz(name: str) -> QuizWidget:
+    """Return the quiz of a lesson. As the last line of a cell it is shown.
+
+    Raises:
+        CourseError: there is none; the message lists similar names.
+    """
+    return QuizWidget(quizzes.get(name), progress(), earlier=review(name))
 
 
 def fields_for(problem: Problem, given: str, about: str) -> str:

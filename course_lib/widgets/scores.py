@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
+from ..errors import CourseError
 from ..planner import duration, size
 from ..world import Run
+from .record import progress
 from .style import SHEET, inline, scrolled, title
 
 COLUMNS = {"held_bytes": "held", "peak_bytes": "peak", "sent_bytes": "sent", "seconds": "time"}
@@ -53,6 +55,23 @@ class Scoreboard:
         ]
         lines = [f"{name:<{width}}" + "".join(f"{cell:>12}" for cell in cells) for name, *cells in table]
         return "\n".join([*(lines if self.rows else []), self._about])
+
+
+def scoreboard(name: str | None = None, run: Run | None = None) -> Scoreboard:
+    """Return the scoreboard: what each of your stages holds, sends and takes. As the last line of a cell it is shown.
+
+    Args:
+        name: the name of a row: "data parallel", "ZeRO-1". The same name replaces the row.
+        run: the run that the row is about: `scoreboard("ZeRO-1", run)`.
+
+    Raises:
+        CourseError: one of the two is missing, or the run was not measured.
+    """
+    if (name is None) != (run is None):
+        raise CourseError('scoreboard() takes both a name and a run, or neither: scoreboard("ZeRO-1", run).')
+    if name is not None and run is not None:
+        progress().add_score(name, measures(run))
+    return Scoreboard(progress().scores(), progress().notice)
 
 
 def measures(run: Run) -> dict[str, float]:

@@ -74,6 +74,21 @@ class WorldPicker(VBox):
             self.message.value = alert("Not here.", str(error), tone="wrong")
 
 
+def choose_world(name: str | None = None) -> None:
+    """Choose where the ranks of this notebook live. Without a name, show buttons for the choice.
+
+    Args:
+        name: "simulated", "processes", "nccl", or "nccl:4" for four GPUs.
+
+    Raises:
+        CourseError: there is no such world, or this machine has no GPU for it.
+    """
+    picker = WorldPicker()
+    if name is not None:
+        picker.choose(name)
+    picker.show()
+
+
 def _current() -> str:
     kind = os.environ.get(VARIABLE, "").partition(":")[0]
     return kind if kind in WORLDS else "simulated"

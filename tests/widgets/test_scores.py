@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from course_lib import CourseError, World, mark, scoreboard
 from course_lib.progress import Progress
-from course_lib.widgets import cells
+from course_lib.widgets import scores
 from course_lib.widgets.scores import Scoreboard, measures
 
 NUMEL = 1000
@@ -17,7 +17,7 @@ NUMEL = 1000
 @pytest.fixture(autouse=True)
 def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Progress:
     progress = Progress(tmp_path / "progress.sqlite3")
-    monkeypatch.setattr(cells, "progress", lambda: progress)
+    monkeypatch.setattr(scores, "progress", lambda: progress)
     return progress
 
 
