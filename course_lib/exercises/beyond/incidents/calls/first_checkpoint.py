@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint.state_dict as dcp_states
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
@@ -49,10 +49,10 @@ exercise = Exercise("incidents.first_checkpoint", title="Incident: the first che
 
     No rank has the whole model. To save it, something has to bring the shards to rank 0.
 
-    `get_model_state_dict` with `full_state_dict=True` gathers: it is a collective. Writing the file is none.
+    `dcp_states.get_model_state_dict` with `full_state_dict=True` gathers: it is a collective. Writing the file is none.
 
     ```python
-    state = get_model_state_dict(...)
+    state = dcp_states.get_model_state_dict(...)
     if dist.get_rank() == 0:
         ...
     ```
@@ -74,7 +74,7 @@ def train(model: nn.Module, data: list[tuple[torch.Tensor, torch.Tensor]], folde
     """
     fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    whole = dcp_states.StateDictOptions(full_state_dict=True, cpu_offload=True)
     losses = []
     for step, (x, y) in enumerate(data, 1):
         loss = F.mse_loss(model(x), y)
@@ -84,7 +84,7 @@ def train(model: nn.Module, data: list[tuple[torch.Tensor, torch.Tensor]], folde
         losses.append(loss.item())
         print(f"step {step}: loss {losses[-1]:.3f}")
         if step % 2 == 0:
-            state = get_model_state_dict(model, options=whole)
+            state = dcp_states.get_model_state_dict(model, options=whole)
             if dist.get_rank() == 0:
                 torch.save(state, f"{folder}/step-{step}.pt")
             dist.barrier()
@@ -92,8 +92,8 @@ def train(model: nn.Module, data: list[tuple[torch.Tensor, torch.Tensor]], folde
 
 
 SAVE = 'torch.save(state, f"{folder}/step-{step}.pt")'
-TAKE = f"state = get_model_state_dict(model, options=whole)\nif dist.get_rank() == 0:\n    {SAVE}"
-ALONE = f"if dist.get_rank() == 0:\n    state = get_model_state_dict(model, options=whole)\n    {SAVE}"
+TAKE = f"state = dcp_states.get_model_state_dict(model, options=whole)\nif dist.get_rank() == 0:\n    {SAVE}"
+ALONE = f"if dist.get_rank() == 0:\n    state = dcp_states.get_model_state_dict(model, options=whole)\n    {SAVE}"
 
 exercise.start_edit({TAKE: ALONE})
 
@@ -107,13 +107,13 @@ exercise.edit("no-barrier", {TAKE: ALONE, "\n    dist.barrier()": ""}, """
     checkpoint. Next: take the state on every rank, and write it on rank 0.
     """)
 
-exercise.edit("own-shards", {"get_model_state_dict(model, options=whole)":
+exercise.edit("own-shards", {"dcp_states.get_model_state_dict(model, options=whole)":
     "{name: param.to_local() for name, param in model.named_parameters()}"}, """
     Nobody hangs, and the file contains the shards of rank 0 only. That shows when somebody loads it.
     Next: take the whole state, on every rank.
     """)
 
-exercise.edit("a-file-for-each-rank", {TAKE: "state = get_model_state_dict(model, options=whole)\nname = "
+exercise.edit("a-file-for-each-rank", {TAKE: "state = dcp_states.get_model_state_dict(model, options=whole)\nname = "
     "f\"step-{step}.pt\" if dist.get_rank() == 0 else f\"step-{step}-{dist.get_rank()}.pt\"\n"
     "torch.save(state, f\"{folder}/{name}\")"}, """
     Every rank writes a file, and only rank 0 has something to write in it. Next: write the file on rank 0 only.
@@ -128,7 +128,7 @@ exercise.edit("before-the-step", {"optimizer.step()\noptimizer.zero_grad()\n": "
     Your program saves the parameters from before the optimizer step. Next: make the step first.
     """)
 
-exercise.variant_edit("full-tensors", {"get_model_state_dict(model, options=whole)":
+exercise.variant_edit("full-tensors", {"dcp_states.get_model_state_dict(model, options=whole)":
     "{name: param.full_tensor() for name, param in model.named_parameters()}"})
 
 exercise.variant_edit("without-the-barrier", {"\n    dist.barrier()": ""})
