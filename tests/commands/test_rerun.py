@@ -1,5 +1,6 @@
 """Lessons executed again on another world, beside simulated ranks."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from course_lib import CourseError, World
 from course_lib.commands import journal
 from course_lib.commands.cli import main
-from course_lib.commands.rerun import rerun, table
+from course_lib.commands.rerun import Rerun, Totals, rerun
 from course_lib.planner.timing.hardware import HARDWARE
 from course_lib.world import world
 
@@ -48,10 +49,11 @@ def test_an_installed_journal_has_an_entry_for_each_run(tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
-def test_a_lesson_is_executed_on_both_worlds_and_compared(tmp_path: Path) -> None:
-    path = notebook(tmp_path / "lesson.ipynb", LESSON, "print(run)")
-    (one,) = rerun([path], "processes", tmp_path / "copies", HARDWARE["laptop"])
+def test_lessons_are_executed_on_both_worlds_and_compared_although_one_fails(tmp_path: Path) -> None:
+    paths = [notebook(tmp_path / "bad.ipynb", "1 / 0"), notebook(tmp_path / "lesson.ipynb", LESSON, "print(run)")]
+    bad, one = rerun(paths, "processes", tmp_path / "copies", HARDWARE["laptop"])
 
+    assert bad.failed == "ZeroDivisionError: division by zero"
     assert one.failed == ""
     assert (one.measured.runs, one.simulated.runs) == (1, 1)
     assert one.measured.peak_bytes == one.simulated.peak_bytes == 4000
@@ -59,21 +61,25 @@ def test_a_lesson_is_executed_on_both_worlds_and_compared(tmp_path: Path) -> Non
     assert one.measured.bus_bandwidth > 0
     assert one.planned_seconds == pytest.approx(0.31e-3 * 6 + 6000 / 0.85e9)
     assert "rank 3: 4.0" in str(nbformat.read(one.copy, as_version=4).cells[1].outputs)
-    assert "outputs" not in str(nbformat.read(path, as_version=4).cells[1].outputs), "the lesson stays as it is"
-    assert "lesson  passed     1  0.00 / 0.00" in table([one], "processes", HARDWARE["laptop"])
+    assert "outputs" not in str(nbformat.read(paths[1], as_version=4).cells[1].outputs), "the lesson stays as it is"
 
 
-@pytest.mark.slow
-def test_a_lesson_that_fails_is_told_and_the_next_is_executed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+NOTHING = Totals(runs=1, peak_bytes=0, sent_bytes=0, seconds=0, collective_seconds=0, bus_bandwidth=0)
+
+
+@pytest.mark.parametrize(("failed", "code"), [("", 0), ("ZeroDivisionError: division by zero", 1)])
+def test_the_command_prints_a_table_and_exits(
+    failed: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = [notebook(tmp_path / "a.ipynb", "1 / 0"), notebook(tmp_path / "b.ipynb", LESSON)]
-    code = main(["rerun", *map(str, paths), "--world", "simulated", "--copies", str(tmp_path / "copies")])
+    def executed(notebooks: list[Path], *_: object) -> Iterator[Rerun]:
+        for path, why in zip(notebooks, ("", failed), strict=True):
+            yield Rerun(notebook=path, copy=path, failed=why, simulated=NOTHING, measured=NOTHING, planned_seconds=None)
 
+    monkeypatch.setattr("course_lib.commands.rerun.rerun", executed)
+    assert main(["rerun", "a.ipynb", "b.ipynb", "--world", "simulated"]) == code
     told = capsys.readouterr().out
-    assert code == 1
-    assert "a failed: ZeroDivisionError: division by zero" in told
-    assert "b       passed" in told
+    assert "\na       passed     1  0.00 / 0.00" in told
+    assert ("\nb failed: ZeroDivisionError: division by zero\n" in told) == bool(failed)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ exercise("ranks.hello")(exercises.get("ranks.hello").reference)
 """
 MISSPELT = RIGHT.replace("first", "frist")
 HELLO = '@exercise("ranks.hello")\ndef hello(): ...'
+SLIP = '@exercise("ranks.repair_average")\ndef repair_average(:'
 STUB = get("start.first").cell
 SHADOW = """
 import os, pathlib
@@ -81,12 +82,11 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
 def graded(write: Write) -> dict[str, Graded]:
     """A class of notebooks, graded in one go."""
     notebooks = [
+        write("leaves", DELETE, DETACH, IMPORTS, HELPER, f"%%time\n{RIGHT}\nclear_output()", STUB, SLIP, EXIT, HELLO),
+        write("empty", GARBLED),
         write("right", IMPORTS, HELPER, RIGHT),
         write("forged", IMPORTS, "1 / 0", WRONG, FORGED, MISSPELT),
         write("patched", IMPORTS, SHADOW, PATCH, WRONG, HAND_IN_THE_REFERENCE),
-        write("leaves", DELETE, DETACH, IMPORTS, HELPER, f"{RIGHT}\nclear_output()", EXIT, HELLO),
-        write("empty", GARBLED),
-        write("magic", IMPORTS, HELPER, f"%%time\n{RIGHT}", STUB, '@exercise("ranks.hello")\ndef hello(:'),
     ]
     notebooks[0].with_name("broken.ipynb").write_text("{")
     paths = [notebooks[0].with_name("broken.ipynb"), *notebooks]
@@ -122,10 +122,10 @@ def test_a_cell_that_raises_stops_nothing(graded: dict[str, Graded]) -> None:
 
 @pytest.mark.slow
 def test_a_magic_or_a_slip_hides_no_exercise_and_a_stub_takes_nothing_back(graded: dict[str, Graded]) -> None:
-    magic = of(graded["magic"])
-    assert magic["start.first"].status == "passed"
-    assert magic["ranks.hello"].status == "error"
-    assert magic["ranks.hello"].observed.startswith("SyntaxError: invalid syntax")
+    leaves = of(graded["leaves"])
+    assert leaves["start.first"].status == "passed"
+    assert leaves["ranks.repair_average"].status == "error"
+    assert leaves["ranks.repair_average"].observed.startswith("SyntaxError: invalid syntax")
 
 
 @pytest.mark.slow
@@ -187,16 +187,12 @@ def test_the_learners_own_record_is_not_touched(graded: dict[str, Graded]) -> No
     ],
     ids=["endless", "memory"],
 )
-def test_a_notebook_that_passes_a_limit_is_ended_and_the_next_is_graded(
-    write: Write, cell: str, seconds: float, told: str
-) -> None:
+def test_a_notebook_that_passes_a_limit_is_ended(write: Write, cell: str, seconds: float, told: str) -> None:
     limits = Limits(seconds=seconds, memory_bytes=2**29)
-    paths = [write("greedy", cell, RIGHT), write("modest", "1 + 1")]
-    greedy, modest = grade(paths, limits)
+    (greedy,) = grade([write("greedy", cell, RIGHT)], limits)
 
     assert greedy.ended == told
     assert of(greedy)["start.first"].observed == f"its cell was not reached: {told}"
-    assert "there is no exercise in it" in modest.ended
 
 
 @pytest.mark.slow
