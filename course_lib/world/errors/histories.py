@@ -110,11 +110,11 @@ def _behind(histories: Histories, call: Call) -> tuple[str, str]:
     }
     last, first = min(made, key=made.__getitem__), max(made, key=made.__getitem__)
     behind, ahead = ([rank for rank in made if made[rank] == made[one]] for one in (last, first))
-    missing = made[first] - made[last]
-    if missing < (1 if here[last] else 2):
+    missing, in_a_loop = made[first] - made[last], here[first] > here[last] > 0
+    if missing < (1 if in_a_loop else 2):
         return "", ""
     behind_by = f"{who(behind)} {'is' if len(behind) == 1 else 'are'} {_collectives(missing)} behind"
-    if here[last]:
+    if in_a_loop:
         advice = f"look for a shorter loop on {who(behind)}, or an `if`, a `continue` or a `return` in the loop."
         return f"{behind_by}: {here[last]} at that line, {here[first]} on {who(ahead)}", advice
     return f"{behind_by}: {made[last]} in that group, {made[first]} on {who(ahead)}", ""

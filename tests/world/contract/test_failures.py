@@ -292,20 +292,20 @@ def has_two_batches_less():
 
 
 @fails("absent", rank=1)
-def takes_two_branches_and_then_returns():
-    """rank 1 returned without the barrier #1 that ranks 0, 2 wait in
+def leaves_one_of_two_branches():
+    """rank 1 returned without the broadcast #2 that ranks 0, 2 wait in
       rank 1 returned
-      ranks 0, 2 waited in barrier #1 at test_failures.py line _, in takes_two_branches_and_then_returns:
-            dist.barrier()
-    Next: every rank of the group must call barrier: look for an `if` or a `return` that keeps rank 1 from it.
+      rank 0 waited in broadcast #2 at test_failures.py line _, in leaves_one_of_two_branches:
+            dist.broadcast(torch.ones(2), 0)
+      rank 2 waited in broadcast #2 at test_failures.py line _, in leaves_one_of_two_branches:
+            dist.broadcast(torch.empty(2), 0)
+    Next: every rank of the group must call broadcast: look for an `if` or a `return` that keeps rank 1 from it.
     """
-    for _ in range(2):
+    for step in range(2):
         if rank() == 0:
             dist.broadcast(torch.ones(2), 0)
-        else:
+        elif rank() == 2 or step == 0:
             dist.broadcast(torch.empty(2), 0)
-    if rank() != 1:
-        dist.barrier()
 
 
 @fails("absent", rank=2)
