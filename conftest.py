@@ -12,8 +12,10 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 HOMES = pytest.StashKey[Path]()
+LONGEST = ("notebooks/", "tests/browser/", "tests/commands/", "tests/notebooks/", "tests/world/", "tests/zero/")
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in `course lab`
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # some hundred processes import the course: compile it once
 
 
 @pytest.hookimpl(wrapper=True)
@@ -34,15 +36,32 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     os.environ["COURSE_HOME"] = str(item.config.stash[HOMES] / item.path.relative_to(item.config.rootpath))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, and end with many short parts, so that workers end together."""
+    items.sort(key=lambda item: (not item.nodeid.startswith(LONGEST), "test_every_exercise.py" in item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_xdist_auto_num_workers() -> Iterator[None]:
+    """One more worker than there are cores: tests wait for kernels, for ranks and for the browser."""
+    return (yield) + 1
+
+
 class ByPart(LoadScopeScheduling):
-    """Give a worker a file at a time; of the two that are half of the suite, one exercise's or one notebook's tests."""
+    """Give a worker a file at a time, or the tests of one exercise, or the contract's tests on one backend.
+
+    On one backend, because a cluster starts for seconds, and because each rank's process imports what programs use.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
-        if not file.endswith(("test_every_exercise.py", "test_notebooks.py")):
-            return file
-        part = re.search(r"\[([\w.]+)", test)  # test_a_mistake_is_rejected_under_its_own_id[ranks.hello-wrong-rank]
-        return f"{file}::{part[1] if part else test}"
+        if file.endswith("test_every_exercise.py"):
+            part = re.search(r"\[([\w.]+)", test)  # test_a_mistake_is_rejected_under_its_own_id[ranks.hello-wrong-rank]
+            return f"{file}::{part[1] if part else test}"
+        if file.endswith("test_notebooks.py"):
+            return nodeid
+        backend = re.search(r"\[(simulated|processes|cluster)\b", test)
+        return f"contract on {backend[1]}" if "/contract/" in file and backend else file
 
 
 @pytest.hookimpl(optionalhook=True)
