@@ -26,5 +26,5 @@ def test_on_simulated_ranks(name, measure, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_on_every_backend(world, name, measure, tmp_path):
-    run(world(N, measure=measure), name, tmp_path)
+def test_on_processes(process_world, name, measure, tmp_path):
+    run(process_world(N, measure=measure), name, tmp_path)
