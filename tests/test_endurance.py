@@ -20,7 +20,7 @@ import torch.distributed as dist
 from course_lib import CourseError, World, exercises
 from course_lib.world.processes.pool import pool
 
-SECONDS = float(os.environ.get("ENDURANCE_SECONDS", "20"))
+SECONDS = float(os.environ.get("ENDURANCE_SECONDS", "5"))
 GROWTH = 32e6
 """Bytes that memory may grow by, from the first half to the second: allocators keep some of what was given back."""
 

@@ -375,7 +375,6 @@ def test_every_cell_runs_and_its_text_tells_what_the_widget_shows(executed: Call
     assert "rank 0 returned 'rank 0 of 4 says hello', expected 'rank 0 of 1 says hello'." in wrong[1]
     assert hint == [get("ranks.hello").hints[0]]
     assert right[1].startswith("✓ ranks.hello: passed\nAll 6 cases agree with the reference (seed 0).")
-    assert executed(*cells)[1] == [stub, greeting, wrong, hint, right]
 
 
 @pytest.mark.slow
