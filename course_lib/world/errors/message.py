@@ -175,7 +175,8 @@ def _timeout(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tu
     busy = who(running or [report.rank for report in waiting], world_size)
     more_time = "if the work is only long, give the world more time: World(…, timeout=…)."
     since = max((report.waited for report in waiting if not report.missing.isdisjoint(running)), default=0.0)
-    patience = f"; others had waited for it for {since:.1f} s" if since else ""
+    them = "it" if len(running) == 1 else "them"
+    patience = f"; others had waited for {them} for {since:.1f} s" if since else ""
     return f"{busy} had not finished{patience}", f"look for a loop that never ends on {busy}; {more_time}"
 
 
