@@ -150,8 +150,8 @@ exercise.edit("sum-of-norms", {LOCAL: LOCAL.replace(".square()", ""), ROOT: "nor
     You add up the norms of the stages. The norms 3 and 4 make 5, not 7. Next: add up squares, then take the root.""")
 
 exercise.edit("largest-norm", {OVER_STAGES: "dist.all_reduce(squares, op=dist.ReduceOp.MAX, group=stages)\n"}, """
-    All stages take the largest of their norms. They agree now, but one process would find a larger norm and clip more.
-    Next: add up the squares instead.""")
+    All stages agree on one norm now, the largest that a stage has by itself. The norm of the whole model is larger, so
+    one process would clip more. Next: add up the squares of all stages instead.""")
 
 exercise.edit("smaller-limit", {**OWN, ROOT: ONE_STAGE.replace("max_norm)", "max_norm / stages.size() ** 0.5)")}, """
     You give each stage a smaller limit. That would be right only if all stages had equal norms; each still scales by a

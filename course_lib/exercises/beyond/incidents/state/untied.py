@@ -153,9 +153,10 @@ exercise.edit("ties-after-the-optimizer", {TIE: "", OPTIMIZER: OPTIMIZER + TIE},
     The optimizer and the engine were made for two parameters. The engine then waits for a gradient of the head's old
     weight, which the model does not use any more. Next: tie before both are made.""")
 
-exercise.edit("assigns-the-checkpoint", {TIE: "", LOAD: "model.load_state_dict(checkpoint, assign=True)\n"}, """
-    With `assign=True` each name gets a parameter of its own from the checkpoint, and the tie is lost as well.
-    Next: tie the two after the last line that makes parameters.""")
+exercise.edit("one-memory-two-parameters", {TIE: "", LOAD: "model.load_state_dict(checkpoint, assign=True)\n"}, """
+    Embedding and head share their memory now, but they are still two parameters: each has half of the gradient and
+    moments of its own, and both write into the same numbers. `assign=True` and `.data = ...` do that.
+    Next: give both modules the same parameter, after the last line that makes parameters.""")
 
 
 @exercise.variant
