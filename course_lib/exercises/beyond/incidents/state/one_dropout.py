@@ -179,7 +179,7 @@ def with_tensors(model: nn.Module, batches: list[Tensor], file: str, resume: boo
             assert param.grad is not None
             dist.all_reduce(param.grad.div_(dist.get_world_size()))
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     mine = torch.random.get_rng_state()
     everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyones, mine)

@@ -174,7 +174,7 @@ def ties_the_other_way(make_model: Any, checkpoint: Any, batches: Any) -> Any:
         loss = F.cross_entropy(engine(tokens[:, :-1]).transpose(1, 2), tokens[:, 1:])
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     export = model.state_dict()
     del export["head.weight"]
     return losses, export
