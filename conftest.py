@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.notebooks.solved import with_solutions
+
 HOMES = pytest.StashKey[Path]()
 LONGEST = ("notebooks/", "tests/browser/", "tests/commands/", "tests/notebooks/", "tests/world/", "tests/zero/")
 
@@ -36,8 +38,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     os.environ["COURSE_HOME"] = str(item.config.stash[HOMES] / item.path.relative_to(item.config.rootpath))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--as-shipped", action="store_true", help="run lessons without the solutions of exercises")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, and end with many short parts, so that workers end together."""
+    if not config.option.as_shipped:
+        items[:] = with_solutions(items)
     items.sort(key=lambda item: (not item.nodeid.startswith(LONGEST), "test_every_exercise.py" in item.nodeid))
 
 
@@ -58,8 +66,6 @@ class ByPart(LoadScopeScheduling):
         if file.endswith("test_every_exercise.py"):
             part = re.search(r"\[([\w.]+)", test)  # test_a_mistake_is_rejected_under_its_own_id[ranks.hello-wrong-rank]
             return f"{file}::{part[1] if part else test}"
-        if file.endswith("test_notebooks.py"):
-            return nodeid
         backend = re.search(r"\[(simulated|processes|cluster)\b", test)
         return f"contract on {backend[1]}" if "/contract/" in file and backend else file
 

@@ -1,4 +1,4 @@
-"""Every lesson: with the solutions in it every exercise passes, and it keeps to its form. nbval runs it as shipped."""
+"""Every lesson keeps to its form. nbval runs the lessons: see `solved.py`."""
 
 import re
 from collections.abc import Iterator
@@ -6,19 +6,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 
 from course_lib import exercises
-from course_lib.progress import ExerciseProgress, Progress
 from tests.notebooks.save import answers, asks
+from tests.notebooks.solved import EXERCISE
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-EXERCISE = re.compile(r'@exercise\("(.+)"\)\n')
-SECONDS = 120
-"""The longest that a cell may take on a busy machine; what lessons take is measured by `make bench`."""
-
 lessons = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -36,40 +31,14 @@ def exercise_cells(notebook: NotebookNode) -> dict[str, NotebookNode]:
     return {match[1]: cell for match, cell in found if match}
 
 
-def execute(notebook: NotebookNode, home: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, ExerciseProgress]:
-    """Run all cells; raises at the first that fails and is not tagged `raises-exception`. What became of exercises."""
-    monkeypatch.setenv("COURSE_HOME", str(home))
-    NotebookClient(notebook, kernel_name="python3", timeout=SECONDS).execute()
-    return dict(Progress(home / "progress.sqlite3").summary().exercises)
-
-
 def test_there_are_lessons() -> None:
     assert [path.stem[:2] for path in NOTEBOOKS[:2]] == ["00", "01"]
-
-
-# Running
 
 
 @lessons
 def test_as_shipped_every_exercise_is_unattempted(path: Path) -> None:
     for name, cell in exercise_cells(read(path)).items():  # nbval runs the cells, and finds the same again
         assert f"{name}: unattempted" in str(cell.outputs)
-
-
-@pytest.mark.slow
-@lessons
-def test_with_the_solutions_every_exercise_passes(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notebook = read(path)
-    cells = exercise_cells(notebook)
-    for name, cell in cells.items():
-        cell.source = f'@exercise("{name}")\n{exercises.get(name).solution}'
-    attempts = execute(notebook, tmp_path, monkeypatch)
-
-    assert attempts.keys() == cells.keys()
-    assert not {name: cells[name].outputs for name, progress in attempts.items() if progress.state != "passed"}
-
-
-# Form
 
 
 @lessons
