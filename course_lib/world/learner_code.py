@@ -175,7 +175,8 @@ class ErrorReport:
     @staticmethod
     def of(error: BaseException) -> ErrorReport:
         """Return the report of `error`."""
-        shown = next((one for one in _causes(error) if isinstance(one, CourseError)), error)  # torch wraps errors
+        # torch wraps errors: pipeline() a refusal, and assert_close() in a dry run the lack of numbers.
+        shown = next((one for one in _causes(error) if isinstance(one, CourseError)), error)
         message, _, stack = _text(shown).partition("\n\nAt:\n")  # pybind11 appends the stack of a callback
         return ErrorReport(
             type=type(shown).__name__,
@@ -232,9 +233,11 @@ class Unfinished:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception, its cause, the cause's cause and so on."""
-    while error is not None:
+    """Yield an exception, its cause, the cause's cause and so on, each once: `raise error from error` is legal."""
+    seen: list[BaseException] = []
+    while error is not None and all(error is not one for one in seen):
         yield error
+        seen.append(error)
         error = error.__cause__
 
 

@@ -1,6 +1,8 @@
-"""Which line of a stack is the learner's."""
+"""Which line of a stack is the learner's, and which exception is shown."""
 
+from course_lib import CourseError
 from course_lib.world import learner_code
+from course_lib.world.learner_code import ErrorReport
 
 
 def test_code_that_a_library_executes_is_no_line_of_the_learners():
@@ -11,3 +13,11 @@ def test_code_that_a_library_executes_is_no_line_of_the_learners():
         source_line is not None
         and source_line.function == "test_code_that_a_library_executes_is_no_line_of_the_learners"
     )
+
+
+def test_a_course_error_among_the_causes_is_shown_and_a_circle_of_causes_ends():
+    refusal, between, outer = CourseError("refused"), KeyError("between"), RuntimeError("outer")
+    between.__cause__, outer.__cause__ = refusal, between
+    assert str(ErrorReport.of(outer)) == "CourseError: refused"
+    outer.__cause__ = outer
+    assert str(ErrorReport.of(outer)) == "RuntimeError: outer"
