@@ -11,9 +11,9 @@ from ..errors import CourseError
 from ..meter import Communication, Film, MemoryReport, Replay, Timeline, matrix, save_trace
 from . import measured
 from .collectives.call import Call
+from .errors.layout import Layout, layout
+from .errors.slowest import slowest
 from .errors.warnings import warnings_of
-from .layout import Layout, layout
-from .slowest import slowest
 
 if TYPE_CHECKING:
     from ..plots import Picture

@@ -1,1 +1,1 @@
-"""`RankError` and its message: what happened, on which rank, at which line, and what to do next."""
+"""What is wrong with a run: `RankError` and its message, warnings, layouts that differ, the slowest rank."""

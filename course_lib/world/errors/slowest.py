@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from ..meter import Interval, Timeline
-from .collectives.call import Call
+from ...meter import Interval, Timeline
+from ..collectives.call import Call
 
 
 def slowest(calls: Sequence[Sequence[Call]], timelines: Sequence[Timeline]) -> str:

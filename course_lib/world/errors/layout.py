@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from ..meter import meaning
-from .collectives.call import Call
-from .collectives.values import Summed, summed
-from .errors.rank_error import grouped, who
+from ...meter import meaning
+from ..collectives.call import Call
+from ..collectives.values import Summed, summed
+from .rank_error import grouped, who
 
 Side = dict[int, tuple[Summed, ...]]
 """The checksums of the same tensors on each rank."""
