@@ -1,7 +1,7 @@
 # The course in a container, with the lessons at http://localhost:8888 (the token is in the log):
 #
 #     docker build --tag sharded .
-#     docker run --rm --publish 8888:8888 --volume sharded:/home/learner sharded
+#     docker run --rm --publish 8888:8888 --volume sharded:/learner sharded
 #
 # On a server with GPUs: --build-arg TORCH=cu130 and `docker run --gpus all --shm-size 8g`.
 FROM python:3.12-slim-bookworm
@@ -17,8 +17,8 @@ COPY notebooks notebooks
 RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/$TORCH \
     --constraint requirements/indirect.txt '.[cluster]' && rm -rf /course
 
-RUN useradd --create-home learner
+RUN useradd --create-home --home-dir /learner learner
 USER learner
-WORKDIR /home/learner
+WORKDIR /learner
 EXPOSE 8888
 CMD ["course", "lab", "--no-browser", "--ip", "0.0.0.0", "--port", "8888"]

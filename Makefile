@@ -30,7 +30,7 @@ test: $(INSTALLED)  ## check style and types, then run every test and every note
 	$(VENV_PYTHON) -m pytest
 
 test-elsewhere: $(INSTALLED)  ## run every notebook with ranks that are processes, and as on an older CPU
-	EVERY_LESSON=1 $(VENV_PYTHON) -m pytest --dist=load tests/notebooks/test_elsewhere.py
+	EVERY_LESSON=1 $(VENV_PYTHON) -m pytest tests/notebooks/test_elsewhere.py
 
 gpu: $(INSTALLED)  ## run the tests that need a GPU
 	$(VENV_PYTHON) -m pytest -n 0 -m gpu tests

@@ -24,7 +24,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # some hundred processes import
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     """Keep the progress of tests, and of the kernels that run the notebooks, apart from the learner's own.
 
-    And let them be interrupted, as some interrupt themselves: what a shell runs in the background is born deaf to it.
+    Restore SIGINT, which a shell disables for what it runs in the background: some tests interrupt themselves.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as homes:
@@ -34,7 +34,7 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Each file has a learner of its own: what one does, no other finds."""
+    """Give each file its own COURSE_HOME, so that tests do not share progress."""
     os.environ["COURSE_HOME"] = str(item.config.stash[HOMES] / item.path.relative_to(item.config.rootpath))
 
 
@@ -66,6 +66,8 @@ class ByPart(LoadScopeScheduling):
         if file.endswith("test_every_exercise.py"):
             part = re.search(r"\[([\w.]+)", test)  # test_a_mistake_is_rejected_under_its_own_id[ranks.hello-wrong-rank]
             return f"{file}::{part[1] if part else test}"
+        if file.endswith("test_elsewhere.py"):
+            return nodeid
         backend = re.search(r"\[(simulated|processes|cluster)\b", test)
         return f"contract on {backend[1]}" if "/contract/" in file and backend else file
 

@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 from ..errors import CourseError
 from ..progress import NOTEBOOKS
 
-IN_A_CLONE = not NOTEBOOKS.is_relative_to(Path(__file__).parents[1])
+IN_A_CLONE = not NOTEBOOKS.is_relative_to(Path(__file__).resolve().parents[1])
 WORK = NOTEBOOKS.parent / "work" if IN_A_CLONE else Path.home() / "sharded"
 SHIPPED, OLD = ".shipped", "old"
 

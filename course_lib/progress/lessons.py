@@ -20,6 +20,9 @@ _INSTALLED = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = _INSTALLED if _INSTALLED.exists() else Path(__file__).resolve().parents[2] / "notebooks"
 """The lessons: in the package where it was installed from a wheel (see setup.py), else in the clone."""
 
+_DECORATED = re.compile(r'^@(?:course_lib\.)?exercise\("(.+)"\)$', re.MULTILINE)
+"""The exercise that a cell asks for; `exercise("...").answer()` borrows one from an earlier lesson."""
+
 EXERCISES = Path(__file__).resolve().parents[1] / "exercises"
 
 
@@ -67,7 +70,7 @@ def read_lesson(path: Path, titles: Mapping[str, str]) -> Lesson:
         path=path,
         title=heading[1].strip() if heading else path.stem,
         minutes=int(time[1]) * {"minute": 1, "hour": 60}[time[2]] if time else 0,
-        exercises={name: titles.get(name, name) for source in sources for name in named(source, "exercise")},
+        exercises={name: titles.get(name, name) for source in sources for name in _DECORATED.findall(source)},
         quizzes={name: questions(name) for source in sources for name in named(source, "quiz")},
     )
 

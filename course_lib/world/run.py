@@ -89,7 +89,10 @@ class Run(Sequence[Any]):
         )
 
     def slowest(self) -> str:
-        """Return which rank the others waited for most: in how many collectives, how long, and what it did."""
+        """Return the rank that came last by most, by how much, and what it did.
+
+        In each collective the last rank is compared with the second-last, so two equally slow ranks hide each other.
+        """
         return slowest(self.calls, self.timeline)
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:

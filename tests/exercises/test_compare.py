@@ -228,13 +228,13 @@ def test_the_first_element_that_differs_is_named_where_the_tensor_is_too_long_to
     given = expected.index_fill(0, torch.tensor([1]), 0.0)
 
     (finding,) = findings(trial([{"w": expected / 3}], [{"w": given / 3}]))
-    assert finding.observed == "rank 0 returned, at ['w'][1, 0], 0, expected 1.33333."
+    assert finding.observed == "the result ['w'][1, 0] of rank 0 is 0, expected 1.33333."
 
 
 def test_the_first_step_that_differs_on_any_rank_is_named() -> None:
     right, late, early = [t(1), t(2), t(3)], [t(1), t(2), t(0)], [t(1), t(0), t(0)]
 
-    assert findings(trial([right] * 2, [late, early]))[0].observed == "rank 1 returned, at [1], [0], expected [2]."
+    assert findings(trial([right] * 2, [late, early]))[0].observed == "the result [1] of rank 1 is [0], expected [2]."
 
 
 def test_a_part_that_is_none_is_not_called_the_wrong_kind_of_result() -> None:
@@ -263,7 +263,7 @@ def test_a_result_of_no_rank_but_ones_own_is_explained_by_the_missing_calls() ->
 def test_a_finding_names_rank_and_place_and_shows_every_rank() -> None:
     (finding,) = findings(trial([(1, t(5, 6)), (2, t(7, 8))], [(1, t(5, 6)), (2, t(7, 9))]))
 
-    assert finding.observed == "rank 1 returned, at [1], [7, 9], expected [7, 8]."
+    assert finding.observed == "the result [1] of rank 1 is [7, 9], expected [7, 8]."
     assert finding.table == (
         Row(rank=0, expected="[5, 6]", yours="[5, 6]"),
         Row(rank=1, expected="[7, 8]", yours="[7, 9]"),

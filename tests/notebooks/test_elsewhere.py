@@ -1,6 +1,7 @@
 """Lessons as they are shipped, on ranks that are processes and on a CPU that adds up in another order.
 
-`make test` runs two of them, and `make test-elsewhere` all. No exercise is solved, so that later cells use references.
+`make test` runs two of them, and `make test-elsewhere` all. No exercise is
+solved here: these runs prove that later cells work with the references.
 """
 
 import os
@@ -23,12 +24,12 @@ SOME = [("processes", "06-zero-3"), ("older-cpu", "03-data-parallel")]
 
 
 @pytest.mark.slow
-def test_what_stands_for_an_older_cpu_is_heeded() -> None:
+def test_torch_uses_the_setting_of_an_older_cpu() -> None:
     program = "import torch; print(torch.backends.cpu.get_cpu_capability())"
     environment = os.environ | ELSEWHERE["older-cpu"]
-    told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
 
-    assert told.stdout == "DEFAULT\n"
+    assert done.stdout == "DEFAULT\n"
 
 
 @pytest.mark.slow

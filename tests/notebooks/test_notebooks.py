@@ -11,7 +11,7 @@ from nbformat.v4 import new_output
 
 from course_lib import exercises
 from tests.notebooks.save import answers, asks
-from tests.notebooks.solved import EXERCISE
+from tests.notebooks.solved import EXERCISE, SolvedCell
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 lessons = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -105,6 +105,19 @@ def words(markdown: str) -> int:
     """Words of prose: tables and pictures are not counted."""
     prose = re.sub(r"```.*?```", "", markdown, flags=re.DOTALL)
     return len([word for line in prose.splitlines() if not line.startswith(("|", "#")) for word in line.split()])
+
+
+@lessons
+def test_every_decorated_cell_is_an_exercise_that_is_solved(path: Path) -> None:
+    decorated = [cell.source for cell in code_cells(read(path)) if re.search(r"^\s*@exercise\b", cell.source, re.M)]
+    assert all(EXERCISE.match(source) for source in decorated)
+
+
+@pytest.mark.parametrize(("printed", "accepted"), [("start.first: passed", True), ("start.first: failed", False)])
+def test_a_solved_cell_accepts_only_a_pass(printed: str, accepted: bool) -> None:
+    cell = object.__new__(SolvedCell)
+    cell.exercise = "start.first"
+    assert cell.compare_outputs([{"text/plain": printed}], []) is accepted
 
 
 def test_words_are_counted() -> None:

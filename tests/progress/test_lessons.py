@@ -77,6 +77,7 @@ def test_the_courses_own_lessons_hold_every_exercise_and_quiz_that_is_declared()
     course = lessons()
     titles = {name: title for lesson in course for name, title in lesson.exercises.items()}
     assert titles == {name: exercises.get(name).title for name in exercises.names()}
+    assert sum(len(lesson.exercises) for lesson in course) == len(titles)
     assert all(lesson.minutes for lesson in course)
     assert {name: ids for lesson in course for name, ids in lesson.quizzes.items()} == {
         name: tuple(question.id for question in quizzes.get(name).questions) for name in quizzes.names()

@@ -44,14 +44,13 @@ def _values(trial: Trial) -> Iterator[Finding]:
         return
     inner = _innermost(gap)
     cause = _cause(trial, gap, inner)
-    verb = "returned" if trial.exercise.trial is None else "came to"
-    yield Finding(observed=_sentence(trial, inner, verb), likely=cause.likely, action=cause.action, table=_table(inner))
+    yield Finding(observed=_sentence(trial, inner), likely=cause.likely, action=cause.action, table=_table(inner))
 
 
 def _innermost(gap: Gap) -> Gap:
     """Return the same gap at the first position that differs on any rank; in a list of steps, the first step."""
     paths = [difference(expected, given, gap.tolerance) or () for expected, given in gap.pairs]
-    path = min(paths, key=lambda path: path[0] if path and isinstance(path[0], int) else 0)
+    path = min(paths, key=lambda path: next((step for step in path if isinstance(step, int)), 0))
     expected, given = ([_at(value, path) for value in values] for values in (gap.expected, gap.given))
     return Gap(expected=tuple(expected), given=tuple(given), before=gap.before, tolerance=gap.tolerance, path=path)
 
@@ -79,7 +78,7 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
     return Cause(likely="", action=f"Compute this value by hand{whose}, then print it after each line that changes it.")
 
 
-def _sentence(trial: Trial, gap: Gap, verb: str) -> str:
+def _sentence(trial: Trial, gap: Gap) -> str:
     rank = gap.ranks[0]
     expected, given = gap.expected[rank], gap.given[rank]
     if recognise_form(gap) is not None:
@@ -92,8 +91,9 @@ def _sentence(trial: Trial, gap: Gap, verb: str) -> str:
     if element is not None and "…" in "".join(words):  # too long to be shown whole
         index, wanted, got = element
         place, words = f"{place}{index}", pair(wanted, got, gap.tolerance)[::-1]
-    where = f", at {place}," if place else ""
-    return f"{trial.who([rank])} {verb}{where} {words[0]}, expected {words[1]}."
+    verb = "returned" if trial.exercise.trial is None else "has"
+    what = f"the result {place} of {trial.who([rank])} is" if place else f"{trial.who([rank])} {verb}"
+    return f"{what} {words[0]}, expected {words[1]}."
 
 
 def _table(gap: Gap) -> tuple[Row, ...]:

@@ -81,7 +81,7 @@ def _remark(call: Call, brought: Side, before: str, known: dict[Any, str]) -> st
     earlier = known.get(_held(brought), "")
     if " of " in earlier:
         return f"← reduces the result of {earlier.partition(' of ')[2]} again"
-    return "← every rank brought the same: is it reduced already?"
+    return "← every rank brought the same values: reduced before, or meant?"
 
 
 def _of_results(results: Sequence[Any], known: dict[Any, str]) -> Iterator[tuple[str, Row]]:
@@ -89,8 +89,8 @@ def _of_results(results: Sequence[Any], known: dict[Any, str]) -> Iterator[tuple
     for rank, result in enumerate(results):
         for name, tensor in _tensors(result, ""):
             local = getattr(tensor, "_local_tensor", tensor)  # a DTensor has one
-            dense = local.layout is torch.strided
-            if sums := summed([("", local.detach().cpu().contiguous())] if dense else []):
+            dense = local.layout is torch.strided and not local.is_meta
+            if sums := summed([("", local.detach().cpu().resolve_conj().resolve_neg().contiguous())] if dense else []):
                 by_name[name][rank] = sums
     for name, side in by_name.items():
         found = known.get(_held(side), "").partition(" of ")[0] if len(side) > 1 else ""

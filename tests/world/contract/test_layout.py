@@ -88,7 +88,14 @@ def reduces_what_ddp_has_averaged():
 def test_a_reduction_of_what_ddp_has_averaged(local_world):
     found = [row for row in rows(local_world(2, replay=True).run(reduces_what_ddp_has_averaged)) if "←" in row[3]]
     assert [row[1] for row in found] == ["net.module.weight.grad"]
-    assert found[0][3] == "Replicate  ← every rank brought the same: is it reduced already?"
+    assert found[0][3] == "Replicate  ← every rank brought the same values: reduced before, or meant?"
+
+
+def test_tensors_without_data_and_conjugates(local_world):
+    assert "meta" not in str(local_world(2).run(lambda: torch.empty(2, device="meta")).layout())
+    numbers = torch.tensor([1 + 2j])
+    conjugated = local_world(2).run(lambda: numbers.conj() if rank() else numbers)
+    assert "Varying" in conjugated.layout() and "Replicate" not in conjugated.layout()
 
 
 def shards():

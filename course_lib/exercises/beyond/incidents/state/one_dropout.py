@@ -62,7 +62,7 @@ exercise = Exercise("incidents.one_dropout", title="Incident: noisier since the 
     """, hints="""
     Print what dropout keeps on each rank, before and after the restart. What is the same where it should differ?
 
-    The random state is different on each rank, and it belongs into a checkpoint. How many random states does the
+    The random state is different on each rank, and it belongs in a checkpoint. How many random states does the
     file have?
 
     Every rank needs its own state back. `dist.all_gather_object` or `dist.gather_object` brings all states to rank 0;
