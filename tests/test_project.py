@@ -242,7 +242,11 @@ def test_a_folder_has_at_most_fifteen_entries() -> None:
 
 PATH_OF_A_MACHINE = re.compile(r"(?<![\w./~-])/(?:home|Users|root|work|srv|mnt|media|tmp)/\w|\b[A-Z]:\\\w")
 PACKAGE_INDEX = re.compile(r"https?://[^\s\"'`)]*(?:pypi|pythonhosted|registry|/simple\b|/whl\b)[^\s\"'`)]*")
-INDEXES_FOR_READERS = {f"https://download.pytorch.org/whl/{build}" for build in ("cpu", "$TORCH", "nightly/cpu")}
+INDEXES_FOR_READERS = {
+    "https://download.pytorch.org/whl/cpu",
+    "https://download.pytorch.org/whl/$TORCH",  # Dockerfile: a build for CUDA
+    "https://download.pytorch.org/whl/nightly/cpu",  # the nightly workflow
+}
 
 
 def published_files() -> list[Path]:
