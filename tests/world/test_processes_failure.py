@@ -88,7 +88,7 @@ def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch):
         dist.barrier()
 
     error = failure(program, world_size=2, timeout=0.7)
-    assert lines(error)[0] == "the run was stopped after its time limit of 0.7 s: rank 1 had not finished"
+    assert lines(error)[0].startswith("the run was stopped after its time limit of 0.7 s: rank 1 had not finished; ")
     assert lines(error)[1].startswith("  rank 1 at test_processes_failure.py line ")
     assert "rank 0 waited in barrier #1" in str(error)
     assert ("rank 1 got a new process" in str(error)) is replaced

@@ -130,7 +130,7 @@ exercise.edit("returns-on-every-rank", {"loss.detach() if rank == last else None
     """)
 
 exercise.variant_edit("back-before-forward-is-sent", {"dist.send(y.detach(), dst=rank + 1)":
-    "dist.isend(y.detach(), dst=rank + 1)"})
+    "sent = dist.isend(y.detach(), dst=rank + 1)", "y.backward(grad)": "y.backward(grad)\nsent.wait()"})
 
 
 @exercise.variant
@@ -142,9 +142,10 @@ def with_autograd_grad(part: nn.Module, x: torch.Tensor, target: torch.Tensor) -
     y = part(x.requires_grad_())
     grad, loss = None, None
     if rank < last:
-        dist.isend(y.detach(), rank + 1)
+        sent = dist.isend(y.detach(), rank + 1)
         grad = torch.empty_like(y)
         dist.recv(grad, rank + 1)
+        sent.wait()
     else:
         y = loss = F.mse_loss(y, target)
     torch.autograd.backward(y, grad)
