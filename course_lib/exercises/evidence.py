@@ -70,7 +70,7 @@ class Incident:
 
     @property
     def logs(self) -> str:
-        """What the ranks printed and, for a rank that failed or waits, the line with which its log ends."""
+        """The lines that the ranks printed and, for a rank that failed or waits, the line with which its log ends."""
         ended = self.error or self.run
         assert ended is not None
         reports = self.error.ranks if self.error else ()

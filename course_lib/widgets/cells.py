@@ -1,4 +1,4 @@
-"""What a cell calls for an exercise: `@exercise("ranks.hello")`, and `exercise("ranks.hello").hint()`."""
+"""Functions that a cell calls for an exercise: `@exercise("ranks.hello")`, and `exercise("ranks.hello").hint()`."""
 
 from __future__ import annotations
 

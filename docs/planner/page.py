@@ -1,4 +1,4 @@
-"""What the planner's page shows. A browser runs `shown`; the build writes the form and the first plan with it."""
+"""The content of the planner's page. A browser runs `shown`; the build writes the form and the first plan with it."""
 
 import json
 from html import escape

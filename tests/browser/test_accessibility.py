@@ -26,7 +26,7 @@ def test_axe_finds_nothing_in_a_lesson(page: Page, jupyterlab: JupyterLab, lesso
 
 
 def found(frame: Frame, include: list[str]) -> list[str]:
-    """What axe finds below the elements `include`: the rule, the element and what is wrong."""
+    """Return what axe finds below the elements `include`: the rule, the element and what is wrong."""
     violations = Axe().run(frame, {"include": [[css] for css in include]}).response["violations"]
     return [
         f"{one['id']}: {node['html'][:200]}: {node['failureSummary']}" for one in violations for node in one["nodes"]

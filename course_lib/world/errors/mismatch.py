@@ -26,7 +26,7 @@ def disagreement(fault: Fault) -> tuple[str, str]:
 NEW_GROUP = (
     "call new_group on every rank, also on those outside the group, for the same lists of ranks and in the same order."
 )
-"""What to do when the ranks do not agree about new groups."""
+"""Advice for ranks that do not agree about new groups."""
 
 _ADVICE = {
     "number of elements": "give tensors of the same size on every rank; pad the shorter ones if need be.",
