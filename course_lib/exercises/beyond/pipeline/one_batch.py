@@ -142,7 +142,7 @@ def with_autograd_grad(part: nn.Module, x: torch.Tensor, target: torch.Tensor) -
     y = part(x.requires_grad_())
     grad, loss = None, None
     if rank < last:
-        sent = dist.isend(y.detach(), rank + 1)
+        sent: Any = dist.isend(y.detach(), rank + 1)
         grad = torch.empty_like(y)
         dist.recv(grad, rank + 1)
         sent.wait()
