@@ -361,19 +361,17 @@ def test_parameters_that_autograd_holds_are_not_freed():
     assert [holder for holder in still.holders if "autograd" in holder] == ["autograd, which saved it for MmBackward0"]
 
 
-KEPT = []
-
-
-def keep_in_a_global():
-    net = nn.Linear(N, 1, bias=False)
-    KEPT.append(net.weight.data)
-    net.weight.data = torch.empty(0)
-
-
-def test_parameters_that_a_global_holds_which_was_there_before_the_run_are_not_freed():
-    (still,) = measured(keep_in_a_global).still_held
+def test_parameters_that_a_notebooks_global_holds_are_not_freed():
+    cell: dict = {"__name__": "__main__", "nn": nn, "torch": torch, "N": N, "KEPT": []}
+    exec(
+        "def keep_in_a_global():\n"
+        "    net = nn.Linear(N, 1, bias=False)\n"
+        "    KEPT.append(net.weight.data)\n"
+        "    net.weight.data = torch.empty(0)\n",
+        cell,
+    )
+    (still,) = measured(cell["keep_in_a_global"]).still_held
     assert still.holders == ("something in global variable `KEPT`",)
-    KEPT.clear()
 
 
 def test_parameters_that_an_attribute_or_a_list_holds_are_not_freed():

@@ -38,24 +38,17 @@ def who_holds(tensor: Tensor) -> tuple[str, ...]:
 
 def holders(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], bool] = lambda _: True) -> tuple[str, ...]:
     """Return the names of everything that keeps `storage`; of running functions, only those in `is_learners`."""
-    found = _found(storage, is_learners)
-    if not found and gc.get_freeze_count():  # while ranks run, older objects are frozen: search them, too
-        gc.unfreeze()
-        found = _found(storage, is_learners)
-    return found or ("something that has no name",)
-
-
-def _found(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], bool]) -> tuple[str, ...]:
-    objects = gc.get_objects()
+    objects = gc.get_objects()  # while ranks run, older objects are frozen, and not among these
     tensors = [one for one in _instances(objects, Tensor) if _is_whole(one)]
     modules = _instances(objects, nn.Module)
     keeping = {id(one): one for one in tensors if any(storage_of(part) is storage for part in plain(one))}
-    nodes = [node for part, node in saved_for_backward(tensors) if storage_of(part) is storage]
     found = [*_variables(keeping, is_learners), *_in_modules(keeping, modules)]
+    nodes = [node for part, node in saved_for_backward(tensors) if storage_of(part) is storage]
     del objects, tensors, modules  # if not, `_names` would find these lists, too
-    found += _names(keeping, "", _DEEPEST)
+    if keeping:
+        found += _names(keeping, "", _DEEPEST)
     found += [f"autograd, which saved it for {node}" for node in nodes]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found)) or ("something that has no name",)
 
 
 def _instances(objects: list[Any], of: type) -> list[Any]:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ....world import Call
 from ...checking.findings import Finding, Row
 from ...checking.observe import Trial
 from ...checking.rules import only_calls
-from ...form.exercise import Case, Solution
+from ...form.exercise import Case
 
 DTYPES = (torch.float32, torch.int64, torch.float64)
 
@@ -49,23 +46,6 @@ def draw_ring_case(rng: random.Random, number: int) -> Case:
         args=lambda rank: (whole_numbers(numel, seed=seed, rank=rank, dtype=dtype),),
         about=f"{ranks(world_size)}, {numel} elements, {dtype_name(dtype)}",
     )
-
-
-LATE_SECONDS = 0.01
-
-
-def while_rank_0_is_late(solution: Solution, *args: Any) -> Any:
-    """Call `solution`, on rank 0 after a delay. A rank that does not wait for its message then returns no data."""
-    if dist.get_rank() == 0:
-        time.sleep(LATE_SECONDS)
-    return solution(*args)
-
-
-def while_src_is_late(solution: Solution, tensor: torch.Tensor, src: int) -> Any:
-    """Do the same with the delay on rank `src`."""
-    if dist.get_rank() == src:
-        time.sleep(LATE_SECONDS)
-    return solution(tensor, src)
 
 
 # Rules

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ...checking.rules import only_calls
 from ...form.exercise import Case, Exercise
-from .data import DTYPES, dtype_name, while_rank_0_is_late, whole_numbers
+from .data import DTYPES, dtype_name, whole_numbers
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -26,7 +26,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 exercise = Exercise("ranks.repair_exchange", title="Repair: every rank sends first", draw=draw,
-    trial=while_rank_0_is_late, rules=[only_calls("send", "recv")], task="""
+    rules=[only_calls("send", "recv")], task="""
     The ranks form a ring: the right neighbour of a rank is the next rank, and that of the last rank is rank 0. Each
     rank sends its `tensor` to its right neighbour and returns the tensor of its left neighbour. The program below
     deadlocks. Repair it, for 2 ranks and more, with messages only: `send`, `recv`, `isend`, `irecv`.""", hints="""

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 
 from ...form.exercise import Exercise
-from .data import RING_RULES, draw_ring_case, while_rank_0_is_late
+from .data import RING_RULES, draw_ring_case
 from .exchange import pass_right
 
 exercise = Exercise("ranks.ring_all_gather", title="All-gather on a ring", draw=draw_ring_case,
-    trial=while_rank_0_is_late, rules=RING_RULES, task="""
+    rules=RING_RULES, task="""
     Each rank has a flat `shard` of the same size. Return, on every rank, the shards of all ranks in one flat tensor:
     rank 0's shard first, then rank 1's, and so on. In each of world size − 1 steps, every rank passes one shard to its
     right neighbour, with your `pass_right`. The caller's `shard` keeps its values.""", hints="""

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 
 from ...form.exercise import Exercise
-from .data import RING_RULES, draw_ring_case, while_rank_0_is_late
+from .data import RING_RULES, draw_ring_case
 from .exchange import pass_right
 
 exercise = Exercise("ranks.ring_reduce_scatter", title="Reduce-scatter on a ring", draw=draw_ring_case,
-    trial=while_rank_0_is_late, rules=RING_RULES, task="""
+    rules=RING_RULES, task="""
     Each rank has a flat `tensor` of the same size, cut into world size chunks of equal size: chunk 0, chunk 1, and so
     on. Return, on rank r, chunk r summed over all ranks. In each of world size − 1 steps, every rank passes one chunk
     to its right neighbour, with your `pass_right`, and adds the chunk that it receives to its own. The caller's
