@@ -4,7 +4,7 @@ exercises.names()                           # of the whole course
 exercises.get("ranks.hello").check(hello)   # -> Verdict
 
 evidence    -> registry, check              what production shows of an incident's program
-registry    -> lessons -> exercise          a lesson's file declares an exercise
+registry    -> lessons -> exercise          a lesson's file declares an exercise, and is imported when needed
 exercise    -> check                        a declaration that can be checked
 check       -> diagnose, compare, unready
 compare     -> forms, patterns -> gap       recognise causes: a missing return, a sum for a mean, ...
@@ -20,7 +20,7 @@ from .checking.rules import at_most, holds_no_more, only_calls, same_calls
 from .evidence import Incident, incident
 from .form.declaration import Case, Mistake
 from .form.exercise import Exercise
-from .registry import Registry, get, names
+from .registry import get, names
 
 __all__ = [
     "Case",
@@ -29,7 +29,6 @@ __all__ = [
     "Incident",
     "Mistake",
     "Observation",
-    "Registry",
     "Row",
     "Trial",
     "Verdict",

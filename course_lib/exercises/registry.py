@@ -1,74 +1,82 @@
-"""The exercises of the course by name."""
+"""The exercises and the quizzes of the course by name. A lesson's package is imported when it is first needed."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
+from .. import quizzes
 from ..errors import CourseError
-from .beyond import incidents, pipeline, sequence, tensor
-from .form.exercise import Exercise
-from .machine import memory, ranks, start
-from .training import activations, capstone, cluster, costs, precision, production
-from .zero import data_parallel, zero1, zero2, zero3
 
-LESSONS = (
-    start.EXERCISES,
-    ranks.EXERCISES,
-    memory.EXERCISES,
-    data_parallel.EXERCISES,
-    zero1.EXERCISES,
-    zero2.EXERCISES,
-    zero3.EXERCISES,
-    precision.EXERCISES,
-    activations.EXERCISES,
-    costs.EXERCISES,
-    production.EXERCISES,
-    cluster.EXERCISES,
-    capstone.EXERCISES,
-    tensor.EXERCISES,
-    sequence.EXERCISES,
-    pipeline.EXERCISES,
-    incidents.EXERCISES,
-)
-"""The exercises of each lesson, in the order of the lessons."""
+if TYPE_CHECKING:
+    from ..quizzes import Quiz
+    from .form.exercise import Exercise
+
+LESSONS = {
+    "start": "machine.start",
+    "ranks": "machine.ranks",
+    "memory": "machine.memory",
+    "data_parallel": "zero.data_parallel",
+    "zero1": "zero.zero1",
+    "zero2": "zero.zero2",
+    "zero3": "zero.zero3",
+    "precision": "training.precision",
+    "activations": "training.activations",
+    "costs": "training.costs",
+    "production": "training.production",
+    "cluster": "training.cluster",
+    "capstone": "training.capstone",
+    "tensor": "beyond.tensor",
+    "sequence": "beyond.sequence",
+    "pipeline": "beyond.pipeline",
+    "incidents": "beyond.incidents",
+}
+"""The package of each lesson, with its exercises and its quiz, by the first part of their names."""
+
+WITHOUT_QUIZ = ("sequence", "incidents")
 
 
-class Registry:
-    """Exercises by name, in the order of the lessons.
+def names() -> tuple[str, ...]:
+    """Return the name of every exercise, in the order of the lessons."""
+    return tuple(exercise.name for lesson in LESSONS for exercise in _exercises(lesson))
+
+
+def get(name: str) -> Exercise:
+    """Return the exercise of that name.
 
     Raises:
-        ValueError: two exercises have the same name.
+        CourseError: there is none; the message lists similar names.
     """
-
-    def __init__(self, exercises: Iterable[Exercise]) -> None:
-        self._exercises: dict[str, Exercise] = {}
-        for exercise in exercises:
-            if exercise.name in self._exercises:
-                raise ValueError(f"There are two exercises named {exercise.name!r}. Give each a name of its own.")
-            self._exercises[exercise.name] = exercise
-
-    def names(self) -> tuple[str, ...]:
-        """Return the name of every exercise."""
-        return tuple(self._exercises)
-
-    def get(self, name: str) -> Exercise:
-        """Return the exercise of that name.
-
-        Raises:
-            CourseError: there is none; the message lists similar names.
-        """
-        if not isinstance(name, str):
-            raise CourseError(
-                f"An exercise is asked for by its name, and not by {name!r}. "
-                'Write the name in quotation marks, as in @exercise("ranks.hello").'
-            )
-        if name in self._exercises:
-            return self._exercises[name]
-        near = difflib.get_close_matches(name, self._exercises, n=3, cutoff=0.7)
-        advice = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are: {', '.join(self.names())}."
-        raise CourseError(f"There is no exercise named {name!r}. {advice}")
+    if not isinstance(name, str):
+        raise CourseError(
+            f"An exercise is asked for by its name, and not by {name!r}. "
+            'Write the name in quotation marks, as in @exercise("ranks.hello").'
+        )
+    own = name.partition(".")[0]
+    for lesson in sorted(LESSONS, key=own.__ne__):  # its own first; some exercises moved on to a different lesson
+        for exercise in _exercises(lesson):
+            if exercise.name == name:
+                return exercise
+    near = difflib.get_close_matches(name, names(), n=3, cutoff=0.7)
+    advice = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are: {', '.join(names())}."
+    raise CourseError(f"There is no exercise named {name!r}. {advice}")
 
 
-_course = Registry(exercise for lesson in LESSONS for exercise in lesson)
-names, get = _course.names, _course.get
+def _exercises(lesson: str) -> tuple[Exercise, ...]:
+    return _package(lesson).EXERCISES  # type: ignore[no-any-return]
+
+
+def _quiz(lesson: str) -> Quiz:
+    return _package(lesson).QUIZ  # type: ignore[no-any-return]
+
+
+def _package(lesson: str) -> ModuleType:
+    return import_module(f".{LESSONS[lesson]}", __package__)
+
+
+for _lesson in LESSONS:
+    if _lesson not in WITHOUT_QUIZ:
+        quizzes.register(_lesson, partial(_quiz, _lesson))

@@ -11,7 +11,7 @@ from .feedback import Feedback
 from .numeric import Mistake, Numeric
 from .quantities import Unreadable, read, write
 from .quiz import Problem, Question, Quiz
-from .registry import Registry, get, names, register
+from .registry import get, names, register
 from .review import review
 from .sitting import Answer, Score, Sitting, Turn
 
@@ -25,7 +25,6 @@ __all__ = [
     "Problem",
     "Question",
     "Quiz",
-    "Registry",
     "Score",
     "Sitting",
     "Turn",

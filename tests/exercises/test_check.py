@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import CourseError, World
-from course_lib.exercises import Case, Mistake, Registry, Verdict, get
+from course_lib.exercises import Case, Mistake, Verdict, get, names
 from course_lib.exercises.checking import cases, observe
 from tests.exercises.sample import DOUBLED, MEAN, changed, draw_mean, mean, sum_for_mean
 
@@ -515,19 +515,18 @@ def test_a_reference_that_cannot_be_compared_is_a_fault_of_the_course() -> None:
 # Names
 
 
-def test_an_exercise_is_found_by_its_name() -> None:
-    registry = Registry([MEAN, DOUBLED])
+def test_every_exercise_is_found_by_its_name() -> None:
+    assert len(set(names())) == len(names()) > 90
+    assert [get(name).name for name in names()] == list(names())
 
-    assert registry.names() == ("sample.mean", "sample.doubled")
-    assert registry.get("sample.mean") is MEAN
-    with pytest.raises(CourseError, match=r"There is no exercise named 'sample.men'. Did you mean 'sample.mean'"):
-        registry.get("sample.men")
-    with pytest.raises(CourseError, match=r"There are: sample.mean, sample.doubled"):
-        registry.get("quite different")
+
+def test_an_unknown_name_is_answered_with_similar_ones() -> None:
+    with pytest.raises(CourseError, match=r"There is no exercise named 'ranks.helo'. Did you mean 'ranks.hello'"):
+        get("ranks.helo")
+    with pytest.raises(CourseError, match=r"There are: start.first, ranks.hello"):
+        get("quite different")
     with pytest.raises(CourseError, match=r'Write the name in quotation marks, as in @exercise\("ranks\.hello"\)'):
-        registry.get(mean)
-    with pytest.raises(ValueError, match=r"two exercises named 'sample\.mean'"):
-        Registry([MEAN, MEAN])
+        get(mean)
 
 
 def test_the_course_knows_its_exercises() -> None:

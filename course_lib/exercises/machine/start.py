@@ -7,7 +7,7 @@ import random
 import torch
 import torch.distributed as dist
 
-from ...quizzes import Choice, Numeric, Question, Quiz, register
+from ...quizzes import Choice, Numeric, Question, Quiz
 from ...quizzes import Mistake as Misreading
 from ..form.exercise import Case, Exercise
 
@@ -95,7 +95,7 @@ def result_of_a_rank(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="start", title="Start here", questions=(
+QUIZ = Quiz(name="start", title="Start here", questions=(
     Question(id="result-of-a-rank", ask=result_of_a_rank),
     Question(id="one-rank-fails", ask=Choice.read("""
         One of four ranks raises an exception while the others wait for it. What happens in this course?
@@ -108,4 +108,4 @@ QUIZ = register(Quiz(name="start", title="Start here", questions=(
           > They cannot, because they wait for a call that the failed rank will never make.
         - [ ] The rank is started again
           > Nothing is repeated. You fix the line and run the cell again.""")),
-)))
+))

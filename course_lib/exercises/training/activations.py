@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ...planner import plan
-from ...quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ...quizzes import Choice, Mistake, Numeric, Question, Quiz
 from .precision import activation_bytes, recompute
 
 EXERCISES = (activation_bytes.exercise, recompute.exercise)
@@ -139,7 +139,7 @@ def over_the_bus(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="activations", title="Activations", questions=(
+QUIZ = Quiz(name="activations", title="Activations", questions=(
     Question(id="layer-bytes", ask=layer_bytes),
     Question(id="flash-attention", ask=flash_attention),
     Question(id="checkpointing", ask=Choice.read("""
@@ -157,4 +157,4 @@ QUIZ = register(Quiz(name="activations", title="Activations", questions=(
     Question(id="more-ranks", ask=with_n_ranks),
     Question(id="offload", ask=offload),
     Question(id="over-the-bus", ask=over_the_bus),
-)))
+))

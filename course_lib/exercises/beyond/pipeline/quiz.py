@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 
 
 def bubble_percent(rng: random.Random) -> Numeric:
@@ -60,7 +60,7 @@ def bytes_sent(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="pipeline", title="Pipeline parallel", questions=(
+QUIZ = Quiz(name="pipeline", title="Pipeline parallel", questions=(
     Question(id="what-travels", ask=Choice.read("""
         What travels between the ranks of a pipeline?
 
@@ -115,4 +115,4 @@ QUIZ = register(Quiz(name="pipeline", title="Pipeline parallel", questions=(
           > It has two collectives a block in each pass, and nothing computes meanwhile.
         - [ ] It makes no difference
           > The three differ in bytes a step, and in what can be hidden under computing.""")),
-)))
+))

@@ -6,7 +6,7 @@ import math
 import random
 from fractions import Fraction
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 
 
 def block_sent_bytes(tokens: int, width: int, world_size: int, element_bytes: int) -> Fraction:
@@ -128,7 +128,7 @@ def clipped_norm(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
+QUIZ = Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
     Question(id="column-then-row", ask=Choice.read("""
         Why is the first matrix of an MLP cut by its output features, and the second by its input features?
 
@@ -190,4 +190,4 @@ QUIZ = register(Quiz(name="tensor", title="Tensor and sequence parallel", questi
           > The sum is. The links between nodes are several times slower than those inside.
         - [ ] Half of each group
           > Then both groups cross the slow links.""")),
-)))
+))

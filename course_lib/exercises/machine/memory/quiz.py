@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 from .data import OPTIMIZER, training_bytes
 from .rank_bytes import rank_bytes
 
@@ -120,7 +120,7 @@ def stage_1(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="memory", title="Where the memory goes", questions=(
+QUIZ = Quiz(name="memory", title="Where the memory goes", questions=(
     Question(id="when-state-comes", ask=Choice.read("""
         When does Adam allocate its moments?
 
@@ -175,4 +175,4 @@ QUIZ = register(Quiz(name="memory", title="Where the memory goes", questions=(
           > The parameters were equal at the beginning, and all ranks made the same steps.""", several=True)),
     Question(id="copies", ask=copies),
     Question(id="stage-1", ask=stage_1),
-)))
+))

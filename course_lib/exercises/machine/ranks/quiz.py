@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 
 
 def ring_all_reduce_bytes(size_bytes: int, world_size: int) -> Fraction:
@@ -117,7 +117,7 @@ def padded_elements(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="ranks", title="Ranks and collectives", questions=(
+QUIZ = Quiz(name="ranks", title="Ranks and collectives", questions=(
     Question(id="all-reduce-value", ask=sum_on_one_rank),
     Question(id="own-variables", ask=Choice.read("""
         ```python
@@ -181,4 +181,4 @@ QUIZ = register(Quiz(name="ranks", title="Ranks and collectives", questions=(
     Question(id="ring-bytes", ask=bytes_sent),
     Question(id="latency", ask=latency),
     Question(id="padding", ask=padded_elements),
-)))
+))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 from .smallest_world import smallest_world
 
 
@@ -72,7 +72,7 @@ def exactly(value: int, feedback: str) -> Mistake:
     return Mistake.near(value, feedback, tolerance=0.0)
 
 
-QUIZ = register(Quiz(name="capstone", title="Capstone", questions=(
+QUIZ = Quiz(name="capstone", title="Capstone", questions=(
     Question(id="ranks-needed", ask=ranks_needed),
     Question(id="held-by-stage-3", ask=held_by_stage_3),
     Question(id="which-stage", ask=Choice.read("""
@@ -135,4 +135,4 @@ QUIZ = register(Quiz(name="capstone", title="Capstone", questions=(
           > Every rank would hold all shards, and run out of memory before it saves them.
         - [ ] Yes
           > In 16 bits, the parameters take 140 GB, on each rank.""")),
-)))
+))

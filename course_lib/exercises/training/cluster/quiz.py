@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 
 
 def global_batch(rng: random.Random) -> Numeric:
@@ -23,7 +23,7 @@ def global_batch(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="cluster", title="From notebook to cluster", questions=(
+QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
     Question(id="local-rank", ask=Choice.read("""
         What is LOCAL_RANK for?
 
@@ -79,4 +79,4 @@ QUIZ = register(Quiz(name="cluster", title="From notebook to cluster", questions
           > It may be lower for many reasons.
         - [ ] No error and no warning
           > None of the five faults raises one.""")),
-)))
+))

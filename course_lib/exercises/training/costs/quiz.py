@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 from .hybrid import leaving_bytes
 from .ring import ring_seconds
 
@@ -128,7 +128,7 @@ def hybrid(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="costs", title="What communication costs", questions=(
+QUIZ = Quiz(name="costs", title="What communication costs", questions=(
     Question(id="small-all-reduce", ask=small_all_reduce),
     Question(id="why-buckets", ask=Choice.read("""
         Sending 400 gradients one by one takes much longer than sending them in 4 buckets. Why?
@@ -181,4 +181,4 @@ QUIZ = register(Quiz(name="costs", title="What communication costs", questions=(
           > This variable is about GPUs in one node. The slow paths here are between nodes.
         - [ ] The size of buckets
           > The size of buckets matters once the network is the right one.""")),
-)))
+))

@@ -7,7 +7,7 @@ import random
 import torch
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 
 
 def states_bytes(params: int, world_size: int, stage: int, precision: str = "mixed") -> int:
@@ -83,7 +83,7 @@ def lost_update(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="precision", title="Mixed precision", questions=(
+QUIZ = Quiz(name="precision", title="Mixed precision", questions=(
     Question(id="stage-1", ask=stage_1),
     Question(id="lost-update", ask=lost_update),
     Question(id="why-masters", ask=Choice.read("""
@@ -143,4 +143,4 @@ QUIZ = register(Quiz(name="precision", title="Mixed precision", questions=(
           > They have the dtype of the parameters: fp32.
         - [ ] Momentum and variance
           > They have the dtype of the parameters: fp32.""", several=True)),
-)))
+))

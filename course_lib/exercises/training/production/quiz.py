@@ -6,7 +6,7 @@ import random
 from fractions import Fraction
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 
 
 def elements_sent(multiples: int, params: int, world_size: int) -> Fraction:
@@ -97,7 +97,7 @@ def states_between_steps(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="production", title="Production: ZeroRedundancyOptimizer, FSDP2, DeepSpeed", questions=(
+QUIZ = Quiz(name="production", title="Production: ZeroRedundancyOptimizer, FSDP2, DeepSpeed", questions=(
     Question(id="ddp-and-zero", ask=volume_of_ddp_and_zero),
     Question(id="clipping", ask=Choice.read("""
         A training moves from DeepSpeed 0.19.8 to FSDP2. Its configuration has no setting for clipping. The losses agree
@@ -148,4 +148,4 @@ QUIZ = register(Quiz(name="production", title="Production: ZeroRedundancyOptimiz
           > These files fit only 64 ranks. ds_to_universal has to convert them first.
         - [ ] The state dict that each rank's optimizer gave, saved rank by rank with torch.save.
           > These are 64 parts, and no part records its place in the whole.""", several=True)),
-)))
+))

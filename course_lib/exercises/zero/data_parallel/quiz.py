@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 
 
 def gradient_bytes_sent(params: int, world_size: int, bytes_per_gradient: int, all_reduces: int = 1) -> Fraction:
@@ -103,7 +103,7 @@ def buckets(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="data_parallel", title="Data parallel", questions=(
+QUIZ = Quiz(name="data_parallel", title="Data parallel", questions=(
     Question(id="averaged-value", ask=averaged_value),
     Question(id="sum-with-sgd", ask=Choice.read("""
         Eight ranks forget to divide: they step with the sum of the gradients. The optimizer is SGD with learning rate
@@ -167,4 +167,4 @@ QUIZ = register(Quiz(name="data_parallel", title="Data parallel", questions=(
           > A sum in a different order is rounded differently, so its bits can differ.
         - [ ] It is rounding: so small a difference cannot be a mistake
           > A mistake in a rare branch can be very small at first. Measure it.""")),
-)))
+))

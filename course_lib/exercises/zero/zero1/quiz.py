@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 
 
 def rank_bytes(billions: int, world_size: int, stage: int, precision: str) -> int:
@@ -107,7 +107,7 @@ def sent_by_the_recipe(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="zero1", title="ZeRO-1: optimizer states", questions=(
+QUIZ = Quiz(name="zero1", title="ZeRO-1: optimizer states", questions=(
     Question(id="what-is-sharded", ask=Choice.read("""
         Of what does a rank under ZeRO-1 hold only a part?
 
@@ -170,4 +170,4 @@ QUIZ = register(Quiz(name="zero1", title="ZeRO-1: optimizer states", questions=(
     Question(id="share-saved", ask=share_saved),
     Question(id="without-owner", ask=without_owner),
     Question(id="recipe-volume", ask=sent_by_the_recipe),
-)))
+))

@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import hypot
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 
 
 def rank_bytes(billions: int, world_size: int, stage: int, precision: str) -> int:
@@ -103,7 +103,7 @@ def norm_of_all(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="zero2", title="ZeRO-2: gradients", questions=(
+QUIZ = Quiz(name="zero2", title="ZeRO-2: gradients", questions=(
     Question(id="bytes-in-mixed-precision", ask=bytes_in_mixed_precision),
     Question(id="zeroed-is-not-freed", ask=Choice.read("""
         ```python
@@ -169,4 +169,4 @@ QUIZ = register(Quiz(name="zero2", title="ZeRO-2: gradients", questions=(
           > A rank holds them whole only if one bucket contains all parameters.
         - [ ] Adam's moments
           > A rank has only the moments of its shards.""", several=True)),
-)))
+))

@@ -6,7 +6,7 @@ import random
 from fractions import Fraction
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz, register
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 
 
 def states_bytes(params: int, world_size: int, stage: int) -> int:
@@ -143,7 +143,7 @@ def fsdp_bytes(rng: random.Random) -> Numeric:
     )
 
 
-QUIZ = register(Quiz(name="zero3", title="ZeRO-3: parameters", questions=(
+QUIZ = Quiz(name="zero3", title="ZeRO-3: parameters", questions=(
     Question(id="model-states", ask=model_states),
     Question(id="volume", ask=volume),
     Question(id="shard", ask=shard_of_a_unit),
@@ -199,4 +199,4 @@ QUIZ = register(Quiz(name="zero3", title="ZeRO-3: parameters", questions=(
           > The number of calls and the peak change; you measured both.""")),
     Question(id="most-parameters", ask=most_parameters),
     Question(id="divided-again", ask=fsdp_bytes),
-)))
+))
