@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 OURS = [".course-widget", ".jp-RenderedHTML"]  # the rest of the page is JupyterLab's
 
 
-@pytest.mark.parametrize("lesson", ["00-start-here", "01-ranks-and-collectives", "02-where-the-memory-goes"])
+@pytest.mark.parametrize("lesson", ["00-start-here", "01-ranks-and-collectives"])
 def test_axe_finds_nothing_in_a_lesson(page: Page, jupyterlab: JupyterLab, lesson: str) -> None:
     open_notebook(page, jupyterlab, f"{lesson}.ipynb")
     draw_all_cells(page)

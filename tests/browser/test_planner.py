@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, choose_theme, open_notebook, run_all
+from tests.browser.test_accessibility import found
 from tests.browser.test_learning import contrast
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -73,3 +74,4 @@ def test_it_can_be_read_in_both_themes(planner: Locator, page: Page, theme: str)
     expect(planner.get_by_text("Held by rank 0; no rank holds more:")).to_be_visible()
     for text in ("Fits:", "The figure as text", "Tab goes from field to field."):
         assert contrast(planner.get_by_text(text).first) >= 4.5
+    assert found(page.main_frame, [".course-widget"]) == []

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from course_lib import CourseError, incident
-from course_lib.exercises import Incident, get, names
+from course_lib.exercises import Incident, get
+from course_lib.exercises.beyond.incidents import EXERCISES
 from course_lib.exercises.checking.plain import plain, same
 
-INCIDENTS = [name for name in names() if name.startswith("incidents.")]
+INCIDENTS = [exercise.name for exercise in EXERCISES]
 
 
 @pytest.fixture(scope="module")
