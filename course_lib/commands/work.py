@@ -51,8 +51,11 @@ def reset(number: str, lessons: Path = NOTEBOOKS, work: Path = WORK) -> tuple[Pa
     copy, aside = work / found[0].name, None
     if copy.exists():
         aside = work / OLD / f"{copy.stem} {time.strftime('%Y-%m-%d %H.%M.%S')}.ipynb"
-        aside.parent.mkdir(exist_ok=True)
-        copy.rename(aside)
+        try:
+            aside.parent.mkdir(exist_ok=True)
+            copy.rename(aside)
+        except OSError as error:
+            raise CourseError(f"{copy} cannot be moved to {aside.parent}: {error.strerror}. Move it.") from error
     update(lessons, work)
     return copy, aside
 

@@ -85,6 +85,14 @@ def test_reset_keeps_the_earlier_copy(folders):
     assert copy == folders[1] / "03-topic.ipynb"
 
 
+def test_reset_leaves_the_copy_where_it_cannot_be_moved(folders):
+    work.update(*folders)
+    (folders[1] / work.OLD).write_text("a file of the learner's")
+    with pytest.raises(CourseError, match=r"03-topic\.ipynb cannot be moved to .*old: File exists"):
+        work.reset("03", *folders)
+    assert cells(folders[1])
+
+
 @pytest.mark.parametrize("number", ["07", "x", "*"])
 def test_an_unknown_lesson_is_refused(folders, number):
     with pytest.raises(CourseError, match="Give the number of one: 03"):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from course_lib.errors import CourseError
 from course_lib.planner import HARDWARE, Group, Link, bus_bandwidth, ring_seconds, tree_seconds
 from course_lib.planner.timing.cost import seconds
 
@@ -38,6 +39,11 @@ def test_one_rank_sends_nothing() -> None:
     alone = Group(members=1, nodes=1, inside=LINK, launch=1.0)
 
     assert [f("all_reduce", 1e9, alone) for f in (ring_seconds, tree_seconds)] == [0, 0]
+
+
+def test_an_operation_that_is_none_is_refused() -> None:
+    with pytest.raises(CourseError, match=r"op='all_redce': .* Did you mean 'all_reduce'\?"):
+        ring_seconds("all_redce", 1e9, NODE)
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter", "all_gather", "broadcast"])

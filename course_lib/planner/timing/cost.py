@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from ..training.checks import known
+
 PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1}
 """How many times a ring of N carries (N-1)/N of the whole from each member to the next."""
 
@@ -67,7 +69,11 @@ def ring_seconds(op: str, nbytes: float, group: Group) -> float:
     """Return the time of `op` on `nbytes` (of the whole) along a ring.
 
     (N-1) alpha + (N-1)/N n / bandwidth; an all-reduce is twice that; a broadcast passes all n through each hop.
+
+    Raises:
+        PlanError: `op` is none of `PASSES`.
     """
+    known("op", op, PASSES)
     if group.ranks == 1:
         return 0.0
     passes, hops, crossings = PASSES[op], group.ranks - 1, group.nodes - 1
