@@ -8,6 +8,8 @@ from setuptools.command.build_py import build_py
 
 
 class WithLessons(build_py):
+    """The ordinary build, and a copy of the lessons."""
+
     def run(self) -> None:
         super().run()
         if not self.editable_mode:  # else they are read where they stand

@@ -78,7 +78,7 @@ def fail(rng: random.Random) -> None:
     try:
         world.run(fail_at_random, rng.getrandbits(32))
     except CourseError as error:
-        assert "rank" in str(error)
+        assert "rank" in str(error)  # noqa: PT017 (a run may also succeed)
 
 
 def dry_run(rng: random.Random) -> None:

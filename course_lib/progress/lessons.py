@@ -107,7 +107,7 @@ def named(source: str, function: str) -> list[str]:
 
 
 def questions(quiz: str) -> tuple[str, ...]:
-    """The ids of the questions of a quiz, in order; none where the course has no such quiz."""
+    """Return the ids of a quiz's questions, in order: none if the course has no such quiz."""
     paths = (*EXERCISES.glob(f"*/{quiz}/quiz.py"), *EXERCISES.glob(f"*/{quiz}.py"))
     calls = [call for path in paths for call in _calls(path.read_text("utf-8"), "Question")]
     return tuple(ast.literal_eval(word.value) for call in calls for word in call.keywords if word.arg == "id")
@@ -125,7 +125,7 @@ def exercise_titles() -> dict[str, str]:
 
 
 def _calls(source: str, function: str) -> list[ast.Call]:
-    """The calls of `function` in `source`, in order."""
+    """Return the calls of `function` in `source`, in order."""
     nodes = ast.walk(ast.parse(source))
     calls = [node for node in nodes if isinstance(node, ast.Call) and _called(node.func) == function]
     return sorted(calls, key=lambda call: (call.lineno, call.col_offset))

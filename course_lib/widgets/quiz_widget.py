@@ -77,7 +77,7 @@ class QuizWidget(VBox):
         return self._progress.notice or ""
 
     def text(self) -> str:
-        """The questions, and the score once there is one: nothing that gives an answer away."""
+        """Return the questions, and the score once there is one. The text gives no answer away."""
         parts = []
         for sitting in filter(None, [self.sitting, self.earlier]):
             parts += [sitting.quiz.text(), f"{sitting.score}." if sitting.begun else ""]

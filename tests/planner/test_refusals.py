@@ -1,5 +1,6 @@
 """Bad questions are refused with what was asked, why it is refused, and what to ask instead."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -76,10 +77,8 @@ from course_lib.planner import MODELS, choose, hardware, plan
     ],
 )
 def test_settings_are_checked(given: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
         plan(params=1e9, **given)
-
-    assert str(refused.value).startswith(message)
 
 
 @pytest.mark.parametrize("params", ["7B", [], [[1.5]], [None], object()])
@@ -144,10 +143,8 @@ def test_ranks_must_fit_the_hardware(given: dict[str, int], machine: str, messag
     ],
 )
 def test_other_impossible_questions(ask: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=re.escape(message)):
         ask()
-
-    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -173,10 +170,8 @@ def test_other_impossible_questions(ask: Callable[[], object], message: str) -> 
     ],
 )
 def test_parallel_settings_are_checked(given: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=re.escape(message)):
         plan(**{"model": "gpt2"} | given)
-
-    assert message in str(refused.value)
 
 
 def test_shapes_do_not_say_how_matrices_are_cut() -> None:

@@ -40,13 +40,13 @@ class Watcher(Protocol):
         """`operator` returned `result`, a tensor or a list or tuple with tensors. Most of them have new memory."""
 
     def resized(self, tensor: Tensor | torch.UntypedStorage, operator: str) -> None:
-        """The memory of `tensor` may have a new size, or may be different memory."""
+        """Read the size and the address of `tensor`'s memory again: they may have changed."""
 
     def detached(self, tensor: Tensor) -> None:
         """`tensor.detach()` was called: by autograd, when it makes `tensor` the gradient of a leaf."""
 
     def found(self, one: nn.Module | Optimizer | Tensor) -> None:
-        """A module, an optimizer or a parameter was made, or a parameter got different memory."""
+        """Remember a module, an optimizer or a parameter that was made, or a parameter that got different memory."""
 
     def forget(self, tensor: Tensor) -> None:
         """Drop all weak references to `tensor`."""
