@@ -1,8 +1,10 @@
 # Everything is installed in .venv, once: again only when the pins or pyproject.toml change.
 PYTHON ?= python3
 LAB_ARGS ?=
+LOCK_ARGS ?=
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/installed
+DIRECT := $(filter-out requirements/indirect.txt,$(wildcard requirements/*.txt))
 
 # On Linux, pip installs PyTorch with CUDA, which is gigabytes. Without an NVIDIA GPU, pip also gets PyTorch's index of
 # CPU builds, and prefers those. `make` first asks whether that index answers: if it does not, pip retries for seconds,
@@ -16,7 +18,7 @@ ifeq ($(SYSTEM)$(strip $(NVIDIA) $(PIP_EXTRA_INDEX_URL)),Linux)
 EXTRA_INDEX = $(shell $(PYTHON) -c '$(ASK)' 2>/dev/null && echo --extra-index-url $(CPU_INDEX))
 endif
 
-.PHONY: help lab test test-elsewhere gpu bench endurance notebooks screenshot site clean
+.PHONY: help lab test test-elsewhere gpu bench endurance notebooks screenshot site lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -57,6 +59,17 @@ site: $(INSTALLED)  ## write the site to build/site/ (needs npm, which fetches P
 	npm ci --prefix build/npm --ignore-scripts --no-audit --no-fund
 	$(VENV_PYTHON) -m sphinx -W --keep-going -d build/doctrees docs build/site
 	@echo 'To read it: $(VENV_PYTHON) -m http.server --directory build/site'
+
+# uv keeps the versions in the file that it writes, as far as they fit. Left out are the packages that the other files
+# pin, and those that torch's CUDA build pins for itself.
+lock: $(INSTALLED)  ## write requirements/indirect.txt again (LOCK_ARGS=--upgrade takes the newest versions)
+	$(VENV_PYTHON) -m pip install --disable-pip-version-check uv
+	mkdir -p build && cp requirements/indirect.txt build/indirect.txt
+	$(VENV_PYTHON) -m uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-header --no-annotate \
+	    $(LOCK_ARGS) --output-file build/indirect.txt pyproject.toml
+	{ echo '# What those need in turn, a constraints file of pip. Written by `make lock`.'; \
+	    sed 's/ ;.*//' build/indirect.txt | grep -vxF $(DIRECT:%=-f %) | \
+	    grep -vE '^(triton|cuda-toolkit|nvidia-(cu|nccl|nvshmem|nvtx))'; } > requirements/indirect.txt
 
 clean:  ## remove .venv and every cache
 	rm -rf .venv build docs/lessons *.egg-info .pytest_cache .mypy_cache .ruff_cache
