@@ -48,11 +48,11 @@ class Coordinator:
 
     # -- events of ranks -----------------------------------------------------------------------------------------
 
-    def arrive(self, rank: int, call: Call, tag: int, proceed: Callable[[], object]) -> PendingCall:
+    def arrive(self, rank: int, call: Call, proceed: Callable[[], object]) -> PendingCall:
         """Add a call of `rank`, and return its pending call. `proceed` lets it enter the backend once all have
         called."""
         with self.changed:
-            pending = self._matching.pending(rank, call, tag)
+            pending = self._matching.pending(rank, call)
             self._join(rank, pending, call, proceed)
             return pending
 

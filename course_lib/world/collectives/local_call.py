@@ -46,7 +46,6 @@ class LocalCall:
 
     rank: int
     call: Call
-    tag: int = 0
     execute: Callable[[], Any] | None
     ticket: Any = None
     error: Exception | None = None

@@ -105,24 +105,24 @@ class Matching:
         if pending not in self._broken:
             self._broken.append(pending)
 
-    def pending(self, rank: int, call: Call, tag: int) -> PendingCall:
-        """Return the pending call that `call` of `rank` belongs to; `tag` is a message's tag."""
+    def pending(self, rank: int, call: Call) -> PendingCall:
+        """Return the pending call that `call` of `rank` belongs to."""
         if call.op == "new_group":
             return self._found(rank, ("new_group", call.group_name), frozenset(call.ranks))
         if call.op not in ("send", "recv"):
             return self._collective(rank, call)
-        return self._message_from_any(rank, call, tag) if call.root is None else self._message(rank, call, tag)
+        return self._message_from_any(rank, call) if call.root is None else self._message(rank, call)
 
     def _collective(self, rank: int, call: Call) -> PendingCall:
         """Return the pending call of a collective: the k-th call of each member in the group."""
         return self._found(rank, (call.group_name, self._next(rank, call.group_name)), frozenset(call.ranks))
 
-    def _message(self, rank: int, call: Call, tag: int) -> PendingCall:
+    def _message(self, rank: int, call: Call) -> PendingCall:
         """Return the pending call of a send and its recv: the k-th of each for one (sender, receiver, tag)."""
         assert call.root is not None
         pair = (rank, call.root) if call.op == "send" else (call.root, rank)
-        line = (call.group_name, *pair, tag)
-        expected = ("any", call.group_name, pair[1], tag)
+        line = (call.group_name, *pair, call.tag)
+        expected = ("any", call.group_name, pair[1], call.tag)
         key = (*line, self._next(rank, (call.op, *line)))
         if call.op == "send" and key not in self._open and expected in self._open:
             pending = self._open.pop(expected)
@@ -131,16 +131,16 @@ class Matching:
             return pending
         return self._found(rank, key, frozenset(pair))
 
-    def _message_from_any(self, rank: int, call: Call, tag: int) -> PendingCall:
+    def _message_from_any(self, rank: int, call: Call) -> PendingCall:
         """Return the pending call of a recv without a source: it matches a waiting send, or the first one to arrive."""
         for sender in call.ranks:
-            line = (call.group_name, sender, rank, tag)
+            line = (call.group_name, sender, rank, call.tag)
             key = (*line, self._ordinals[rank, ("recv", *line)] + 1)
             if key in self._open:
                 self._next(rank, ("recv", *line))
                 return self._open.pop(key)
         pending = PendingCall(members=frozenset(call.ranks), number=next(self._numbers), any_member=True)
-        self._open["any", call.group_name, rank, tag] = pending
+        self._open["any", call.group_name, rank, call.tag] = pending
         return pending
 
     def _found(self, rank: int, key: Hashable, members: frozenset[int]) -> PendingCall:

@@ -116,7 +116,7 @@ class InterposedRank:
 
     def _recorded(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> LocalCall:
         call = self.recorder.collective(operator, arguments, self._devices)
-        local = LocalCall(rank=self.rank, call=call, tag=call.tag, execute=execute)
+        local = LocalCall(rank=self.rank, call=call, execute=execute)
         if call.values is not None:
             local.receiving = received(call.op, call.root == self.rank, arguments)
         return local

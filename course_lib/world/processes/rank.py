@@ -132,7 +132,7 @@ class ProcessRank(InterposedRank):
             if self.stopping:
                 raise Stopped
             self._open[local.ticket] = local
-        self._send("called", local.ticket, local.call, local.tag, local.future is None, True)
+        self._send("called", local.ticket, local.call, local.future is None, True)
 
     def wait_for(self, local: LocalCall) -> None:
         if local.future is not None and local.ticket in self._open:
@@ -169,7 +169,7 @@ class ProcessRank(InterposedRank):
 
     def _at_once(self, local: LocalCall) -> Any:
         """Hand the call to NCCL at once; its work ends when the GPU reaches it."""
-        self._send("called", len(self.calls) - 1, local.call, local.tag, False, False)
+        self._send("called", len(self.calls) - 1, local.call, False, False)
         result = local.result()
         local.call.times.done = time.perf_counter()
         return result

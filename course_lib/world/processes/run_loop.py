@@ -157,13 +157,12 @@ class RunLoop:
         if not self._waited_for:
             self._deadline = time.monotonic() + self._timeout
 
-    def called(self, rank: int, index: int, call: Call, tag: int, waits: bool, gated: bool) -> None:
+    def called(self, rank: int, index: int, call: Call, waits: bool, gated: bool) -> None:
         """Compare a call of `rank` with those of its peers.
 
         Args:
             index: of the call among all calls of the rank in this run.
             call: the call.
-            tag: of a message.
             waits: the rank does nothing until the call may proceed.
             gated: the rank waits for `proceed` before the backend sees the call.
         """
@@ -172,7 +171,7 @@ class RunLoop:
             if gated:
                 self._processes[rank].send("proceed", index)
 
-        pending = self.coordinator.arrive(rank, call, tag, go)
+        pending = self.coordinator.arrive(rank, call, go)
         self._calls[rank, index] = pending
         if waits or pending.broken:
             self.coordinator.wait(rank, pending)

@@ -34,7 +34,7 @@ class ThreadCoordinator(Coordinator):
         with self.changed:
             if self.stopping:
                 raise Stopped
-            local.ticket = pending = self._matching.pending(local.rank, local.call, local.tag)
+            local.ticket = pending = self._matching.pending(local.rank, local.call)
             self._waiting[pending].append(local)
             self._join(local.rank, pending, local.call, local.start)
             if pending.broken:
