@@ -77,7 +77,11 @@ def _difference(sides: list[tuple[list[int], Call]], reason: str) -> str:
 
 def _reason(keys: Keys, place: int, some: list[int], others: list[int]) -> str:
     """Return which ranks skipped calls at `place` or made more; empty if the other calls do not show it."""
-    seen = {pair for theirs in keys.values() for at, pair in enumerate(pairwise(theirs), 1) if at != place}
+    seen_by = [
+        {pair for rank in side for at, pair in enumerate(pairwise(keys[rank]), 1) if at != place}
+        for side in (some, others)
+    ]
+    seen = seen_by[0] & seen_by[1]
     before, one, other = keys[some[0]][place - 1] if place else None, keys[some[0]][place], keys[others[0]][place]
     for first, second in (((before, one), (before, other)), ((one, other), (other, one))):
         if (first in seen) != (second in seen):
@@ -89,8 +93,24 @@ def _reason(keys: Keys, place: int, some: list[int], others: list[int]) -> str:
     skipped, more = _until(mine[place], theirs[place:]), _until(theirs[place], mine[place:])
     skipped = skipped or int((theirs[place], mine[place]) in seen)
     if skipped and not (more and len(mine) > len(theirs)):
-        return f"{who(odd)} skipped {_collectives(skipped)}"
-    return f"{who(odd)} made {_collectives(more)} more" if more else ""
+        explained = _is_without(mine[place:], theirs[place:], skipped)
+        return f"{who(odd)} skipped {_collectives(skipped)}" if explained else ""
+    explained = more > 0 and _is_without(theirs[place:], mine[place:], more)
+    return f"{who(odd)} made {_collectives(more)} more" if explained else ""
+
+
+def _is_without(short: list[Hashable], long: list[Hashable], count: int) -> bool:
+    """Return whether `short` continues as `long` does without its first `count` calls, wherever they recur."""
+    left_out, place = long[:count], 0
+    for key in short:
+        if [key] != long[place : place + 1] and long[place : place + count] == left_out:
+            place += count
+        if place >= len(long):
+            break  # `long` ends here
+        if key != long[place]:
+            return False
+        place += 1
+    return True
 
 
 def _until(key: Hashable, keys: list[Hashable]) -> int:

@@ -83,7 +83,7 @@ def raises_in_a_backward_hook():
         dist.all_reduce(gradient)
 
     x.register_hook(hook)
-    x.sum().backward()
+    (x * x).sum().backward()
 
 
 @fails("raised", rank=0)
@@ -273,6 +273,49 @@ def skips_a_call_in_the_second_round():
         if rank() != 1 or batch == 0:
             dist.all_reduce(torch.ones(8))
         dist.all_reduce(torch.ones(4))
+
+
+@fails("mismatch")
+def makes_one_call_instead_of_two():
+    """the ranks disagree about the number of elements in all_reduce #6: ranks 0, 2: float32 [2]; rank 1: float32 [5]
+      ranks 0, 2 called all_reduce #6 at test_failures.py line _, in reduce:  dist.all_reduce(x)
+      rank 1 called all_reduce #6 at test_failures.py line _, in makes_one_call_instead_of_two:
+            dist.all_reduce(torch.ones(5))
+      the calls first differ at all_reduce #3: ranks 0, 2 test_failures.py line _, in reduce:  dist.all_reduce(x); rank
+            1 test_failures.py line _, in makes_one_call_instead_of_two:  dist.all_reduce(torch.ones(2))
+    Next: give tensors of the same size on every rank; pad the shorter ones if need be.
+    """
+
+    def reduce(x):
+        dist.all_reduce(x)
+
+    for step in range(3):
+        if rank() == 1 and step == 1:
+            dist.all_reduce(torch.ones(2))
+        else:
+            reduce(torch.ones(2))
+            reduce(torch.ones(2))
+    dist.all_reduce(torch.ones(5))
+
+
+@fails("absent")
+def makes_a_call_more_in_each_second_step():
+    """ranks 0, 2 returned without the all_reduce #9 that rank 1 waits in
+      ranks 0, 2 returned
+      rank 1 waited in all_reduce #9 at test_failures.py line _, in makes_a_call_more_in_each_second_step:
+            dist.all_reduce(loss)
+      the calls first differ at all_reduce #4, where rank 1 made 1 collective more: ranks 0, 2 test_failures.py line _,
+            in makes_a_call_more_in_each_second_step:  dist.all_reduce(norm); rank 1 test_failures.py line _, in
+            makes_a_call_more_in_each_second_step:  dist.all_reduce(loss)
+    Next: call that collective on every rank or on none: look for an `if`, a `continue` or a shorter loop that only some
+            ranks meet.
+    """
+    loss, norm = torch.ones(2), torch.ones(2)
+    for step in range(4):
+        dist.all_reduce(loss)
+        if rank() == 1 and step % 2:
+            dist.all_reduce(loss)
+        dist.all_reduce(norm)
 
 
 @fails("absent", rank=1)
