@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ...meter import storage_of, tensors_in
+from ...meter import tensors_in
+from .spans import is_dense, overlap, spans
 
 _LISTS = {  # op: (the list with one tensor for each rank, the single tensor, where the list is needed)
     "all_gather": ("output_tensors", "input_tensors", "everywhere"),
@@ -22,6 +23,9 @@ _SINGLES = {  # op: (the tensor with a part for each rank, the part)
     "all_gather_single": ("output_tensor", "input_tensor"),
     "reduce_scatter_single": ("input_tensor", "output_tensor"),
 }
+
+_IN_ORDER = ("all_reduce", "broadcast", "reduce", "scatter", "reduce_scatter")
+"""Ops for which gloo uses as many elements as a tensor has, from its first one on, whatever its strides are."""
 
 
 def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], devices: tuple[str, ...]) -> None:
@@ -36,6 +40,12 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
                 f"{op}: the tensor is on device {tensor.device}, and gloo, the backend of this world, sends from the "
                 "CPU. Make it without device=, or move it: tensor.cpu()."
             )
+        if op in _IN_ORDER and tensor.layout is torch.strided and not is_dense(tensor):
+            raise ValueError(
+                f"{op}: the elements of {_text(tensor)} do not lie next to each other in memory (strides "
+                f"{list(tensor.stride())}), and gloo would use their neighbours. Pass tensor.contiguous(), and copy "
+                "the result back."
+            )
     if op in _LISTS:
         many, one, where = _LISTS[op]
         if where == "everywhere" or is_root:
@@ -49,6 +59,11 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
     elif op == "all_to_all_single":
         for name in ("input", "output"):
             _check_splits(op, group_size, name, arguments[name], arguments[f"{name}_split_sizes"])
+        if overlap(*(spans([arguments[name]]) for name in ("input", "output"))):
+            raise ValueError(
+                f"{op}: the output shares memory with the input, so that what arrives would overwrite what is still to "
+                "be sent. Make a tensor for the output: torch.empty_like(input)."
+            )
     if op in ("all_gather", "gather", "all_to_all"):
         _check_apart(op, list(tensors_in(arguments["output_tensors"])))
 
@@ -70,13 +85,8 @@ def _check_list(op: str, group_size: int, many: list[torch.Tensor], one: torch.T
 
 def _check_apart(op: str, outputs: list[torch.Tensor]) -> None:
     """Refuse outputs that share memory: each rank's part would overwrite another's."""
-    spans = sorted(
-        (storage._cdata, start, start + tensor.numel(), index)
-        for index, tensor in enumerate(outputs)
-        if tensor.is_contiguous() and (storage := storage_of(tensor)) is not None
-        for start in [tensor.storage_offset()]
-    )
-    for (storage, _, end, one), (other, start, _, two) in pairwise(spans):
+    taken = sorted((span, index) for index, tensor in enumerate(outputs) for span in spans([tensor]))
+    for ((storage, _, end), one), ((other, start, _), two) in pairwise(taken):
         if storage == other and start < end:
             raise ValueError(
                 f"{op}: outputs {min(one, two)} and {max(one, two)} share memory, so that one rank's part would "

@@ -95,6 +95,15 @@ def broadcast_from_outside():
             lambda: dist.all_to_all_single(torch.empty(4), torch.ones(4), None, [1, 1, 1, 2]),
             "must hold one number for each of the 4 ranks, and add up to the 4 rows of the input",
         ),
+        (
+            lambda: dist.all_to_all_single(*[torch.ones(4)] * 2),
+            "all_to_all_single: the output shares memory with the input",
+        ),
+        (
+            lambda: dist.all_reduce(torch.ones(4, 2)[:, 0]),
+            "all_reduce: the elements of float32 [4] do not lie next to each other in memory (strides [2])",
+        ),
+        (lambda: dist.broadcast(torch.ones(1).expand(4), 0), "next to each other in memory (strides [0])"),
         (lambda: dist.all_reduce(torch.ones(4, device="meta")), "all_reduce: the tensor is on device meta"),
         (
             lambda: dist.broadcast(torch.ones(2), src=7),

@@ -23,6 +23,23 @@ def forgets_a_send():
         dist.recv(torch.ones(2), 0)
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+def test_a_deprecated_name_of_a_collective(local_world):
+    def program():
+        out = torch.empty(4)
+        handle = dist.all_gather_into_tensor(out, torch.ones(2), async_op=True)
+        out.add_(1)
+        return handle is None
+
+    with pytest.warns(CourseWarning) as caught:
+        local_world(2, strict=True).run(program)
+    said = [str(one.message).partition(" at ")[0] for one in caught if one.category is CourseWarning]
+    assert said == [
+        "both ranks never waited for all_gather_single #1",
+        "both ranks used a tensor of all_gather_single #1 before its wait,",
+    ]
+
+
 def waits_late():
     handles = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(3)]
     dist.barrier()
@@ -76,6 +93,13 @@ def changes_what_it_sends():
     handle.wait()
 
 
+def receives_into_what_it_sends():
+    x = torch.ones(2)
+    sending, receiving = dist.isend(x, 1 - rank()), dist.irecv(x, 1 - rank())
+    sending.wait()
+    receiving.wait()
+
+
 def steps_too_early():
     net = torch.nn.Linear(2, 2, bias=False)
     optimizer = torch.optim.Adam(net.parameters())
@@ -97,6 +121,7 @@ def reduces_again():
     [
         (reads_too_early, "both ranks used a tensor of all_reduce #1 before its wait, at"),
         (changes_what_it_sends, "both ranks used a tensor of send to rank 1 before its wait, at"),
+        (receives_into_what_it_sends, "both ranks used a tensor of send to rank 1 before its wait, at"),
         (steps_too_early, "both ranks used a tensor of all_reduce #1 before its wait, at"),
         (reduces_again, "both ranks used a tensor of all_reduce #1 before its wait, at"),
     ],

@@ -1,0 +1,33 @@
+"""The memory of tensors, as spans of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from ...meter import storage_of
+
+Span = tuple[int, int, int]
+"""A storage, with the first byte of a tensor in it and the byte behind its last."""
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether the elements of a strided tensor lie next to each other in memory, in any order."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.numel() in (0, 1 + sum((size - 1) * stride for size, stride in sizes))
+
+
+def spans(tensors: Iterable[torch.Tensor]) -> Iterator[Span]:
+    """Yield the spans of those `tensors` that have memory, without gaps in it."""
+    for tensor in tensors:
+        storage = storage_of(tensor)
+        if storage is not None and tensor.numel() and is_dense(tensor):
+            start = int(tensor.storage_offset()) * tensor.itemsize
+            yield storage._cdata, start, start + tensor.numel() * tensor.itemsize
+
+
+def overlap(some: Iterable[Span], others: Iterable[Span]) -> bool:
+    """Return whether any of `some` spans shares bytes with any of the `others`."""
+    others = list(others)
+    return any(one[0] == other[0] and one[1] < other[2] and other[1] < one[2] for one in some for other in others)
