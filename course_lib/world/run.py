@@ -89,11 +89,8 @@ class Run(Sequence[Any]):
         )
 
     def slowest(self) -> str:
-        """Return the rank that came last by most, by how much, and what it did.
-
-        In each collective the last rank is compared with the second-last, so two equally slow ranks hide each other.
-        """
-        return slowest(self.calls, self.timeline)
+        """Return the ranks that computed longest before their collectives, and the one that computed shortest."""
+        return slowest(self.timeline)
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the timelines to a file for ui.perfetto.dev, with one process for each rank."""

@@ -1,41 +1,31 @@
-"""The slow rank of a run: the one that the others waited for, and what it did."""
+"""The slow ranks of a run: those that computed while the others waited for them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from statistics import median
 
 from ...meter import Interval, Timeline
-from ..collectives.call import Call
 
 
-def slowest(calls: Sequence[Sequence[Call]], timelines: Sequence[Timeline]) -> str:
-    """Return which rank delayed its collectives most, by how much, and whether it computed or waited."""
-    arrivals: defaultdict[int, dict[int, float]] = defaultdict(dict)
-    for rank, theirs in enumerate(calls):
-        for call in theirs:
-            if call.op not in ("send", "recv", "new_group"):
-                arrivals[call.times.match][rank] = call.times.issued
-    shared = [sorted((time, rank) for rank, time in one.items()) for one in arrivals.values() if len(one) > 1]
-    if not shared:
-        return "No two ranks called a collective together, so no rank delayed another."
-    delays: defaultdict[int, list[float]] = defaultdict(list)
-    for *_, (before, _), (last, rank) in shared:
-        delays[rank].append(last - before)
-    slow = max(delays, key=lambda rank: sum(delays[rank]))
-    others = [_length(one.computed) for one in timelines if one.rank != slow]
-    mine = timelines[slow]
-    return (
-        f"Rank {slow} was last in {len(delays[slow])} of {len(shared)} collectives, and alone delayed them by "
-        f"{_ms(sum(delays[slow]))}. It computed for {_ms(_length(mine.computed))} and waited for "
-        f"{_ms(_length(mine.waited))}; the other ranks computed for {_ms(median(others))} (median)."
-    )
+def slowest(timelines: Sequence[Timeline]) -> str:
+    """Return which ranks computed longest and which one shortest, each until its last collective."""
+    rows = []  # the seconds that a rank computed and waited, and the rank
+    for line in timelines:
+        collectives = (c for c in line.calls if c.variant not in ("send", "recv", "new_group") and len(c.ranks) > 1)
+        last = max((call.issued for call in collectives), default=None)
+        if last is not None:
+            rows.append((_seconds(line.computed, last), _seconds(line.waited, last), line.rank))
+    if len(rows) < 2:
+        return "No two ranks called a collective, so no rank delayed another."
+    fastest, *_, slow = sorted(rows)
+    ranks = "; ".join(_shown(*row) for row in rows if row[0] > (fastest[0] + slow[0]) / 2) or _shown(*slow)
+    return f"Slowest: {ranks}. Fastest: {_shown(*fastest)}. Counted until each rank's last collective."
 
 
-def _length(intervals: Iterable[Interval]) -> float:
-    return sum(interval.seconds for interval in intervals)
+def _shown(computed: float, waited: float, rank: int) -> str:
+    return f"rank {rank} computed for {1e3 * computed:.1f} ms and waited for {1e3 * waited:.1f} ms"
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.1f} ms"
+def _seconds(intervals: Iterable[Interval], until: float) -> float:
+    """Return the length of `intervals` before the moment `until`."""
+    return sum(max(0.0, min(one.end, until) - one.start) for one in intervals)
