@@ -5,6 +5,7 @@ import math
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from course_lib.commands import doctor, explain, lab, work
 from course_lib.errors import CourseError
 from course_lib.progress import CourseMap, Progress, lessons
 
+Report = Callable[[Sequence[Any]], str]
 Subcommands = Any  # argparse does not name the type of what add_subparsers() returns
 
 
@@ -50,6 +52,16 @@ def run_lab(options: argparse.Namespace) -> int:
     return 0
 
 
+def add_copy(subcommands: Subcommands) -> None:
+    parser = subcommands.add_parser("copy", help="copy the lessons for you, or bring later versions in, as `lab` does")
+    parser.set_defaults(run=run_copy)
+
+
+def run_copy(_: argparse.Namespace) -> int:
+    print(work.update())
+    return 0
+
+
 def add_reset(subcommands: Subcommands) -> None:
     parser = subcommands.add_parser("reset", help="start a lesson afresh; what you wrote in it is kept aside")
     parser.add_argument("number", metavar="NUMBER", help="of the lesson: 03")
@@ -70,6 +82,10 @@ def add_check(subcommands: Subcommands) -> None:
     parser.add_argument("--memory", type=positive, default=8, metavar="GIB", help="GiB that one notebook may use (8)")
     parser.add_argument("--json", type=report, metavar="FILE", help="write the results as JSON")
     parser.add_argument("--csv", type=report, metavar="FILE", help="write the results as CSV, a row for each exercise")
+    gradebook = "write percentages as CSV that Canvas and Moodle import, a row for each student"
+    parser.add_argument("--gradebook", type=report, metavar="FILE", help=gradebook)
+    page = "write a page for the teacher as HTML: where each student is, and common mistakes"
+    parser.add_argument("--page", type=report, metavar="FILE", help=page)
     parser.set_defaults(run=run_check)
 
 
@@ -94,7 +110,13 @@ def run_check(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # like Ctrl-C: end the processes that notebooks started
     seconds, memory_bytes = options.seconds, int(options.memory * 2**30)
     limits = grading.Limits(seconds=seconds, turn_seconds=seconds / 3, memory_bytes=memory_bytes)
-    reports = [(options.json, grading.as_json), (options.csv, grading.as_csv)]
+    course = lessons() if options.gradebook or options.page else ()
+    reports: list[tuple[Path | None, Report]] = [
+        (options.json, grading.as_json),
+        (options.csv, grading.as_csv),
+        (options.gradebook, partial(grading.as_gradebook, course=course)),
+        (options.page, partial(grading.as_page, course=course)),
+    ]
     graded: list[grading.Graded] = []
     _write(reports, graded)  # now and after each notebook: a class takes hours, and results so far are kept
     for one in grading.grade(options.notebooks, limits):
@@ -106,7 +128,7 @@ def run_check(options: argparse.Namespace) -> int:
     return 0 if passed == len(graded) else 1
 
 
-def _write(reports: Iterable[tuple[Path | None, Callable[[Sequence[Any]], str]]], graded: Sequence[Any]) -> None:
+def _write(reports: Iterable[tuple[Path | None, Report]], graded: Sequence[Any]) -> None:
     for file, text in reports:
         try:
             if file:
@@ -219,7 +241,18 @@ def run_progress(options: argparse.Namespace) -> int:
     return 1 if progress.notice else 0
 
 
-COMMANDS = (add_lab, add_reset, add_explain, add_check, add_rerun, add_validate, add_progress, add_recipe, add_doctor)
+COMMANDS = (
+    add_lab,
+    add_copy,
+    add_reset,
+    add_explain,
+    add_check,
+    add_rerun,
+    add_validate,
+    add_progress,
+    add_recipe,
+    add_doctor,
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,6 +6,7 @@ lesson as it was when its copy was last brought up to date. What differs from it
 
 from __future__ import annotations
 
+import os
 import time
 from copy import deepcopy
 from pathlib import Path
@@ -16,17 +17,23 @@ from nbformat import NotebookNode
 from ..errors import CourseError
 from ..progress import NOTEBOOKS
 
-IN_A_CLONE = not NOTEBOOKS.is_relative_to(Path(__file__).resolve().parents[1])
-WORK = NOTEBOOKS.parent / "work" if IN_A_CLONE else Path.home() / "sharded"
 SHIPPED, OLD = ".shipped", "old"
 
 
-def update(lessons: Path = NOTEBOOKS, work: Path = WORK) -> Path:
+def folder() -> Path:
+    """Return the folder of the copies: in the clone, or in the home folder if the course cannot be written to."""
+    in_a_clone = not NOTEBOOKS.is_relative_to(Path(__file__).resolve().parents[1])
+    writable = in_a_clone and os.access(NOTEBOOKS.parent, os.W_OK)
+    return NOTEBOOKS.parent / "work" if writable else Path.home() / "sharded"
+
+
+def update(lessons: Path = NOTEBOOKS, work: Path | None = None) -> Path:
     """Copy the lessons that `work` does not have, and bring later versions of the others in. Return `work`.
 
     Raises:
         CourseError: a copy cannot be read or written.
     """
+    work = work or folder()
     for lesson in sorted(lessons.glob("[0-9][0-9]-*.ipynb")):
         copy, shipped = work / lesson.name, work / SHIPPED / lesson.name
         new = without_answers(_read(lesson))
@@ -38,7 +45,7 @@ def update(lessons: Path = NOTEBOOKS, work: Path = WORK) -> Path:
     return work
 
 
-def reset(number: str, lessons: Path = NOTEBOOKS, work: Path = WORK) -> tuple[Path, Path | None]:
+def reset(number: str, lessons: Path = NOTEBOOKS, work: Path | None = None) -> tuple[Path, Path | None]:
     """Start a lesson afresh, such as "03". Return its new copy, and where the old one is now.
 
     Raises:
@@ -48,6 +55,7 @@ def reset(number: str, lessons: Path = NOTEBOOKS, work: Path = WORK) -> tuple[Pa
     if not found:
         names = ", ".join(path.name[:2] for path in sorted(lessons.glob("[0-9][0-9]-*.ipynb")))
         raise CourseError(f"there is no lesson {number!r}. Give the number of one: {names}.")
+    work = work or folder()
     copy, aside = work / found[0].name, None
     if copy.exists():
         aside = work / OLD / f"{copy.stem} {time.strftime('%Y-%m-%d %H.%M.%S')}.ipynb"

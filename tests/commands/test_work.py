@@ -117,3 +117,13 @@ def test_the_commands_use_the_copies(folders, monkeypatch, capsys):
     assert [path.name for path in opened] == ["work", "elsewhere"]
     assert cli.main(["reset", "03"]) == 0
     assert capsys.readouterr().out == f"{folders[1] / '03'} is new.\n"
+
+
+@pytest.mark.parametrize(("writable", "folder"), [(True, work.NOTEBOOKS.parent / "work"), (False, "home/sharded")])
+def test_copies_go_home_where_the_clone_cannot_be_written(tmp_path, monkeypatch, capsys, writable, folder):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(work.os, "access", lambda path, mode: writable)
+    monkeypatch.setattr(work, "update", lambda: work.folder())
+
+    assert cli.main(["copy"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / folder}\n"

@@ -89,9 +89,10 @@ def as_csv(graded: Sequence[Graded]) -> str:
         passed = "yes" if one.passed else "no"
         whole = {"notebook": one.notebook, "passed": passed, "ended": one.ended, "remarks": "; ".join(one.remarks)}
         for row in [asdict(grade) for grade in one.exercises] or [dict.fromkeys(columns, "")]:
-            writer.writerow({column: _as_text(value) for column, value in (whole | row).items()})
+            writer.writerow({column: as_text(value) for column, value in (whole | row).items()})
     return text.getvalue()
 
 
-def _as_text(value: str) -> str:
+def as_text(value: str) -> str:
+    """Return a value of CSV that no spreadsheet computes."""
     return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

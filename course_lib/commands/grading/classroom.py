@@ -1,0 +1,118 @@
+"""A class: its grades as Canvas and Moodle import them, and a page for its teacher.
+
+A notebook with the name of a lesson, such as `03-data-parallel.ipynb`, belongs to the student after whom its folder is
+named. Any other file is named after its student: `ann.ipynb`. An exercise that passed in one notebook of a student has
+passed.
+"""
+
+import csv
+import io
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from ...progress import Lesson
+from ...widgets.style import SHEET, details
+from .report import Grade, Graded, as_text
+
+LESSON = re.compile(r"\d\d-")
+"""How the file name of a lesson begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Student:
+    """One student: the grade of each exercise that was in a notebook, by name, and why notebooks ended early."""
+
+    name: str
+    grades: Mapping[str, Grade]
+    ended: tuple[str, ...]
+
+    def passed(self, lesson: Lesson) -> int | None:
+        """Return how many of the lesson's exercises passed; None if no notebook has one of them."""
+        found = [self.grades[name].status == "passed" for name in lesson.exercises if name in self.grades]
+        return sum(found) if found else None
+
+
+def students(graded: Iterable[Graded]) -> list[Student]:
+    """Return the students whose notebooks were graded, by name."""
+    notebooks: dict[str, list[Graded]] = defaultdict(list)
+    for one in graded:
+        path = Path(one.notebook).absolute()
+        notebooks[path.parent.name if LESSON.match(path.name) else path.stem].append(one)
+    return [_student(name, ones) for name, ones in sorted(notebooks.items())]
+
+
+def _student(name: str, notebooks: Sequence[Graded]) -> Student:
+    grades: dict[str, Grade] = {}
+    for grade in (grade for one in notebooks for grade in one.exercises if grade.status != "missing"):
+        if grade.exercise not in grades or grades[grade.exercise].status != "passed":
+            grades[grade.exercise] = grade
+    return Student(name=name, grades=grades, ended=tuple(one.ended for one in notebooks if one.ended))
+
+
+def as_gradebook(graded: Sequence[Graded], course: Iterable[Lesson]) -> str:
+    """Return CSV with a row for each student and a column for each lesson: the percentage of exercises that passed.
+
+    The first four columns are those that Canvas looks for. Moodle asks which column is which. A lesson without a
+    notebook has no grade.
+    """
+    everyone = students(graded)
+    handed_in = [lesson for lesson in course if any(one.passed(lesson) is not None for one in everyone)]
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["Student", "ID", "SIS Login ID", "Section", *(lesson.path.stem for lesson in handed_in)])
+    for one in everyone:
+        name = as_text(one.name)
+        writer.writerow([name, "", name, "", *(_percent(one.passed(lesson), lesson) for lesson in handed_in)])
+    return text.getvalue()
+
+
+def _percent(passed: int | None, lesson: Lesson) -> str:
+    return "" if passed is None else f"{100 * passed / len(lesson.exercises):.1f}"
+
+
+def as_page(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
+    """Return an HTML page: how far each student is, and which exercises failed, with their mistakes."""
+    everyone = students(graded)
+    titles = {name: f"{title} ({lesson.title})" for lesson in course for name, title in lesson.exercises.items()}
+    cards = "".join(_card(one, course) for one in everyone)
+    rows = "".join(_mistake_rows(everyone, titles))
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>Class</title><style>body {{ font-family: sans-serif; margin: 1em }} {SHEET}</style>"
+        f'<body class="course-widget"><h2>Where everyone is</h2><div class="course-map">{cards}</div>'
+        "<h2>Common mistakes</h2><table><tr><th>Exercise<th>Students<th>What the check observed</tr>"
+        f"{rows}</table></body></html>\n"
+    )
+
+
+def _card(student: Student, course: Iterable[Lesson]) -> str:
+    """Return the card of one student, with a bar for each lesson that they handed in."""
+    bars = "".join(
+        f'<p>{escape(lesson.title)}: {passed} of {len(lesson.exercises)} passed <progress max="{len(lesson.exercises)}"'
+        f' value="{passed}" aria-label="{escape(lesson.title)}"></progress></p>'
+        for lesson in course
+        if (passed := student.passed(lesson)) is not None
+    )
+    ended = "".join(f"<p>Ended early: {escape(reason)}</p>" for reason in student.ended)
+    return f'<div class="course-card"><h4>{escape(student.name)}</h4>{bars}{ended}</div>'
+
+
+def _mistake_rows(everyone: Iterable[Student], titles: Mapping[str, str]) -> list[str]:
+    """Return a row for each exercise and known mistake that a student has, the most frequent first.
+
+    Failures without a known mistake share a row for each exercise.
+    """
+    found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    for student in everyone:
+        for grade in student.grades.values():
+            if grade.status in ("failed", "error"):
+                found[grade.exercise, grade.mistake].append((student.name, grade.observed))
+    return [
+        f"<tr><td>{escape(titles.get(exercise, exercise))}<td>"
+        f"{details(str(len(who)), escape(', '.join(name for name, _ in who)))}<td>{escape(who[0][1])}</tr>"
+        for (exercise, _), who in sorted(found.items(), key=lambda entry: -len(entry[1]))
+    ]

@@ -1,0 +1,97 @@
+"""The grades of a class, as Canvas and Moodle import them and as a page."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from course_lib.commands import cli
+from course_lib.commands.grading import Grade, Graded, as_gradebook, as_page
+from course_lib.progress import Lesson
+
+COURSE = [
+    Lesson(path=Path("03-first.ipynb"), title="03 · First", minutes=9, quizzes={}, exercises={"a.x": "X", "a.y": "Y"}),
+    Lesson(path=Path("04-second.ipynb"), title="04 · Second", minutes=9, quizzes={}, exercises={"b.z": "Z"}),
+    Lesson(path=Path("05-third.ipynb"), title="05 · Third", minutes=9, quizzes={}, exercises={"c.w": "W"}),
+]
+
+
+def notebook(path: str, *grades: Grade, ended: str = "") -> Graded:
+    return Graded(notebook=path, exercises=grades, ended=ended)
+
+
+def passed(name: str) -> Grade:
+    return Grade(exercise=name, status="passed")
+
+
+def slip(name: str, mistake: str, observed: str = "it is 4, and should be 2") -> Grade:
+    return Grade(exercise=name, status="failed", mistake=mistake, observed=observed)
+
+
+def read(graded: list[Graded]) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(as_gradebook(graded, COURSE))))
+
+
+def test_a_gradebook_has_the_columns_of_canvas_and_one_for_each_lesson_handed_in() -> None:
+    graded = [
+        notebook("in/zoe/03-first.ipynb", passed("a.x"), slip("a.y", "")),
+        notebook("in/zoe/04-second.ipynb", passed("b.z")),
+        notebook("in/ann.ipynb", passed("a.x"), passed("a.y"), Grade(exercise="b.z", status="missing")),
+    ]
+
+    ann, zoe = read(graded)
+    assert list(ann) == ["Student", "ID", "SIS Login ID", "Section", "03-first", "04-second"]
+    assert list(ann.values()) == ["ann", "", "ann", "", "100.0", ""]
+    assert list(zoe.values()) == ["zoe", "", "zoe", "", "50.0", "100.0"]
+
+
+def test_an_exercise_that_passed_in_one_notebook_has_passed() -> None:
+    late, early = slip("a.x", "doubled"), passed("a.x")
+    graded = [notebook("ann/03-first.ipynb", early, passed("a.y")), notebook("ann/03-first (1).ipynb", late)]
+
+    (ann,) = read(graded)
+    assert ann["03-first"] == "100.0"
+    assert "it is 4" not in as_page(graded, COURSE)
+
+
+def test_a_notebook_that_cannot_be_read_has_no_grade_and_its_reason_is_on_the_page() -> None:
+    graded = [notebook("ann/03-first.ipynb", ended="it is not a notebook")]
+
+    (ann,) = read(graded)
+    assert list(ann) == ["Student", "ID", "SIS Login ID", "Section"]
+    assert "<p>Ended early: it is not a notebook</p>" in as_page(graded, COURSE)
+
+
+def test_a_page_has_the_most_frequent_mistake_first() -> None:
+    graded = [
+        notebook("ann/03-first.ipynb", slip("a.x", "rare", "a rare result"), slip("a.y", "common")),
+        notebook("ben/03-first.ipynb", passed("a.x"), slip("a.y", "common")),
+    ]
+
+    page = as_page(graded, COURSE)
+    assert "03 · First: 1 of 2 passed" in page
+    assert "<td>Y (03 · First)<td><details><summary>2</summary>ann, ben</details><td>it is 4" in page
+    assert page.index("it is 4") < page.index("a rare result")
+
+
+def test_a_name_or_an_observation_is_neither_markup_nor_a_formula() -> None:
+    graded = [notebook("=1+1<b>/03-first.ipynb", slip("a.x", "", "<script>alert()</script>"))]
+
+    (student,) = read(graded)
+    assert student["Student"] == student["SIS Login ID"] == "'=1+1<b>"
+    page = as_page(graded, COURSE)
+    assert "=1+1&lt;b&gt;" in page and "&lt;script&gt;" in page
+    assert "<b>" not in page and "<script" not in page
+
+
+def test_the_command_writes_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gradebook, page = tmp_path / "grades.csv", tmp_path / "class.html"
+    monkeypatch.setattr("course_lib.commands.cli.lessons", lambda: COURSE)
+    monkeypatch.setattr(
+        "course_lib.commands.grading.grade", lambda paths, limits: [notebook(str(paths[0]), passed("b.z"))]
+    )
+
+    assert cli.main(["check", "ann/04-second.ipynb", "--gradebook", str(gradebook), "--page", str(page)]) == 0
+    assert gradebook.read_text() == "Student,ID,SIS Login ID,Section,04-second\nann,,ann,,100.0\n"
+    assert "04 · Second: 1 of 1 passed" in page.read_text()
