@@ -18,7 +18,7 @@ ifeq ($(SYSTEM)$(strip $(NVIDIA) $(PIP_EXTRA_INDEX_URL)),Linux)
 EXTRA_INDEX = $(shell $(PYTHON) -c '$(ASK)' 2>/dev/null && echo --extra-index-url $(CPU_INDEX))
 endif
 
-.PHONY: help lab test test-elsewhere gpu bench endurance notebooks screenshot site lock clean
+.PHONY: help lab test test-elsewhere gpu bench endurance notebooks screenshot film site lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -51,6 +51,9 @@ notebooks: $(INSTALLED)  ## execute every notebook and save its outputs, as they
 
 screenshot: $(INSTALLED)  ## take the README's picture again: docs/screenshot.png (needs Chromium)
 	$(VENV_PYTHON) -m docs.screenshot
+
+film: $(INSTALLED)  ## film the README's replay again: docs/film.png (needs Chromium)
+	$(VENV_PYTHON) -m docs.film
 
 site: $(INSTALLED)  ## write the site to build/site/ (needs npm, which fetches Python for browsers)
 	$(VENV_PYTHON) -m pip install --disable-pip-version-check $(EXTRA_INDEX) \
