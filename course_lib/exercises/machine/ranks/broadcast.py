@@ -79,8 +79,8 @@ exercise.edit("sends-to-itself", {"if peer != src:\ndist.send": "dist.send"}, ""
 
 exercise.edit("offers-to-itself", {"for peer in range(world_size):\nif peer != src:\ndist.send(tensor, dst=peer)":
     "for work in [dist.isend(tensor, dst=peer) for peer in range(world_size)]:\n    work.wait()"}, """
-    Rank `src` calls `dist.isend` with its own rank. It has the data already, and a rank cannot be both ends of a
-    message. (For `dist.send`, torch's error message says so.) Next: leave out the peer that is `src`.""")
+    Rank `src` sends to itself or receives from itself. It has the data already, and a rank cannot be both ends of a
+    message. Next: leave out the peer that is `src`, and let only the other ranks receive.""")
 
 exercise.edit("starts-at-one", {"range(world_size)": "range(1, world_size)",
     "if peer != src:\ndist.send": "dist.send"}, """
