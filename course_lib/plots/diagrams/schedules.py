@@ -22,7 +22,7 @@ class Span(NamedTuple):
 
 
 def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]], travel: float = 1.0) -> Picture:
-    """Return gradient buckets on a time line: each fills during backward, travels, and is done.
+    """Return gradient buckets on a time line: each fills during backward, then travels.
 
     Args:
         buckets: name and number of elements of each gradient of each bucket, in the order of backward.
@@ -37,7 +37,7 @@ def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]], travel: float = 1
     canvas, end = Canvas(), fills[-1].end
     canvas.legend([("backward computes", COMPUTE), ("bucket fills", FILL), ("bucket travels", MOVING)])
     canvas.y += 6
-    scale = (WIDTH - LEFT - 20) / max(end, sent[-1].end)
+    scale = (WIDTH - LEFT) / max(end, sent[-1].end)
     _draw_row(canvas, "backward")
     for (name, _), span in zip(gradients, _in_turn(numel for _, numel in gradients), strict=True):
         _draw_span(canvas, span, scale, COMPUTE, name)
@@ -46,7 +46,6 @@ def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]], travel: float = 1
         _draw_row(canvas, f"bucket {number}")
         _draw_span(canvas, fill, scale, FILL, "fills")
         _draw_span(canvas, travels, scale, MOVING, "travels")
-        canvas.text(LEFT + travels.end * scale + 4, canvas.y + 14, "✓")
     canvas.y += ROW + 6
     canvas.line(LEFT + end * scale, 30, LEFT + end * scale, canvas.y - 12, INK, stroke_dasharray="4 3")
     canvas.text(LEFT + end * scale, canvas.y, "backward ends", "middle", **NOTE)
