@@ -36,7 +36,7 @@ exercise = Exercise("memory.model", title="The bytes of a model", draw=draw, tas
     """, explanation="""
     `model.parameters()` yields each tensor once, however many layers use it, so tied weights count once. A state dict
     has an entry for each name, so it counts them twice. A gradient has the shape and the dtype of its parameter, and
-    exists only where `requires_grad` is True. So frozen layers save their gradients first.""")
+    exists only where `requires_grad` is True. So freezing a layer saves the bytes of its gradients.""")
 
 
 @exercise

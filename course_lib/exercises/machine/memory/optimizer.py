@@ -89,6 +89,10 @@ exercise.edit("no-step-counts", {"+ counts": ""}, """
     The moments are right, and Adam's step counts are missing: 4 bytes for each tensor.
     Next: add 4 bytes for each tensor that Adam or AdamW updates.""")
 
+exercise.edit("momentum-counts-steps", {'optimizer in ("adam", "adamw")': 'optimizer != "sgd"'}, """
+    You add step counts for momentum, too. Only Adam and AdamW count steps: they correct their moments by this number.
+    Next: add 4 bytes for each tensor only where the optimizer is "adam" or "adamw".""")
+
 exercise.edit("one-step-count", {TRAINED: "1"}, """
     You add one step count for the whole model. Adam counts the steps of each tensor, because a step may leave a tensor
     out. Next: add 4 bytes for each tensor that is trained.""")
