@@ -116,8 +116,9 @@ exercise.edit("round-robin", {IN_ORDER: "range(len(numels))", "loads.index(min(l
     would get all the weights. Next: choose the rank that has the fewest elements so far.""")
 
 exercise.edit("largest-first-round-robin", {"loads.index(min(loads))": "sum(map(len, parts)) % world_size"}, """
-    The parameters are sorted by size, and the ranks take turns. In every round, the same rank gets the larger
-    parameter. Next: choose the rank that has the fewest elements so far.""")
+    Your ranks own as many elements as if they took turns on the sorted parameters. In every round, the same rank gets
+    the larger parameter. (The smallest first, each to the rank with the fewest elements, amounts to the same.)
+    Next: begin with the largest, and choose the rank that has the fewest elements so far.""")
 
 exercise.edit("not-sorted", {IN_ORDER: "range(len(numels))"}, """
     You go through the parameters in the order of the model. A large parameter that comes late is added to a rank that

@@ -101,7 +101,7 @@ def sent_by_the_recipe(rng: random.Random) -> Numeric:
         wrong="One collective averages the gradients, a second brings the parameters. Add the bytes of the two.",
         mistakes=(
             Mistake.near(ring_bytes(billions, world_size, 2, 4), "The owners also broadcast their updated parameters."),
-            Mistake.near(ring_bytes(billions, world_size, 1, 4), "That is the broadcast alone, or half an all-reduce."),
+            Mistake.near(ring_bytes(billions, world_size, 1, 4), "That is only the broadcast, or half an all-reduce."),
             Mistake.near(12e9 * billions, "Nearly: a ring sends (N − 1)/N of it."),
         ),
     )
