@@ -134,6 +134,10 @@ exercise.edit("nothing-of-x", {DETACHED: "x.detach()"}, """
     of the graph and requires a gradient.
     Next: run the block on `x.detach().requires_grad_()`, and return the `.grad` of that tensor.""")
 
+exercise.edit("not-detached", {DETACHED: "x.requires_grad_()"}, """
+    You run the block on `x` itself. It is a result of the layers before, so backward goes on into them, and `x` gets no
+    `.grad`. Next: cut the graph at the block's input: run the block on `x.detach().requires_grad_()`.""")
+
 exercise.edit("only-detached-where-asked", {DETACHED: "x.detach().requires_grad_(x.requires_grad)"}, """
     You return None if `x` requires no gradient. The task asks for the gradient of `x` in this case too.
     Next: run the block on `x.detach().requires_grad_()`.""")
