@@ -76,6 +76,10 @@ exercise.edit("no-all-reduce", {"rings * 2": "rings * 0"}, """
     Your count has no all-reduce between the copies. After the reduce-scatter, each group has the sum of its own
     gradients only. Next: add the all-reduce between the ranks that hold the same shard.""")
 
+exercise.edit("one-kind-of-ring", {"if world_size > devices": "elif world_size > devices"}, """
+    If a group spans nodes, you count its own rings only. Where several groups have a copy of the model, they also
+    all-reduce gradients across nodes. Next: add the two kinds of rings, each under its own condition.""")
+
 exercise.edit("one-ring", {"min(shard_size, devices)": "1"}, """
     In your count, one ring of the all-reduce leaves the node. There is one ring for each shard that the node holds.
     Next: count as many rings as the node has different shards.""")

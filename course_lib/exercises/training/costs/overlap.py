@@ -70,6 +70,16 @@ exercise.edit("longer-of-each", {"return computed[-1]": "return sum(map(max, gat
     In your schedule, a unit computes while it is itself being gathered. It can compute only when its gather has ended;
     meanwhile a *later* unit can be gathered. Next: let unit i compute after its own gather has ended.""")
 
+@exercise.mistake
+def in_lockstep(gather: list[float], compute: list[float], ahead: int) -> float:
+    """In your schedule, gather i+1 and computation i begin together, and the slower one ends the step for both. The
+    next gather can begin as soon as the network is free and there is room in memory.
+    Next: keep two clocks, one for gathers and one for computations."""
+    if ahead == 0:
+        return sum(gather) + sum(compute)
+    return gather[0] + sum(map(max, gather[1:], compute)) + compute[-1]
+
+
 exercise.edit("all-of-memory", {"computed[max(i - ahead, 0)]": "0.0"}, """
     Your gathers run ahead without a limit. Memory has room for `ahead` gathered units that have not computed yet, so
     the next gather has to wait. Next: let gather i wait until unit i - ahead - 1 has computed.""")

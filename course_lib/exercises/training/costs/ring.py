@@ -64,6 +64,10 @@ exercise.edit("a-message-each-rank", {"(ranks - 1)": "ranks"}, """
     You count `ranks` messages a round. Each rank begins with one piece of its own, so it needs one message less to get
     all the others. Next: count `ranks - 1` messages a round.""")
 
+exercise.edit("bytes-once", {"(alpha + nbytes / ranks / bandwidth)": "alpha + nbytes / bandwidth"}, """
+    Your bytes take nbytes / bandwidth seconds in every collective, as if the tensor crossed one link once. Each message
+    of a rank carries 1/ranks of the tensor. Next: multiply the time of one message by the number of messages.""")
+
 exercise.edit("one-alpha", {"messages * (alpha + nbytes": "alpha + messages * (nbytes"}, """
     You count alpha once. Each message waits for the message before it, so each one costs an alpha of its own.
     Next: multiply alpha by the number of messages.""")
