@@ -12,19 +12,20 @@ import torch.distributed as dist
 
 from ....form.exercise import Case, Exercise, Solution
 
-PAUSE = 0.05
-"""Seconds that a text takes in the incident."""
+PAUSE = 1.2
+"""Seconds that the 13th text of a rank takes in the incident."""
 
 
 class Tokenizer:
-    """A slow tokenizer that counts the texts."""
+    """Counts the texts. The 13th is slow, so a time limit always stops the incident between two lines of progress."""
 
     def __init__(self, pause: float) -> None:
         self.pause, self.count = pause, 0
 
     def __call__(self, text: str) -> list[int]:
-        time.sleep(self.pause)
         self.count += 1
+        if self.count == 13:
+            time.sleep(self.pause)
         return list(text.encode())
 
 
