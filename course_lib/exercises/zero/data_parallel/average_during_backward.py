@@ -152,6 +152,12 @@ exercise.edit("always-syncs", {"if not should_sync():\nreturn\n": ""}, """
     You start buckets in a backward in which `should_sync()` is false, so the gradients of later micro-batches are not
     averaged. Next: call `should_sync()` in the hook, each time, and do nothing if it is false.""")
 
+exercise.edit("counts-quiet-backwards", {"if not should_sync():\nreturn\narrived.add(param)":
+    "arrived.add(param)\nif not should_sync():\n    return"}, """
+    You also record gradients of a backward in which `should_sync()` is false. In the next backward, a bucket then seems
+    complete before its new gradients are there. Next: call `should_sync()` first, and record nothing if it is false.
+    """)
+
 exercise.edit("never-begins-anew", {"\narrived.clear()\nfinishes.clear()": ""}, """
     From the second step on, nothing is started, and `finish` puts the averages of the first step into the gradients
     again. Next: at the end of `finish`, clear what you counted and started.""")
