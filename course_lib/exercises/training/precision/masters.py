@@ -100,8 +100,8 @@ exercise.edit("policy-in-fp32", {FLOAT: "", "torch.bfloat16": "torch.float32"}, 
     which keep small updates, and layers in bf16. Next: convert the model to fp32, and gather in bf16.""")
 
 exercise.edit("averages-in-bf16", {", reduce_dtype=torch.float32": ""}, """
-    Gradients are averaged in bf16: without `reduce_dtype`, the policy uses `param_dtype` for them as well.
-    Next: set `reduce_dtype`.""")
+    Gradients are averaged in bf16. Without `reduce_dtype`, the policy uses `param_dtype` for them as well.
+    Next: choose a `reduce_dtype` with more digits.""")
 
 exercise.edit("optimizer-first", {FLOAT: f"{FLOAT}optimizer = {ADAM}\n", f"return {ADAM}": "return optimizer"}, """
     You make the optimizer before the model is sharded. `fully_shard` makes new parameters, and the optimizer updates

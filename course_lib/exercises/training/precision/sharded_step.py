@@ -100,6 +100,10 @@ master.grad = summed.float() / dist.get_world_size()"""}, """
     You sum the gradients in bf16, so each sum is rounded to 8 significant bits. With many ranks, small gradients are
     lost next to a large sum. Next: convert the gradients to fp32 before the reduce-scatter.""")
 
+exercise.edit("sum-for-mean", {" / dist.get_world_size()": ""}, """
+    You update with the sum of the gradients; a reduce-scatter adds, and the task asks for the average. With SGD, the
+    step is world size times too large. Next: divide by `dist.get_world_size()`, before or after the reduce-scatter.""")
+
 exercise.edit("all-reduces", {AVERAGE: """mean = flat_grad.float() / dist.get_world_size()
 dist.all_reduce(mean)
 master.grad = mean.chunk(dist.get_world_size())[dist.get_rank()]"""}, """
