@@ -10,7 +10,7 @@ from ...form.exercise import Case, Exercise
 def draw(rng: random.Random, number: int) -> Case:
     sizes = ((4, 8, 1), (4, 8, 2), (1, 4, 1), (8, 8, 4), (16, 32, 1), (8, 64, 5))
     world_size, micro_batches, chunks = sizes[number % 6]
-    about = f"{world_size} ranks, {micro_batches} micro-batches, {chunks} chunks a rank"
+    about = f"{world_size} ranks, {micro_batches} micro-batches, chunks = {chunks}"
     return Case(world_size=0, args=lambda rank: (world_size, micro_batches, chunks), about=about)
 
 
@@ -64,6 +64,10 @@ exercise.edit("of-the-last-rank-only", {"(world_size - 1) / (chunks * micro_batc
     "(world_size - 1) / (chunks * micro_batches + world_size)"}, """
     Your step is too long by one micro-batch: it has `chunks * micro_batches` pieces of work and `world_size - 1` of
     waiting. Next: add `world_size - 1` in the denominator.
+    """)
+
+exercise.edit("in-percent", {"return (world_size - 1)": "return 100 * (world_size - 1)"}, """
+    You return percent. The task asks for a share from 0 to 1. Next: leave out the factor of 100.
     """)
 
 exercise.edit("one-micro-batch", {"chunks * micro_batches + world_size - 1": "world_size"}, """

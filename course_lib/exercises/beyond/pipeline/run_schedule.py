@@ -168,6 +168,12 @@ exercise.edit("last-micro-batch-only", {"sum(losses) if": "losses[-1] if"}, """
 
 exercise.edit("no-gradient-of-the-input", {"\nx.requires_grad_()": ""}, NO_GRADIENT_OF_THE_INPUT)
 
+exercise.edit("one-buffer", {"{}, {}, [], []\n": "{}, {}, [], []\nbuffer = torch.empty_like(xs[0])\n",
+    "x = torch.empty_like(x)": "x = buffer.detach()"}, """
+    You receive every micro-batch in the same buffer. A later micro-batch overwrites the input of an earlier one, and
+    the backward of the earlier one still needs it. Next: make a new tensor for each `recv`.
+    """)
+
 exercise.edit("own-order", {"in schedule": "in sorted(schedule, key=lambda action: action[0] < \"c\")"}, """
     You take all micro-batches forward before the first backward, whatever the schedule says. The results are the same,
     but all activations are kept at once. Next: follow `schedule`.

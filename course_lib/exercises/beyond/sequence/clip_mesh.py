@@ -21,7 +21,7 @@ from ..tensor.data import normal
 def draw(rng: random.Random, number: int) -> Case:
     sizes, seed = ((2, 2), (1, 2), (2, 1), (1, 4))[number % 4], rng.getrandbits(32)
     max_norm = (1.0, 100.0)[number == 1]
-    about = f"a mesh of {sizes[0]} × {sizes[1]}: {sizes[0]} data ranks, {sizes[1]} tensor ranks; max_norm {max_norm:g}"
+    about = f"a mesh of {sizes[0]} × {sizes[1]} (data × tensor), max_norm {max_norm:g}"
     return Case(world_size=sizes[0] * sizes[1], args=lambda rank: (sizes, max_norm, seed), about=about)
 
 

@@ -20,7 +20,7 @@ from ....form.exercise import Case, Exercise, Solution
 
 def draw(rng: random.Random, number: int) -> Case:
     shape, width, seed = ((2, 2), (1, 2), (2, 1))[number % 3], rng.randint(3, 5), rng.getrandbits(31)
-    about = f"{shape[1]} stages of width {width}, {shape[0]} copies of each, 4 steps"
+    about = f"a mesh of {shape[0]} × {shape[1]} (copies × stages), width {width}, 4 steps"
     return Case(world_size=shape[0] * shape[1], args=lambda rank: (shape, width, seed), about=about)
 
 
