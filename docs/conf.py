@@ -1,5 +1,6 @@
 """The site: `make site` writes it to build/site/. Lessons are shown as they are saved: a build never executes them."""
 
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -13,6 +14,9 @@ NPM = ROOT / "build" / "npm" / "node_modules"
 """Where `make site` has fetched Pyodide before."""
 STATIC = ROOT / "build" / "static"
 """Files of the site that are made here."""
+
+REPOSITORY = os.environ.get("GITHUB_REPOSITORY", "")
+"""Owner and name. GitHub's workflows set it, and then each lesson has links to Colab and Binder."""
 
 project = "Sharded"
 copyright = "2026 The Sharded authors"
@@ -60,10 +64,20 @@ def copy_lessons() -> None:
                 cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-output"]
             if cell.cell_type == "code":  # a widget leaves an output without content
                 cell.outputs = [output for output in cell.outputs if output.get("data") not in EMPTY]
+        if REPOSITORY:
+            heading, rest = lesson.cells[0].source.split("\n", 1)
+            lesson.cells[0].source = f"{heading}\n\n{open_links(path.name)}\n{rest}"
         text = nbformat.writes(lesson).replace("](../docs/", "](../")
         copy = DOCS / "lessons" / path.name
         if not copy.exists() or copy.read_text("utf-8") != text:  # an unchanged page is not built again
             copy.write_text(text, "utf-8")
+
+
+def open_links(name: str) -> str:
+    """Return a line of Markdown that opens a lesson of the repository elsewhere."""
+    colab = f"https://colab.research.google.com/github/{REPOSITORY}/blob/main/notebooks/{name}"
+    binder = f"https://mybinder.org/v2/gh/{REPOSITORY}/main?urlpath=lab/tree/work/{name}"
+    return f"[Open in Colab]({colab}) ([how](../how-to/colab.md)) · [Open in Binder]({binder})"
 
 
 def pack_planner() -> None:
