@@ -15,7 +15,6 @@ from types import CodeType, FrameType, TracebackType
 
 import torch
 from torch.distributed import c10d_logger, distributed_c10d
-from typing_extensions import deprecated
 
 from .. import meter
 from ..errors import CourseError
@@ -31,8 +30,9 @@ _LIBRARY = tuple(
         sysconfig.get_path("platlib"),
     }
 )
-# The others wrap the functions of the first: all_gather_into_tensor is deprecated.
-_C10D = (distributed_c10d.__file__, c10d_logger.__file__, deprecated.__call__.__code__.co_filename)
+# The others wrap the functions of the first; the last one those that are deprecated.
+_DEPRECATED = distributed_c10d.all_gather_into_tensor.__wrapped__  # type: ignore[attr-defined]
+_C10D = (distributed_c10d.__file__, c10d_logger.__file__, _DEPRECATED.__code__.co_filename)
 _WORLD = os.path.join(os.path.dirname(__file__), "")
 _CHECK = os.path.join(os.path.dirname(_WORLD[:-1]), "exercises", "checking", "observe.py")  # calls solutions
 _INTERNAL = (_WORLD, _CHECK, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
