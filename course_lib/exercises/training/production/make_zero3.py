@@ -82,6 +82,11 @@ exercise.edit("blocks-only", {ROOT: ""}, """
     so the ranks drift apart. Next: after the blocks, call `fully_shard` on the model, which takes all other parameters.
     """)
 
+exercise.edit("a-unit-for-each-child", {ROOT: f"for unit in (model.embed, model.head):\n    fully_shard(unit, "
+    f"mesh=mesh)\n{ROOT}"}, """
+    The embedding and the head are units by themselves, so forward and backward gather them one by one. The task asks
+    for one unit of both. Next: leave them to the last call, `fully_shard` of the model.""")
+
 exercise.edit("blocks-as-one", {BLOCKS: "fully_shard(list(model.blocks), mesh=mesh)\n"}, """
     A list of modules is one unit, so all blocks are gathered together. Next: call `fully_shard` for each block.""")
 

@@ -125,14 +125,14 @@ QUIZ = Quiz(name="production", title="Production: ZeroRedundancyOptimizer, FSDP2
     Question(id="micro-batches", ask=micro_batches),
     Question(id="bucket", ask=bucket_buffer),
     Question(id="persistence", ask=Choice.read("""
-        DeepSpeed stage 3 trains a small model of 30,000 parameters with default settings, and forward gathers nothing.
+        DeepSpeed stage 3 trains a small model of 30,000 parameters with default settings, and backward gathers nothing.
         Which reasons are possible?
 
         - [x] Every parameter is smaller than `stage3_param_persistence_threshold`.
           > It is 100,000 by default. Smaller parameters stay whole on each rank.
-        - [x] `stage3_max_live_parameters` is so large that nothing needs to be freed.
-          > It is 10⁹ by default, so parameters stay whole until backward has used them.
-        - [ ] Stage 3 gathers in backward only.
+        - [x] `stage3_max_reuse_distance` is larger than the model.
+          > It is 10⁹ by default, so what forward gathers stays whole until backward has used it.
+        - [ ] Stage 3 gathers in forward only.
           > It gathers missing parameters in forward and in backward.
         - [ ] `overlap_comm` hides the gathers from the meter.
           > Overlap only changes when they run. The meter counts them in any case.""", several=True)),

@@ -50,7 +50,7 @@ def saved(sizes: Sizes, lr: float, seed: int) -> dict[str, Any]:
     return {"model": model_state, "optimizer": state}
 
 
-exercise = Exercise("production.resume", title="Resume with another number of ranks", draw=draw, trial=resumed,
+exercise = Exercise("production.resume", title="Resume with a different number of ranks", draw=draw, trial=resumed,
     inputs_matter=False, case_count=2, task="""
     A checkpoint contains whole states, which any number of ranks may have saved. Rank 0 has read it: there,
     `checkpoint` has the state dicts `"model"` and `"optimizer"`. On all other ranks it is an empty dict. Load both into
