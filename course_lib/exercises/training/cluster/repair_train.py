@@ -189,6 +189,16 @@ exercise.edit("one-file-for-all", SAVE, """
     left. Next: call `dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=...)` on every rank.
     """)
 
+exercise.edit("reduces-the-wrong-batch", {"number % 2 == 1)\n": "number % 2 == 0)\n"}, """
+    You reduce gradients in the first batch of a step and switch the reduction off for the second. The gradients of the
+    second batch come too late for the step. Next: reduce in the batch that the step follows.
+    """)
+
+exercise.edit("only-rank-zero-saves", {"dcp.save(": "if dist.get_rank() == 0:\n        dcp.save("}, """
+    Only rank 0 saves. `dcp.save` is a collective, in which each rank writes its own shards, so rank 0 waits for calls
+    that other ranks never make. Next: call `dcp.save` on every rank.
+    """)
+
 exercise.edit("always-reduces", {"model.set_requires_gradient_sync(number % 2 == 1)\n": "", "/ 2\n": "\n"}, """
     Your gradients are those of the sum of two batches, not of their mean.
     Next: divide each loss by the number of batches in a step.
