@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType, FrameType, TracebackType
 
 import torch
@@ -65,6 +66,7 @@ def is_learners_file(filename: str) -> bool:
     return not filename.startswith(_LIBRARY) and not filename.startswith("<frozen")
 
 
+@lru_cache(maxsize=1024)  # of each frame of each call's stack
 def _is_learners(filename: str, function: str) -> bool:
     # Code that is executed from a string, such as a dataclass's methods, has no line to show.
     return is_learners_file(filename) and (filename, function) != ("<string>", "<module>")
