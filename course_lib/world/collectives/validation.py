@@ -34,7 +34,8 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
     `arguments` are those of the `c10d` operator, by their names in its schema. `devices` are the types that the backend
     supports.
     """
-    for tensor in tensors_in(arguments):
+    given = [value for value in arguments.values() if isinstance(value, list | torch.Tensor)]  # few of many: it is fast
+    for tensor in tensors_in(given):
         if tensor.device.type not in devices:
             raise ValueError(
                 f"{op}: the tensor is on device {tensor.device}, and gloo, the backend of this world, sends from the "
