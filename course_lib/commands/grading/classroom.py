@@ -21,6 +21,8 @@ from .report import Grade, Graded, as_text
 LESSON = re.compile(r"\d\d-")
 """How the file name of a lesson begins."""
 
+STYLE = "body { font-family: sans-serif; margin: 1em } .course-widget h2 { margin-top: 1em } th { white-space: nowrap }"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Student:
@@ -82,7 +84,7 @@ def as_page(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
     rows = "".join(_mistake_rows(everyone, titles))
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>Class</title><style>body {{ font-family: sans-serif; margin: 1em }} {SHEET}</style>"
+        f"<title>Class</title><style>{SHEET} {STYLE}</style>"
         f'<body class="course-widget"><h2>Where everyone is</h2><div class="course-map">{cards}</div>'
         "<h2>Common mistakes</h2><table><tr><th>Exercise<th>Students<th>What the check observed</tr>"
         f"{rows}</table></body></html>\n"
@@ -92,7 +94,7 @@ def as_page(graded: Sequence[Graded], course: Sequence[Lesson]) -> str:
 def _card(student: Student, course: Iterable[Lesson]) -> str:
     """Return the card of one student, with a bar for each lesson that they handed in."""
     bars = "".join(
-        f'<p>{escape(lesson.title)}: {passed} of {len(lesson.exercises)} passed <progress max="{len(lesson.exercises)}"'
+        f'<p>{escape(lesson.title)}: {passed} of {len(lesson.exercises)} <progress max="{len(lesson.exercises)}"'
         f' value="{passed}" aria-label="{escape(lesson.title)}"></progress></p>'
         for lesson in course
         if (passed := student.passed(lesson)) is not None

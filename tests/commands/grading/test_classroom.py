@@ -70,7 +70,7 @@ def test_a_page_has_the_most_frequent_mistake_first() -> None:
     ]
 
     page = as_page(graded, COURSE)
-    assert "03 · First: 1 of 2 passed" in page
+    assert "03 · First: 1 of 2 <progress" in page
     assert "<td>Y (03 · First)<td><details><summary>2</summary>ann, ben</details><td>it is 4" in page
     assert page.index("it is 4") < page.index("a rare result")
 
@@ -94,4 +94,4 @@ def test_the_command_writes_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     assert cli.main(["check", "ann/04-second.ipynb", "--gradebook", str(gradebook), "--page", str(page)]) == 0
     assert gradebook.read_text() == "Student,ID,SIS Login ID,Section,04-second\nann,,ann,,100.0\n"
-    assert "04 · Second: 1 of 1 passed" in page.read_text()
+    assert "04 · Second: 1 of 1 <progress" in page.read_text()
