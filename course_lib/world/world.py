@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import math
@@ -156,7 +155,7 @@ def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             f"World.run was given {shortened(fn, 60)}, a {type(fn).__name__}, and needs a function to call on every "
             "rank. Pass the function itself, without parentheses: world.run(step), not world.run(step())."
         )
-    if asyncio.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise CourseError(
             f"World.run was given {name}, whose body would not run when it is called (it is a coroutine or a "
             "generator). Make it a plain function: no async, no yield."
