@@ -13,13 +13,14 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from . import counterexamples, dryrun, lessons, meter, stages, worlds
+from . import counterexamples, diagnosis, dryrun, lessons, meter, stages, worlds
 from .measure import Row
 
 BENCHMARKS = {
     "worlds": worlds.rows,
     "stages": stages.rows,
     "meter": meter.rows,
+    "diagnosis": diagnosis.rows,
     "dryrun": dryrun.rows,
     "lessons": lessons.rows,
     "counterexamples": counterexamples.rows,
