@@ -141,12 +141,12 @@ def raises_a_long_message():
 def raises_in_a_callback():
     """rank 0 of 2 raised RuntimeError: Got the following error when running the callback: ZeroDivisionError: integer
             division or modulo by zero
-      rank 0 raised at test_failures.py line _, in lambda:  done.then(lambda _: 1 // rank()).wait()
+      rank 0 raised at test_failures.py line _, in lambda:  done.then(lambda _: 1 / rank()).wait()
       rank 1 returned
     Next: fix that line and run the cell again.
     """
     done = dist.all_reduce(torch.ones(2), async_op=True).get_future()
-    done.then(lambda _: 1 // rank()).wait()
+    done.then(lambda _: 1 / rank()).wait()
 
 
 @fails("raised", ranks=2)
