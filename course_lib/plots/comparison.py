@@ -30,10 +30,13 @@ def compare_memory(runs: Mapping[str, Any], at: str | None = None) -> Picture:
     canvas = Canvas()
     draw_bars(canvas, held)
     totals = {name: sum(parts.values()) for name, parts in held.items()}
-    (first, whole), (least, rest) = next(iter(totals.items())), min(totals.items(), key=lambda item: item[1])
-    caption = f"The fullest rank of each run {f'at the mark {at!r}' if at else 'at its peak'}. {first}: {size(whole)}. "
-    part = f"The least is {least}: {size(rest)}, {percent(rest / max(whole, 1))} of it."
-    caption += part if rest < whole else "None holds less."
+    first, least, most = next(iter(totals)), min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
+    where = f"at the mark {at!r}" if at else "at its peak"
+    caption = f"The fullest rank of each run {where}. {first}: {size(totals[first])}."
+    what, other = ("least", least) if totals[least] < totals[first] else ("most", most)
+    if totals[other] != totals[first]:
+        part = percent(totals[other] / max(totals[first], 1))
+        caption += f" The {what} is {other}: {size(totals[other])}, {part} of it."
     text = "\n".join(f"{name}: {totals[name]:,} bytes: {parts_of(parts)}" for name, parts in held.items())
     return canvas.picture(caption, text)
 

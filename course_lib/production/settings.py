@@ -127,7 +127,7 @@ zero_optimization.stage3_param_persistence_threshold: whole number = 100,000
     FSDP2  None; small parameters travel with their unit.
 zero_optimization.stage3_max_live_parameters: whole number = 1,000,000,000
     does   Elements of gathered parameters that may be there before some are freed.
-    costs  Their memory, for fewer all-gathers. Below a billion parameters nothing is freed by default.
+    costs  Their memory, for fewer all-gathers.
     FSDP2  reshard_after_forward, for each unit.
 zero_optimization.stage3_max_reuse_distance: whole number = 1,000,000,000
     does   A parameter that is used again within that many elements is not freed.
