@@ -139,8 +139,8 @@ def raises_a_long_message():
 
 @fails("raised", rank=0, ranks=2)
 def raises_in_a_callback():
-    """rank 0 of 2 raised RuntimeError: Got the following error when running the callback: ZeroDivisionError: integer
-            division or modulo by zero
+    """rank 0 of 2 raised RuntimeError: Got the following error when running the callback: ZeroDivisionError: division
+            by zero
       rank 0 raised at test_failures.py line _, in lambda:  done.then(lambda _: 1 / rank()).wait()
       rank 1 returned
     Next: fix that line and run the cell again.
