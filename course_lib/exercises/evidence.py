@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from ..errors import CourseError
 from ..world import Call, RankError, RankReport, Run, World
-from .beyond.incidents.answers import ANSWERS
+from .answers import ANSWERS
 from .checking.cases import draw
 from .checking.compare import findings
 from .checking.diagnose import known_mistake

@@ -1,4 +1,4 @@
-"""The answers to the lesson's predictions, kept out of its cells, where a learner would read them too early."""
+"""The answers to the predictions of the incident room, kept out of its cells, where a learner would see them."""
 
 from __future__ import annotations
 
