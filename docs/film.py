@@ -11,11 +11,12 @@ from tests.browser.conftest import CHROMIUM_FLAGS, NOTEBOOKS, find_chromium
 
 FILM = Path(__file__).with_name("film.png")
 LESSON, CELL = "01-ranks-and-collectives.ipynb", "run-replay-the-ring"
-SCREEN = {"width": 840, "height": 510}  # CSS pixels; GitHub shows a README about 840 wide
+SCREEN = {"width": 840, "height": 500}  # CSS pixels; GitHub shows a README about 840 wide
 STYLE = """
     html { padding: 8px } .bar, .legend, #code, #notes, .quiet, .line:has(span) { display: none !important }
     * { transition: none !important }
 """
+OUTSIDE = "body { margin: 0 } details { display: none }"
 STEP_MS, LAST_MS = 1_600, 4_000
 
 
@@ -27,6 +28,7 @@ def shoot() -> list[Image.Image]:
         chromium = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
         page = chromium.new_page(viewport=SCREEN, device_scale_factor=1.5)
         page.set_content(output.data["text/html"])
+        page.add_style_tag(content=OUTSIDE)
         film = page.frames[1]
         film.add_style_tag(content=STYLE)
         pictures = [page.screenshot()]
