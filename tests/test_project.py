@@ -173,7 +173,7 @@ def test_make_adds_the_index_of_cpu_builds_where_it_helps(variables: list[str], 
 # README.md
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "notebooks/00-start-here.ipynb"])
 def test_a_first_page_counts_lessons_exercises_and_hours(page: str) -> None:
     course = lessons()
     exercises = {name for lesson in course for name in lesson.exercises}
