@@ -84,8 +84,8 @@ def latency(rng: random.Random) -> Numeric:
     world_size, calls, microseconds = rng.choice([4, 8, 16]), rng.choice([100, 200, 400]), rng.choice([3, 5, 10])
     call = ring_all_reduce_messages(world_size) * microseconds / 1000
     return Numeric(
-        prompt=f"{world_size} ranks all-reduce {calls} small gradients on a ring, in a call for each. A message costs "
-        f"α = {microseconds} µs. How long do the α of all calls take?",
+        prompt=f"{world_size} ranks all-reduce {calls} small gradients on a ring, with one call for each. A message "
+        f"costs α = {microseconds} µs. How much time do the α of all calls take together?",
         expected=calls * call,
         unit="ms",
         right="Each call pays 2(N − 1) α. Joined in one bucket, the gradients would pay that once.",

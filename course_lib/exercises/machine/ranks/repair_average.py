@@ -31,7 +31,7 @@ exercise = Exercise("ranks.repair_average", title="Repair: not every rank calls"
     two such places. Repair them.""", hints="""
     Write down for each rank which collectives it calls, in order. Are the lists the same?
 
-    Every rank of the group must call a collective, also a rank that has no data for it. A condition may decide what a
+    Every rank of the group must call a collective, even a rank that has no data for it. A condition may decide what a
     rank contributes, never whether it calls.
 
     `torch.tensor([]).sum()` is 0, so you do not need the early return. Both `dist.all_reduce` calls belong outside

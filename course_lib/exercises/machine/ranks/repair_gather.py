@@ -32,7 +32,7 @@ def draw(rng: random.Random, number: int) -> Case:
 exercise = Exercise("ranks.repair_gather", title="Repair: ranks disagree", draw=draw, task="""
     Each rank has a flat `piece`. Its size differs from rank to rank; one piece may be empty. Rank `dst` returns all
     pieces in one tensor, in the order of ranks, and the other ranks return None. In the program below, the ranks
-    disagree about the root and about the sizes, and ranks make a list for the pieces that should not. Repair it. You
+    disagree about the root and about the sizes, and ranks other than `dst` make a list for the pieces. Repair it. You
     may use any collective.""", hints="""
     For each argument of `dist.gather`: what does each rank pass? Which of these must be the same on every rank?
 
