@@ -17,7 +17,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
 exercise = Exercise("memory.model", title="The bytes of a model", draw=draw, task="""
     Return a dict with two numbers of bytes: the bytes of the `"parameters"`, and the bytes that their `"gradients"`
-    will take after a backward. A tensor that two layers share counts once. A layer may be frozen (`requires_grad` is
+    will take after backward. A tensor that two layers share counts once. A layer may be frozen (`requires_grad` is
     False), and its dtype may differ from float32.""", hints="""
     A tensor may have several names, and takes its memory once. Which tensors does a model hold? For which of them does
     backward make a gradient?
@@ -41,7 +41,7 @@ exercise = Exercise("memory.model", title="The bytes of a model", draw=draw, tas
 
 @exercise
 def model_bytes(model: nn.Module) -> dict[str, int]:
-    """Return the bytes of the model's "parameters", and of their "gradients" after a backward.
+    """Return the bytes of the model's "parameters", and of their "gradients" after backward.
 
     A tensor that several layers share counts once. A frozen parameter gets no gradient.
     """

@@ -54,8 +54,8 @@ exercise = Exercise("memory.rank_bytes", title="What is left when copies go", dr
 def rank_bytes(psi: int, precision: str, world_size: int, cut: list[str]) -> dict[str, int]:
     """Return the bytes of each part of the model states on the rank that holds most.
 
-    Of the parts named in `cut`, the ranks share the psi elements among them as evenly as they can;
-    of the others, every rank holds the whole. Parts and precisions are those of `training_bytes`.
+    The ranks share the psi elements of each part named in `cut` as evenly as they can. Every rank
+    holds the whole of the other parts. Parts and precisions are those of `training_bytes`.
     """
     share = -(-psi // world_size)  # rounded up
     whole, shard = training_bytes(psi, precision), training_bytes(share, precision)
