@@ -39,9 +39,9 @@ def places(solution: Solution, params: list[nn.Parameter], bucket_bytes: int) ->
 exercise = Exercise("data_parallel.make_buckets", title="Put parameters into buckets", draw=draw, trial=places,
     inputs_matter=False, case_count=12, task="""
     Return a list of buckets. Each bucket is a list of parameters, and each of `params` is in exactly one bucket. Go
-    from the last parameter, whose gradient backward computes first, to the first, also inside a bucket. Close a bucket
-    as soon as its parameters have `bucket_bytes` bytes or more together. The parameters that remain at the end are a
-    bucket as well.""", hints="""
+    from the last parameter, whose gradient backward computes first, to the first, and keep this order inside each
+    bucket. Close a bucket as soon as its parameters have `bucket_bytes` bytes or more together. The parameters that
+    remain at the end are a bucket as well.""", hints="""
     Which gradient does backward compute first: that of the first layer, or that of the last?
 
     Fill a list, parameter by parameter. When it has enough bytes, add it to the buckets and begin an empty one. What is

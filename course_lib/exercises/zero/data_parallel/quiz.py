@@ -54,9 +54,9 @@ def bytes_a_step(rng: random.Random) -> Numeric:
         right="2(N − 1)/N of the gradients' bytes, however they are cut into buckets.",
         wrong="All gradients are all-reduced once: 2(N − 1)/N of their bytes.",
         mistakes=(
-            Mistake.near(float(sent / 2), "A reduce-scatter sends so much. An all-reduce sends twice as much."),
+            Mistake.near(float(sent / 2), "A reduce-scatter sends this much. An all-reduce sends twice as much."),
             Mistake.near(float(sent / 4), "A gradient in fp32 has 4 bytes, and an all-reduce has two phases."),
-            Mistake.near(billions * 4e9, "The gradients have so many bytes. A ring sends 2(N − 1)/N of them."),
+            Mistake.near(billions * 4e9, "The gradients have this many bytes. A ring sends 2(N − 1)/N of them."),
             Mistake.near(billions * 8e9, "Nearly: in each of the two phases, a rank sends N − 1 of the N chunks."),
         ),
     )
@@ -72,10 +72,10 @@ def bytes_with_accumulation(rng: random.Random) -> Numeric:
         expected=(micro_batches - 1) * sent,
         unit="GB",
         right="One all-reduce of the accumulated gradients is enough; the others are not needed.",
-        wrong="Count the backwards that communicate, and subtract the one that has to.",
+        wrong="Count the micro-batches that communicate, and subtract the one that has to.",
         mistakes=(
-            Mistake.near(float(micro_batches * sent), "Each rank sends so much. One of these all-reduces is needed."),
-            Mistake.near(float(sent), "One all-reduce sends so much, and it is needed. All others are too much."),
+            Mistake.near(float(micro_batches * sent), "Each rank sends this much. One of these all-reduces is needed."),
+            Mistake.near(float(sent), "One all-reduce sends this much, and it is needed. The others are not."),
             Mistake.near(float((micro_batches - 1) * sent / 2), "An all-reduce has two phases: 2(N − 1)/N."),
         ),
     )
@@ -95,8 +95,8 @@ def buckets(rng: random.Random) -> Numeric:
             Mistake.near(value, feedback)
             for value, feedback in (
                 (layers, "That is one for each parameter, as without buckets."),
-                (-(-layers // (bucket // megabytes)), "So many if a bucket stays below its size. Here it reaches it."),
-                (-(-layers * megabytes // bucket), "So many if parameters were cut at the boundary. They stay whole."),
+                (-(-layers // (bucket // megabytes)), "Right if a bucket stays below its size. Here it reaches it."),
+                (-(-layers * megabytes // bucket), "Right if parameters were cut. Here they stay whole."),
             )
             if value != count
         ),
