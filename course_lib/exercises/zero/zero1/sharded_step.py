@@ -1,4 +1,4 @@
-"""Each rank updates the parameters that it owns, and brings them to the others."""
+"""Each rank updates the parameters that it owns, and sends them to all other ranks."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def make_sharded_step(
 ) -> Callable[[], None]:
     """Return a function that makes one step, with gradients that are averaged already.
 
-    Each rank updates the parameters that it owns, and brings them to the others.
+    Each rank updates the parameters that it owns, and sends them to all other ranks.
     `parts[rank]` lists the numbers of the parameters that `rank` owns, and may be empty.
     Each parameter has one owner. `make_optimizer(params)` makes an optimizer for `params`.
     """
