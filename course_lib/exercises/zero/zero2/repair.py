@@ -62,12 +62,12 @@ def three_steps(
 
 exercise = Exercise("zero2.repair", title="Repair a stage 2", draw=draw, trial=three_steps, measured=True,
     inputs_matter=False, rules=[lets_go(AFTER)], case_count=3, task="""
-    This program has four faults. It is to average the gradients during backward. Only the owner of a parameter keeps
+    This program has four faults. It should average the gradients during backward. Only the owner of a parameter keeps
     its gradient and its moments. The owner makes a step of Adam with them, and all ranks get the result. The numbers
     are those of `torch.optim.Adam` in one process that uses the mean of all ranks' gradients.""", hints="""
     Follow one rank, and then a second rank. For each gradient: which calls does each of the two ranks make?
 
-    Every rank has to call a collective, also a rank that does not need the result. Memory is freed when nothing refers
+    Every rank has to call a collective, even a rank that does not need the result. Memory is freed when nothing refers
     to it, not when it is zero. Adam's bias correction needs the number of the step, starting at 1. And autograd must
     not record an update.
 
@@ -101,7 +101,7 @@ exercise = Exercise("zero2.repair", title="Repair a stage 2", draw=draw, trial=t
 def make_adam_step(params: list[nn.Parameter], owners: list[int], lr: float) -> Callable[[], None]:
     """Return a function that makes a step of Adam in ZeRO-2: `owners[number]` updates `params[number]`.
 
-    After a backward, a rank has the averaged gradients of the parameters that it owns, and no other.
+    After backward, a rank has the averaged gradients of the parameters that it owns, and no other.
     After the step, all ranks have all parameters and no gradient. Each step follows one backward.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()

@@ -102,9 +102,9 @@ exercise = Exercise("zero2.start_reduction", title="Reduce a bucket", draw=draw,
 
 @exercise
 def start_reduction(bucket: Bucket) -> Callable[[], None]:
-    """Start to reduce-scatter `bucket.flat_grad`, without waiting; from now on the bucket has None.
+    """Start to reduce-scatter `bucket.flat_grad`, without waiting, and set it to None.
 
-    Where it is None already, this rank has no gradient, and sends zeros. Return a function that
+    If it is None already, this rank has no gradient, and sends zeros. Return a function that
     waits and then adds the average to `bucket.param_shard.grad`, which may be None.
     """
     flat_grad = bucket.flat_grad if bucket.flat_grad is not None else torch.zeros_like(bucket.flat_param)
