@@ -134,7 +134,7 @@ exercise.edit("nothing-ahead", {"+ depth + 1": "+ 1"}, """
     Next: start the next `depth` units too, before you wait.""")
 
 exercise.edit("all-at-once", {"number : number + depth + 1": "number:"}, """
-    You start all remaining units at once. Then this rank holds the whole model, which sharding is to avoid.
+    You start all remaining units at once. Then this rank holds the whole model, which sharding should avoid.
     Next: start `depth` units beyond this one, and no more.""")
 
 exercise.edit("one-too-few", {"depth + 1": "depth"}, """
