@@ -1,12 +1,12 @@
-"""The exercises and the quizzes of the course by name. A lesson's package is imported when it is first needed."""
+"""The exercises and the quizzes of the course by name. Each is imported when it is first needed."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import quizzes
 from ..errors import CourseError
@@ -34,7 +34,8 @@ LESSONS = {
     "pipeline": "beyond.pipeline",
     "incidents": "beyond.incidents",
 }
-"""The package of each lesson, with its exercises and its quiz, by the first part of their names."""
+"""The package of each lesson, by the first part of its exercises' names. A package has the module `quiz`, and one for
+each exercise: its `EXERCISES` lists them in the order of the lesson."""
 
 WITHOUT_QUIZ = ("sequence", "incidents")
 
@@ -65,16 +66,17 @@ def get(name: str) -> Exercise:
     raise CourseError(f"There is no exercise named {name!r}. {advice}")
 
 
-def _exercises(lesson: str) -> tuple[Exercise, ...]:
-    return _package(lesson).EXERCISES  # type: ignore[no-any-return]
+def _exercises(lesson: str) -> Iterator[Exercise]:
+    for module in _imported(lesson).EXERCISES:
+        yield _imported(lesson, module).exercise
 
 
 def _quiz(lesson: str) -> Quiz:
-    return _package(lesson).QUIZ  # type: ignore[no-any-return]
+    return _imported(lesson, "quiz").QUIZ  # type: ignore[no-any-return]
 
 
-def _package(lesson: str) -> ModuleType:
-    return import_module(f".{LESSONS[lesson]}", __package__)
+def _imported(lesson: str, *module: str) -> Any:
+    return import_module(".".join(("", LESSONS[lesson], *module)), __package__)
 
 
 for _lesson in LESSONS:

@@ -108,7 +108,7 @@ def named(source: str, function: str) -> list[str]:
 
 def questions(quiz: str) -> tuple[str, ...]:
     """Return the ids of a quiz's questions, in order: none if the course has no such quiz."""
-    paths = (*EXERCISES.glob(f"*/{quiz}/quiz.py"), *EXERCISES.glob(f"*/{quiz}.py"))
+    paths = EXERCISES.glob(f"*/{quiz}/quiz.py")
     calls = [call for path in paths for call in _calls(path.read_text("utf-8"), "Question")]
     return tuple(ast.literal_eval(word.value) for call in calls for word in call.keywords if word.arg == "id")
 

@@ -1,8 +1,3 @@
 """Exercises of the lesson from notebook to cluster."""
 
-from . import repair_train
-from .quiz import QUIZ
-
-__all__ = ["EXERCISES", "QUIZ"]
-
-EXERCISES = (repair_train.exercise,)
+EXERCISES = ("repair_train",)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ...form.exercise import Case, Exercise
-from .data import normal
+from ..precision.data import normal
 
 
 class Gated(nn.Module):

@@ -1,14 +1,11 @@
-"""Lesson 08, activations: its quiz. Its exercises are in precision, because progress is stored under their names."""
+"""The quiz of lesson 08."""
 
 from __future__ import annotations
 
 import random
 
-from ...planner import plan
-from ...quizzes import Choice, Mistake, Numeric, Question, Quiz
-from .precision import activation_bytes, recompute
-
-EXERCISES = (activation_bytes.exercise, recompute.exercise)
+from ....planner import plan
+from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
 
 
 def states_bytes(params: int, world_size: int, stage: int, *offload: str) -> int:

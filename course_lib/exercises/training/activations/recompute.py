@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...form.exercise import Case, Exercise, Solution
-from .data import normal
+from ..precision.data import normal
 
 
 def draw(rng: random.Random, number: int) -> Case:
