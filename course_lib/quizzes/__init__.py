@@ -8,7 +8,7 @@ Imports point one way: review -> registry; registry, sitting -> quiz -> choice, 
 
 from .choice import Choice, Option
 from .feedback import Feedback
-from .numeric import Mistake, Numeric
+from .numeric import Numeric
 from .quantities import Unreadable, read, write
 from .quiz import Problem, Question, Quiz
 from .registry import get, names, register
@@ -19,7 +19,6 @@ __all__ = [
     "Answer",
     "Choice",
     "Feedback",
-    "Mistake",
     "Numeric",
     "Option",
     "Problem",

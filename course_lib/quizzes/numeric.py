@@ -8,28 +8,13 @@ from .quantities import Unreadable, factor, mistaken_byte_unit, read
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mistake:
-    """The wrong answers from `low` to `high`, in the base unit, and the feedback for them."""
-
-    low: float
-    high: float
-    feedback: str
-
-    @classmethod
-    def near(cls, value: float, feedback: str, *, tolerance: float = 0.01) -> "Mistake":
-        """Return the mistake for the wrong answer `value`, within `tolerance` of it."""
-        low, high = sorted((value * (1 - tolerance), value * (1 + tolerance)))
-        return cls(low=low, high=high, feedback=feedback)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Numeric:
     """A question for a number, with or without its unit.
 
     `expected` is computed, never typed in, and is in the base unit: bytes if `unit` is one of memory ("GB", "GiB"), a
     share of one if it is "%", and a count for any other unit. `tolerance` is relative; 0 asks for the exact number.
-    `right` and `wrong` are the feedback; the first of the `mistakes` that fits replaces `wrong`. Raises ValueError for
-    a mistake that lies within the tolerance.
+    `right` and `wrong` are the feedback. `mistakes` are wrong values, in the base unit, each with the feedback that
+    replaces `wrong` within the same tolerance of it. Raises ValueError for a mistake that would be accepted.
     """
 
     prompt: str
@@ -38,18 +23,14 @@ class Numeric:
     wrong: str = field(repr=False)
     unit: str = ""
     tolerance: float = 0.01
-    mistakes: tuple[Mistake, ...] = field(default=(), repr=False)
+    mistakes: tuple[tuple[float | Fraction, str], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if self.tolerance == 0 and isinstance(self.expected, float):
             raise ValueError(f"{self.prompt!r} wants {self.expected} exactly. Compute an int or a Fraction.")
-        for mistake in self.mistakes:
-            nearest = max(mistake.low, min(mistake.high, self.expected))
-            if self._accepts(Fraction(nearest)):
-                raise ValueError(
-                    f"{self.prompt!r} accepts {nearest} as right, and the mistake {mistake.feedback!r} claims it."
-                    f" Narrow the mistake ({mistake.low} to {mistake.high}), or draw other numbers."
-                )
+        for value, feedback in self.mistakes:
+            if self._accepts(Fraction(value)):
+                raise ValueError(f"{self.prompt!r} accepts {value}, the mistake {feedback!r}. Draw other numbers.")
 
     @property
     def instruction(self) -> str:
@@ -81,14 +62,16 @@ class Numeric:
         )
 
     def _accepts(self, value: Fraction) -> bool:
-        expected = Fraction(self.expected)
-        return abs(value - expected) <= Fraction(self.tolerance) * abs(expected)
+        return self._near(value, self.expected)
+
+    def _near(self, value: Fraction, other: float | Fraction) -> bool:
+        return abs(value - Fraction(other)) <= Fraction(self.tolerance) * abs(Fraction(other))
 
     def _explain(self, value: Fraction) -> str:
         """Return the likeliest reason for a wrong `value`."""
-        for mistake in self.mistakes:
-            if mistake.low <= value <= mistake.high:
-                return mistake.feedback
+        for mistake, feedback in self.mistakes:
+            if self._near(value, mistake):
+                return feedback
         other = mistaken_byte_unit(self.unit)
         if other and self._accepts(value * factor(other) / factor(self.unit)):
             return f"That is the number in {other}. The question asks for {self.unit}."

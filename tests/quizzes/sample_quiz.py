@@ -2,7 +2,7 @@
 
 import random
 
-from course_lib.quizzes import Choice, Mistake, Numeric, Question, Quiz
+from course_lib.quizzes import Choice, Numeric, Question, Quiz
 
 ADAM_FP32_BYTES = 4 + 4 + 8  # parameter, gradient, two moments
 
@@ -19,8 +19,8 @@ def held_by_stage2(rng: random.Random) -> Numeric:
         right="Two bytes of each parameter stay whole, fourteen are cut.",
         wrong="Count the bytes of one parameter, then say which of them are sharded.",
         mistakes=(
-            Mistake.near(16 * params, "You sharded nothing."),
-            Mistake.near(
+            (16 * params, "You sharded nothing."),
+            (
                 8 * params + 8 * params / ranks,
                 "You sharded 8 bytes; the fp32 master weights and the gradients are sharded too.",
             ),
@@ -80,6 +80,6 @@ def secrets() -> list[str]:
         if isinstance(problem, Choice):
             told += [option.feedback for option in problem.options]
         else:
-            told += [problem.right, problem.wrong, *(mistake.feedback for mistake in problem.mistakes)]
+            told += [problem.right, problem.wrong, *(feedback for _, feedback in problem.mistakes)]
     assert len(told) == 4 + 3 + 4 + 2
     return told

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from course_lib import CourseError, quizzes
-from course_lib.quizzes import Answer, Choice, Mistake, Numeric, Option, Question, Quiz, Sitting
+from course_lib.quizzes import Answer, Choice, Numeric, Option, Question, Quiz, Sitting
 from tests.quizzes.sample_quiz import QUIZ, secrets
 
 ONE, SEVERAL, DRAWN, EXACT = QUIZ.questions
@@ -105,15 +105,15 @@ def test_a_unit_that_does_not_fit_is_feedback_and_not_marked() -> None:
 def test_each_mistake_gets_its_own_sentence_whatever_is_drawn(attempt: int) -> None:
     problem = DRAWN.problem(attempt)
     assert isinstance(problem, Numeric)
-    for mistake in problem.mistakes:
-        feedback = DRAWN.answer(f"{(mistake.low + mistake.high) / 2} bytes", attempt)
+    for mistake, sentence in problem.mistakes:
+        feedback = DRAWN.answer(f"{mistake} bytes", attempt)
         assert feedback.status == "wrong"
-        assert feedback.message.startswith(mistake.feedback)
+        assert feedback.message.startswith(sentence)
 
 
-def test_a_mistake_speaks_for_its_own_range_only() -> None:
-    question = numeric(100, mistakes=(Mistake(low=40, high=60, feedback="Half."),))
-    firsts = [question.answer(given).message.splitlines()[0] for given in ("39", "40", "60", "61")]
+def test_a_mistake_is_recognised_within_the_tolerance_of_the_question() -> None:
+    question = numeric(100, tolerance=0.1, mistakes=((50, "Half."),))
+    firsts = [question.answer(given).message.splitlines()[0] for given in ("44", "45", "55", "56")]
     assert firsts == ["Too low. Count.", "Half.", "Half.", "Too low. Count."]
 
 
@@ -297,6 +297,17 @@ def test_every_quiz_is_found_under_its_name() -> None:
     assert [quizzes.get(name).name for name in quizzes.names()] == list(quizzes.names())
 
 
+@pytest.mark.parametrize("name", quizzes.names())
+def test_each_question_marks_its_solution_right_and_recognises_its_mistakes(name: str) -> None:
+    for question in quizzes.get(name).questions:
+        for attempt in range(10):
+            problem = question.problem(attempt)
+            assert problem.answer(problem.solution).correct
+            for value, feedback in problem.mistakes if isinstance(problem, Numeric) else ():
+                in_unit = replace(problem, expected=value, mistakes=(), tolerance=0.001).solution
+                assert problem.answer(in_unit).message.startswith(feedback), question.id
+
+
 def test_an_unknown_name_is_answered_with_those_that_exist() -> None:
     with pytest.raises(CourseError, match=r"There is no quiz named 'rank'\. The course has: start, ranks") as unknown:
         quizzes.get("rank")
@@ -317,10 +328,8 @@ def test_a_choice_without_one_right_option_is_refused() -> None:
 
 
 def test_a_mistake_within_the_tolerance_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"accepts 101\.0 as right, and the mistake 'Off by one.' claims it"):
-        numeric(100, mistakes=(Mistake(low=101.0, high=110, feedback="Off by one."),))
-    with pytest.raises(ValueError, match=r"accepts 100 as right, .* Narrow the mistake"):
-        numeric(100, mistakes=(Mistake(low=0, high=200, feedback="Anything."),))
+    with pytest.raises(ValueError, match=r"accepts 101\.0, the mistake 'Off by one.'. Draw other numbers."):
+        numeric(100, mistakes=((101.0, "Off by one."),))
 
 
 def test_an_exact_answer_is_not_a_float() -> None:

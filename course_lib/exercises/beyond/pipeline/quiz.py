@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 
 
 def bubble_percent(rng: random.Random) -> Numeric:
@@ -19,8 +19,8 @@ def bubble_percent(rng: random.Random) -> Numeric:
         right="P − 1 of waiting beside M of work: (P − 1)/(M + P − 1).",
         wrong="Count in micro-batches: a rank works for M of them, and waits for P − 1.",
         mistakes=(
-            Mistake.near((ranks - 1) / micro_batches, "That is waiting over working. Divide by the whole step."),
-            Mistake.near(ranks / (micro_batches + ranks), "A rank does not wait for itself: P − 1, not P."),
+            ((ranks - 1) / micro_batches, "That is waiting over working. Divide by the whole step."),
+            (ranks / (micro_batches + ranks), "A rank does not wait for itself: P − 1, not P."),
         ),
     )
 
@@ -35,9 +35,9 @@ def micro_batches_kept(rng: random.Random) -> Numeric:
         right="Rank 0 goes P − 1 forward, and one more before the first gradient is back.",
         wrong="How many micro-batches does rank 0 take forward before the gradient of the first comes back?",
         mistakes=(
-            Mistake.near(micro_batches, "So many are kept if all forwards come first."),
-            Mistake.near(ranks - 1, "Nearly: one more goes forward before the first backward."),
-            Mistake.near(1, "That is the last rank, which can go back at once."),
+            (micro_batches, "So many are kept if all forwards come first."),
+            (ranks - 1, "Nearly: one more goes forward before the first backward."),
+            (1, "That is the last rank, which can go back at once."),
         ),
     )
 
@@ -53,9 +53,9 @@ def bytes_sent(rng: random.Random) -> Numeric:
         right="Per micro-batch, the activations to the next rank and their gradients to the rank before.",
         wrong="Count the messages of one micro-batch: one forward, one backward. Each is batch × length × width.",
         mistakes=(
-            Mistake.near(micro_batches * one, "That is forward only. Gradients of the same size go back."),
-            Mistake.near(2 * one, "That is one micro-batch."),
-            Mistake.near(4 * micro_batches * one, "bf16 has 2 bytes an element."),
+            (micro_batches * one, "That is forward only. Gradients of the same size go back."),
+            (2 * one, "That is one micro-batch."),
+            (4 * micro_batches * one, "bf16 has 2 bytes an element."),
         ),
     )
 

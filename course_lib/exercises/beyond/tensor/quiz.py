@@ -6,7 +6,7 @@ import math
 import random
 from fractions import Fraction
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 
 
 def block_sent_bytes(tokens: int, width: int, world_size: int, element_bytes: int) -> Fraction:
@@ -37,10 +37,10 @@ def volume(rng: random.Random) -> Numeric:
         right="Two all-reduces in each pass, and a ring all-reduce sends 2(N − 1)/N of its tensor.",
         wrong="Attention and MLP make one all-reduce each in forward, and one each in backward, of [tokens, width].",
         mistakes=(
-            Mistake.near(float(expected) / 2, "That is forward alone, or an all-reduce that sends its tensor once."),
-            Mistake.near(float(expected) / 4, "That is one all-reduce in each pass. Attention and MLP make one each."),
-            Mistake.near(float(expected) * 2, "In bf16 an element has 2 bytes, not 4."),
-            Mistake.near(16 * tokens * width, "Nearly: a ring sends (N − 1)/N of it."),
+            (expected / 2, "That is forward alone, or an all-reduce that sends its tensor once."),
+            (expected / 4, "That is one all-reduce in each pass. Attention and MLP make one each."),
+            (expected * 2, "In bf16 an element has 2 bytes, not 4."),
+            (16 * tokens * width, "Nearly: a ring sends (N − 1)/N of it."),
         ),
     )
 
@@ -58,9 +58,9 @@ def break_even(rng: random.Random) -> Numeric:
         wrong="ZeRO-3 sends the weights three times. Tensor parallel makes four all-reduces of [tokens, width]; each "
         "sends its tensor twice. Both times (N − 1)/N.",
         mistakes=(
-            Mistake.near(9 * width, "You count each all-reduce once. A ring all-reduce sends its tensor twice."),
-            Mistake.near(3 * width, "ZeRO-3 sends two all-gathers and one reduce-scatter: three times the weights."),
-            Mistake.near(1.5 * width, "You count the weights once. ZeRO-3 sends them three times."),
+            (9 * width, "You count each all-reduce once. A ring all-reduce sends its tensor twice."),
+            (3 * width, "ZeRO-3 sends two all-gathers and one reduce-scatter: three times the weights."),
+            (1.5 * width, "You count the weights once. ZeRO-3 sends them three times."),
         ),
     )
 
@@ -77,12 +77,12 @@ def activations(rng: random.Random) -> Numeric:
         right="(10 + 24/N) bytes for each element. The 10 are the inputs of norms, the masks of dropout and the like.",
         wrong="Ten bytes for each element stay on every rank. The other 24 are divided.",
         mistakes=(
-            Mistake.near(
+            (
                 kept_bytes(tokens, width, world_size, sequence_parallel=True),
                 "You divide all 34 bytes. This needs sequence parallel.",
             ),
-            Mistake.near(34 * tokens * width, "Nothing is divided here. Tensor parallel divides 24 of the 34 bytes."),
-            Mistake.near(24 * tokens * width / world_size, "Add the 10 bytes that every rank keeps."),
+            (34 * tokens * width, "Nothing is divided here. Tensor parallel divides 24 of the 34 bytes."),
+            (24 * tokens * width / world_size, "Add the 10 bytes that every rank keeps."),
         ),
     )
 
@@ -98,9 +98,9 @@ def scores(rng: random.Random) -> Numeric:
         right="Each rank has the scores of vocabulary/N tokens, and no rank gathers them.",
         wrong="Each rank has [tokens, vocabulary / N] scores, of 4 bytes.",
         mistakes=(
-            Mistake.near(4 * tokens * vocab, "Those are all scores. A rank has only its part of the vocabulary."),
-            Mistake.near(float(expected) / 2, "In fp32 a score has 4 bytes."),
-            Mistake.near(12 * tokens, "That is what travels, three numbers for each token. The scores stay."),
+            (4 * tokens * vocab, "Those are all scores. A rank has only its part of the vocabulary."),
+            (expected / 2, "In fp32 a score has 4 bytes."),
+            (12 * tokens, "That is what travels, three numbers for each token. The scores stay."),
         ),
     )
 
@@ -117,13 +117,12 @@ def clipped_norm(rng: random.Random) -> Numeric:
         right="The root of the sum of both squares. The copies on the tensor ranks count once.",
         wrong="Add the two squares. How often does a gradient count that several ranks have?",
         mistakes=(
-            Mistake.near(
+            (
                 math.sqrt(cut**2 + tensor * whole**2),
                 "This is what a sum over all ranks gives. It counts the copies on every tensor rank.",
-                tolerance=0.001,
             ),
-            Mistake.near(cut + whole, "Norms do not add up; their squares do.", tolerance=0.001),
-            Mistake.near(cut, "The parameters that every tensor rank has count as well.", tolerance=0.001),
+            (cut + whole, "Norms do not add up; their squares do."),
+            (cut, "The parameters that every tensor rank has count as well."),
         ),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 from .data import OPTIMIZER, training_bytes
 from .rank_bytes import rank_bytes
 
@@ -32,10 +32,10 @@ def state_of_adam(rng: random.Random) -> Numeric:
         right="AdamW keeps two moments of 4 bytes for each parameter: twice the model.",
         wrong="Multiply the numbers that AdamW keeps for each parameter by the bytes of each number.",
         mistakes=(
-            Mistake.near(sum(states.values()), "That is the total. It contains parameters and gradients, too."),
-            Mistake.near(states["momentum"], "That is only one of the two moments."),
-            Mistake.near(12e9 * billions, "Mixed precision keeps 12 bytes, with master weights. fp32 has none."),
-            Mistake.near(2e9 * billions, "AdamW keeps two numbers for each parameter, and each takes 4 bytes."),
+            (sum(states.values()), "That is the total. It contains parameters and gradients, too."),
+            (states["momentum"], "That is only one of the two moments."),
+            (12e9 * billions, "Mixed precision keeps 12 bytes, with master weights. fp32 has none."),
+            (2e9 * billions, "AdamW keeps two numbers for each parameter, and each takes 4 bytes."),
         ),
     )
 
@@ -51,10 +51,10 @@ def calculator(rng: random.Random) -> Numeric:
         right="2 + 2 + 4 + 4 + 4 + 4 = 20 bytes for each parameter.",
         wrong="Write down the bytes of each of the six parts for one parameter, and add them.",
         mistakes=(
-            Mistake.near(16 * psi, "That is plain mixed precision. The sums in fp32 add 4 bytes."),
-            Mistake.near(18 * psi, "The sums do not replace the gradients of 16 bits. A rank holds both."),
-            Mistake.near(12 * psi, "The optimizer keeps 12 bytes. Add parameters, gradients and sums."),
-            Mistake.near(8 * psi, "8 bytes are only parameters and gradients. Add what the optimizer keeps."),
+            (16 * psi, "That is plain mixed precision. The sums in fp32 add 4 bytes."),
+            (18 * psi, "The sums do not replace the gradients of 16 bits. A rank holds both."),
+            (12 * psi, "The optimizer keeps 12 bytes. Add parameters, gradients and sums."),
+            (8 * psi, "8 bytes are only parameters and gradients. Add what the optimizer keeps."),
         ),
     )
 
@@ -69,11 +69,9 @@ def in_gib(rng: random.Random) -> Numeric:
         right="A GiB is 2³⁰ bytes, so the number of GiB is about 7 % smaller.",
         wrong="Convert the GB to bytes, 10⁹ each, then divide by 2³⁰.",
         mistakes=(
-            Mistake.near(gigabytes * GIB, "That is the same number. A GiB is 2³⁰ bytes, and not 10⁹."),
-            Mistake.near(
-                gigabytes * GIB**2 / 10**9, "A GiB is the larger unit, so the number is smaller: divide."
-            ),
-            Mistake.near(gigabytes * GIB / 1.024, "A GiB is 1024³ bytes: apply the factor 1.024 three times."),
+            (gigabytes * GIB, "That is the same number. A GiB is 2³⁰ bytes, and not 10⁹."),
+            (gigabytes * GIB**2 / 10**9, "A GiB is the larger unit, so the number is smaller: divide."),
+            (gigabytes * GIB / 1.024, "A GiB is 1024³ bytes: apply the factor 1.024 three times."),
         ),
     )
 
@@ -88,8 +86,8 @@ def copies(rng: random.Random) -> Numeric:
         right="The model states of one rank are enough. The states of the other N − 1 ranks are copies.",
         wrong="All ranks hold the same. Count the ranks that hold nothing but copies.",
         mistakes=(
-            Mistake.near(1 / world_size, "That is the share of originals."),
-            Mistake.near(1.0, "One rank holds originals, so not everything is a copy.", tolerance=0.005),
+            (1 / world_size, "That is the share of originals."),
+            (1.0, "One rank holds originals, so not everything is a copy."),
         ),
     )
 
@@ -106,13 +104,13 @@ def stage_1(rng: random.Random) -> Numeric:
         right="For each parameter, each rank holds 4 bytes of parameters and gradients, and 12/N bytes of the rest.",
         wrong="Every rank holds some parts whole, and 1/N of the others. Check the unit: GiB.",
         mistakes=(
-            Mistake.near(
+            (
                 sum(moments_only.values()),
                 "You shard 8 bytes. The fp32 master weights belong to the optimizer, and are sharded, too: 12 bytes.",
             ),
-            Mistake.near(total(psi, "mixed"), "That is data parallel, where the ranks share nothing."),
-            Mistake.near(total(psi, "mixed") / world_size, "You share everything. Parameters and gradients are whole."),
-            Mistake.near(
+            (total(psi, "mixed"), "That is data parallel, where the ranks share nothing."),
+            (total(psi, "mixed") / world_size, "You share everything. Parameters and gradients are whole."),
+            (
                 sum(rank_bytes(psi, "fp32", world_size, OPTIMIZER).values()),
                 "Those are the bytes of fp32: 4 + 4 + 8/N. Mixed precision has 2 + 2 + 12/N.",
             ),

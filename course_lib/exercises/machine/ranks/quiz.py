@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 
 
 def ring_all_reduce_bytes(size_bytes: int, world_size: int) -> Fraction:
@@ -35,9 +35,9 @@ def sum_on_one_rank(rng: random.Random) -> Numeric:
         right="The sum of all ranks' values, and the same on every rank.",
         wrong="Write down x on each rank before the call, then add them up.",
         mistakes=(
-            Mistake.near(values[asked], f"This is rank {asked}'s value before the call. The call works in place."),
-            Mistake.near(sum(range(world_size)) * 10, "Count from rank 0: its x is 10, not 0."),
-            Mistake.near(sum(values[: asked + 1]), "This is the sum up to this rank. Add the values of all ranks."),
+            (values[asked], f"This is rank {asked}'s value before the call. The call works in place."),
+            (sum(range(world_size)) * 10, "Count from rank 0: its x is 10, not 0."),
+            (sum(values[: asked + 1]), "This is the sum up to this rank. Add the values of all ranks."),
         ),
     )
 
@@ -51,10 +51,10 @@ def messages_sent(rng: random.Random) -> Numeric:
         right="World size − 1 for the reduce-scatter, and as many for the all-gather.",
         wrong="There are two phases. How many messages does a rank send in each?",
         mistakes=(
-            Mistake.near(world_size - 1, "This is one phase; an all-reduce has two."),
-            Mistake.near(world_size, "There are two phases, and each ends after N − 1 steps."),
-            Mistake.near(2 * world_size, "Each phase needs one step less: N − 1."),
-            Mistake.near(2 * (world_size - 1) * world_size, "This is the number for all ranks together."),
+            (world_size - 1, "This is one phase; an all-reduce has two."),
+            (world_size, "There are two phases, and each ends after N − 1 steps."),
+            (2 * world_size, "Each phase needs one step less: N − 1."),
+            (2 * (world_size - 1) * world_size, "This is the number for all ranks together."),
         ),
     )
 
@@ -69,10 +69,10 @@ def bytes_sent(rng: random.Random) -> Numeric:
         right="2(N − 1)/N of the tensor: nearly twice its size, however many ranks there are.",
         wrong="A rank sends N − 1 chunks in each of two phases, and a chunk is 1/N of the tensor.",
         mistakes=(
-            Mistake.near(float(ring_all_reduce_bytes(size_bytes, world_size) / 2), "This is one of the two phases."),
-            Mistake.near(2 * size_bytes, "Nearly: a rank sends N − 1 of the N chunks in each phase, not all N."),
-            Mistake.near(size_bytes, "There are two phases, and in each N − 1 of the N chunks are sent."),
-            Mistake.near(
+            (ring_all_reduce_bytes(size_bytes, world_size) / 2, "This is one of the two phases."),
+            (2 * size_bytes, "Nearly: a rank sends N − 1 of the N chunks in each phase, not all N."),
+            (size_bytes, "There are two phases, and in each N − 1 of the N chunks are sent."),
+            (
                 (world_size - 1) * size_bytes,
                 "A rank would send this much if it passed on whole tensors. On the ring, it passes on chunks of 1/N.",
             ),
@@ -91,9 +91,9 @@ def latency(rng: random.Random) -> Numeric:
         right="Each call pays 2(N − 1) α. Joined in one bucket, the gradients would pay that once.",
         wrong="How many messages follow one another in one call? Each costs α.",
         mistakes=(
-            Mistake.near(calls * call / 2, "This is one phase; an all-reduce has two."),
-            Mistake.near(calls * microseconds / 1000, "A call is more than one message: 2(N − 1)."),
-            Mistake.near(call, "This is one call, as if the gradients were in one bucket."),
+            (calls * call / 2, "This is one phase; an all-reduce has two."),
+            (calls * microseconds / 1000, "A call is more than one message: 2(N − 1)."),
+            (call, "This is one call, as if the gradients were in one bucket."),
         ),
     )
 
@@ -109,7 +109,7 @@ def padded_elements(rng: random.Random) -> Numeric:
         right="`-numel % world_size`: the number missing to the next multiple.",
         wrong="Find the next multiple of the world size, and see how many elements are missing.",
         mistakes=(
-            Mistake.near(
+            (
                 numel % world_size,
                 "This many are left over, `numel % world_size`. The padding is what is missing: `-numel % world_size`.",
             ),

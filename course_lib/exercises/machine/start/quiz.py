@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 
 
 def result_of_a_rank(rng: random.Random) -> Numeric:
@@ -17,9 +17,9 @@ def result_of_a_rank(rng: random.Random) -> Numeric:
         right="`run[rank]` is what that rank returned.",
         wrong="Replace `dist.get_rank()` by the rank's number, then multiply by 10.",
         mistakes=(
-            Mistake.near(10 * (rank - 1), "Ranks count from 0."),
-            Mistake.near(10 * world_size, "That is ten times the number of all ranks. Use the rank's own number."),
-            Mistake.near(rank, "That is the rank's number; the function returns ten times as much."),
+            (10 * (rank - 1), "Ranks count from 0."),
+            (10 * world_size, "That is ten times the number of all ranks. Use the rank's own number."),
+            (rank, "That is the rank's number; the function returns ten times as much."),
         ),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 
 
 def states_bytes(params: int, world_size: int, stage: int, *offload: str) -> int:
@@ -29,12 +29,11 @@ def layer_bytes(rng: random.Random) -> Numeric:
         right="The formula is s·b·h·(34 + 5·a·s/h).",
         wrong="Count 34 bytes for each element of the input, and 5 for each score of each head.",
         mistakes=(
-            Mistake.near(kept(34, 0), "That is right if the attention core is computed again."),
-            Mistake.near(kept(32, 2), "That is right without dropout."),
-            Mistake.near(kept(2, 0), "That is only the input, as with full checkpointing."),
-            Mistake.near(
-                2 * kept(34, 5), "That is about twice as much. Numbers take 2 bytes here, not 4.", tolerance=0.1
-            ),
+            (kept(34, 0), "That is right if the attention core is computed again."),
+            (kept(32, 2), "That is right without dropout."),
+            (kept(2, 0), "That is only the input, as with full checkpointing."),
+            (2 * kept(34, 5), "That is twice as much. Numbers take 2 bytes here, not 4."),
+            (kept(66, 9), "That is about twice as much. Numbers take 2 bytes here, not 4."),  # masks take 1 byte
         ),
     )
 
@@ -51,9 +50,9 @@ def flash_attention(rng: random.Random) -> Numeric:
         right="FlashAttention keeps one number of 4 bytes for each token and head.",
         wrong="FlashAttention does not keep the probabilities. What does it keep for each token and head?",
         mistakes=(
-            Mistake.near(2 * heads * sequence**2, "Those are the probabilities, which FlashAttention never writes."),
-            Mistake.near(expected / 2, "The numbers are in fp32, and take 4 bytes each."),
-            Mistake.near(expected / heads, "Each head keeps a number of its own for each token."),
+            (2 * heads * sequence**2, "Those are the probabilities, which FlashAttention never writes."),
+            (expected / 2, "The numbers are in fp32, and take 4 bytes each."),
+            (expected / heads, "Each head keeps a number of its own for each token."),
         ),
     )
 
@@ -70,8 +69,8 @@ def selective_operations(rng: random.Random) -> Numeric:
         right="The core adds 4sh to 3·(24h² + 4sh) operations, for each token.",
         wrong="Divide the operations of the core by those of forward and backward together.",
         mistakes=(
-            Mistake.near(3 * expected, "That is the share of forward. Backward takes twice as many operations."),
-            Mistake.near(1 / 3, "That is full checkpointing, which computes the whole layer again."),
+            (3 * expected, "That is the share of forward. Backward takes twice as many operations."),
+            (1 / 3, "That is full checkpointing, which computes the whole layer again."),
         ),
     )
 
@@ -86,7 +85,7 @@ def with_n_ranks(rng: random.Random) -> Numeric:
         right="Activations come from the rank's own lines, and a rank has as many lines as before.",
         wrong="Which of a rank's activations does a different rank also hold?",
         mistakes=(
-            Mistake.near(
+            (
                 gigabytes * 10**9 * few / many,
                 "Model states are sharded over ranks. No stage shards activations: each rank keeps its own.",
             ),
@@ -105,14 +104,10 @@ def offload(rng: random.Random) -> Numeric:
         right="Only the parameters stay. Optimizer states and gradient shards are on the host.",
         wrong="All parameters stay on each GPU. What moves to the host as soon as it is reduced?",
         mistakes=(
-            Mistake.near(states_bytes(params, world_size, 2), "That is without offload."),
-            Mistake.near(
-                states_bytes(params, world_size, 1, "optimizer"), "That is stage 1, which does not shard gradients."
-            ),
-            Mistake.near(
-                states_bytes(params, world_size, 3, "optimizer"), "That is stage 3, which shards the parameters."
-            ),
-            Mistake.near(12 * params / world_size, "That is the memory on the host."),
+            (states_bytes(params, world_size, 2), "That is without offload."),
+            (states_bytes(params, world_size, 1, "optimizer"), "That is stage 1, which does not shard gradients."),
+            (states_bytes(params, world_size, 3, "optimizer"), "That is stage 3, which shards the parameters."),
+            (12 * params / world_size, "That is the memory on the host."),
         ),
     )
 
@@ -129,9 +124,9 @@ def over_the_bus(rng: random.Random) -> Numeric:
         right="The gradient shard travels to the host and the parameter shard back: 2Ψ/N each.",
         wrong="What does the host need for a step, and what does the GPU need back? Of which part of the model?",
         mistakes=(
-            Mistake.near(4 * params, "That is a GPU without sharding. Here the host of each rank updates one shard."),
-            Mistake.near(2 * params / world_size, "That is one direction. Gradients go and parameters come back."),
-            Mistake.near(12 * params / world_size, "Masters and moments stay on the host, and never cross the bus."),
+            (4 * params, "That is a GPU without sharding. Here the host of each rank updates one shard."),
+            (2 * params / world_size, "That is one direction. Gradients go and parameters come back."),
+            (12 * params / world_size, "Masters and moments stay on the host, and never cross the bus."),
         ),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 from .smallest_world import smallest_world
 
 
@@ -22,9 +22,9 @@ def ranks_needed(rng: random.Random) -> Numeric:
         right="The part that stays whole has to fit first. A shard of the rest has to fit in what is left.",
         wrong="Subtract from the memory what stays whole on each rank. Over how many ranks is the rest sharded then?",
         mistakes=(
-            exactly(ranks - 1, "Round up: with one rank fewer, each rank holds a little too much."),
-            exactly(1 << (ranks - 1).bit_length(), "The number of ranks does not have to be a power of two."),
-            exactly(-(-16 * psi // memory_bytes), "You shard all 16 bytes. This stage keeps some of them whole."),
+            (ranks - 1, "Round up: with one rank fewer, each rank holds a little too much."),
+            (1 << (ranks - 1).bit_length(), "The number of ranks does not have to be a power of two."),
+            (-(-16 * psi // memory_bytes), "You shard all 16 bytes. This stage keeps some of them whole."),
         ),
     )
 
@@ -41,10 +41,10 @@ def held_by_stage_3(rng: random.Random) -> Numeric:
         right="16 bytes for each parameter, sharded over all ranks.",
         wrong="How many bytes does each parameter take in all? Over how many ranks are they sharded?",
         mistakes=(
-            Mistake.near(held * ranks, "This is the sum over all ranks. Each rank holds its shard."),
-            Mistake.near(held / 4, "You count 4 bytes for each parameter. There are 16."),
-            Mistake.near(held * 8 / 16, "You count 8 bytes for each parameter. There are 16: 2 + 2 + 12."),
-            Mistake.near(held + 2e9 * billions * (1 - 1 / ranks), "Your parameters are whole. Stage 3 shards them."),
+            (held * ranks, "This is the sum over all ranks. Each rank holds its shard."),
+            (held / 4, "You count 4 bytes for each parameter. There are 16."),
+            (held * 8 / 16, "You count 8 bytes for each parameter. There are 16: 2 + 2 + 12."),
+            (held + 2e9 * billions * (1 - 1 / ranks), "Your parameters are whole. Stage 3 shards them."),
         ),
     )
 
@@ -61,15 +61,11 @@ def shard_length(rng: random.Random) -> Numeric:
         right="Divide the elements, without the old padding, by the new number of ranks, and round up.",
         wrong="Join the shards and drop the old padding. Which smallest equal length of the new shards is enough?",
         mistakes=(
-            exactly(-(-numel // before), "This is the length for the old number of ranks."),
-            exactly(-(-padded // after), "You kept the old padding, which belongs to the old number of ranks."),
-            exactly(numel, "These are all elements. Each rank has only a part of them."),
+            (-(-numel // before), "This is the length for the old number of ranks."),
+            (-(-padded // after), "You kept the old padding, which belongs to the old number of ranks."),
+            (numel, "These are all elements. Each rank has only a part of them."),
         ),
     )
-
-
-def exactly(value: int, feedback: str) -> Mistake:
-    return Mistake.near(value, feedback, tolerance=0.0)
 
 
 QUIZ = Quiz(name="capstone", title="Capstone", questions=(

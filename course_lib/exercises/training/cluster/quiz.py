@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 
 
 def global_batch(rng: random.Random) -> Numeric:
@@ -17,8 +17,8 @@ def global_batch(rng: random.Random) -> Numeric:
         right="Batch times accumulated batches times ranks.",
         wrong="Each rank sees its own sequences. Multiply the three.",
         mistakes=(
-            Mistake.near(micro * ranks, "That leaves out the accumulated batches."),
-            Mistake.near(micro * steps, "That is one rank. All ranks' gradients are averaged."),
+            (micro * ranks, "That leaves out the accumulated batches."),
+            (micro * steps, "That is one rank. All ranks' gradients are averaged."),
         ),
     )
 

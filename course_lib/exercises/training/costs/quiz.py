@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 from .hybrid import leaving_bytes
 from .ring import ring_seconds
 
@@ -27,16 +27,16 @@ def small_all_reduce(rng: random.Random) -> Numeric:
         right="Nearly all of this time is alpha, 2(N−1) times. The bytes take very little of it.",
         wrong="Count the messages that a rank sends one after the other. How long does one of them take?",
         mistakes=(
-            Mistake.near(
+            (
                 ring_seconds("all_gather", kilobytes * 1000, ranks, alpha * 1e-6, 25e9) * 1e3,
                 "That is the time of one round. An all-reduce is two rounds: a reduce-scatter and an all-gather.",
             ),
-            Mistake.near(seconds, "That is the time in seconds. A second has 1,000 milliseconds."),
-            Mistake.near(
+            (seconds, "That is the time in seconds. A second has 1,000 milliseconds."),
+            (
                 2 * (kilobytes * 1000 / 25e9) * (ranks - 1) / ranks * 1e3,
                 "That is the time of the bytes only. Add alpha 2(N−1) times.",
             ),
-            Mistake.near(
+            (
                 2 * (ranks - 1) * (alpha * 1e-6 + kilobytes * 1000 / 25e9) * 1e3,
                 "Each of your messages carries the whole tensor. A message carries 1/N of it.",
             ),
@@ -57,16 +57,12 @@ def measured_bus(rng: random.Random) -> Numeric:
         right="On a ring, each link carried this much, so you can compare it with the link's bandwidth.",
         wrong="Divide the tensor's bytes by the seconds first. Then: which share of these bytes did a link carry?",
         mistakes=(
-            Mistake.near(
-                algorithm / 1e9, "That is the algorithm bandwidth: the tensor's bytes divided by the seconds."
-            ),
-            Mistake.near(
+            (algorithm / 1e9, "That is the algorithm bandwidth: the tensor's bytes divided by the seconds."),
+            (
                 bus_bandwidth(other, gigabytes * 1e9, ms * 1e-3, ranks) / 1e9,
                 "An all-reduce is two rounds, and an all-gather is one round.",
             ),
-            Mistake.near(
-                2 * algorithm / 1e9, "You multiplied by 2. On N ranks, the factor is 2(N−1)/N, a little less than 2."
-            ),
+            (2 * algorithm / 1e9, "You multiplied by 2. On N ranks, the factor is 2(N−1)/N, a little less than 2."),
         ),
     )
 
@@ -85,12 +81,10 @@ def stage_3_seconds(rng: random.Random) -> Numeric:
         right="A rank sends 3Ψ elements of 2 bytes, times (N−1)/N. Divide that by the bandwidth.",
         wrong="Stage 3 makes three rounds with all parameters. How many bytes does a rank send in one round?",
         mistakes=(
-            Mistake.near(
-                2 * a_round, "That is the time of 2Ψ, as in stages 0 to 2. Stage 3 gathers a second time, in backward."
-            ),
-            Mistake.near(1.5 * a_round, "You counted one byte for each parameter. A parameter in 16 bits has two."),
-            Mistake.near(6 * a_round, "You counted four bytes for each parameter. A parameter in 16 bits has two."),
-            Mistake.near(
+            (2 * a_round, "That is the time of 2Ψ, as in stages 0 to 2. Stage 3 gathers a second time, in backward."),
+            (1.5 * a_round, "You counted one byte for each parameter. A parameter in 16 bits has two."),
+            (6 * a_round, "You counted four bytes for each parameter. A parameter in 16 bits has two."),
+            (
                 3 * a_round * ranks / (ranks - 1),
                 "You left out the factor (N−1)/N. A rank already has one of the N pieces.",
             ),
@@ -110,17 +104,17 @@ def hybrid(rng: random.Random) -> Numeric:
         "eighth.",
         wrong="Find the collectives that cross the network. How many of their rings leave the node?",
         mistakes=(
-            Mistake.near(
+            (
                 leaving_bytes(psi, world_size, 8, world_size),
                 "That is right if the model is sharded over all ranks. Here, gathers and reduce-scatters stay in the "
                 "node.",
             ),
-            Mistake.near(
+            (
                 leaving_bytes(psi, world_size, 8, 8) / 8,
                 "That is what one ring carries. There are eight rings, one for each shard, and all leave the node.",
             ),
-            Mistake.near(leaving_bytes(psi, world_size, 8, 8) / 2, "That is one round. An all-reduce is two rounds."),
-            Mistake.near(
+            (leaving_bytes(psi, world_size, 8, 8) / 2, "That is one round. An all-reduce is two rounds."),
+            (
                 8 * leaving_bytes(psi, world_size, 8, 8),
                 "In your result, each ring carries the whole gradient. A ring carries an eighth of it.",
             ),

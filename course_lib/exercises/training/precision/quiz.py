@@ -7,7 +7,7 @@ import random
 import torch
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 
 
 def states_bytes(params: int, world_size: int, stage: int, precision: str = "mixed") -> int:
@@ -31,13 +31,11 @@ def stage_1(rng: random.Random) -> Numeric:
         right="Each rank holds 2 + 2 + 12/N bytes for each parameter.",
         wrong="Each rank holds all parameters and gradients, 2 bytes each. Masters and both moments are sharded.",
         mistakes=(
-            Mistake.near(
-                8 * params + 8 * params / world_size, "You shard only the moments. The masters are sharded as well."
-            ),
-            Mistake.near(16 * params, "That is data parallel, where nothing is sharded."),
-            Mistake.near(states_bytes(params, world_size, 2), "That is stage 2, which shards gradients as well."),
-            Mistake.near(states_bytes(params, world_size, 1, "fp32"), "That is stage 1 with everything in fp32."),
-            Mistake.near(12 * params / world_size, "Add the parameters and gradients: each rank holds all of them."),
+            (8 * params + 8 * params / world_size, "You shard only the moments. The masters are sharded as well."),
+            (16 * params, "That is data parallel, where nothing is sharded."),
+            (states_bytes(params, world_size, 2), "That is stage 2, which shards gradients as well."),
+            (states_bytes(params, world_size, 1, "fp32"), "That is stage 1 with everything in fp32."),
+            (12 * params / world_size, "Add the parameters and gradients: each rank holds all of them."),
         ),
     )
 
@@ -54,8 +52,8 @@ def accumulation(rng: random.Random) -> Numeric:
         right="2 + 2 + 4 + 12 = 20 bytes for each parameter.",
         wrong="Add up the parameters, the gradients, their sums, the masters and two moments.",
         mistakes=(
-            Mistake.near(16 * params, "The sums are missing: 4 bytes more."),
-            Mistake.near(18 * params, "The gradients of 2 bytes exist in addition to the sums of 4 bytes."),
+            (16 * params, "The sums are missing: 4 bytes more."),
+            (18 * params, "The gradients of 2 bytes exist in addition to the sums of 4 bytes."),
         ),
     )
 
@@ -71,11 +69,9 @@ def lost_update(rng: random.Random) -> Numeric:
         right="That is half of the distance to the next number. A smaller sum is rounded back.",
         wrong="How far away is the next number of bf16? Which sums are rounded up to it?",
         mistakes=(
-            Mistake.near(
-                2 * expected, "That is the distance to the next number. Sums beyond half of it are rounded up."
-            ),
+            (2 * expected, "That is the distance to the next number. Sums beyond half of it are rounded up."),
             *(
-                [Mistake.near(1 / 256, "That is right for weights from 1 to 2. Larger numbers are farther apart.")]
+                [(1 / 256, "That is right for weights from 1 to 2. Larger numbers are farther apart.")]
                 if weight > 1
                 else []
             ),

@@ -6,7 +6,7 @@ import random
 from fractions import Fraction
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 
 
 def elements_sent(multiples: int, params: int, world_size: int) -> Fraction:
@@ -26,15 +26,13 @@ def volume_of_ddp_and_zero(rng: random.Random) -> Numeric:
         "multiplied by (N − 1)/N.",
         wrong="Add what DDP sends in backward and what the optimizer sends in its step.",
         mistakes=(
-            Mistake.near(
-                float(elements_sent(2, params, world_size)),
+            (
+                elements_sent(2, params, world_size),
                 "A ZeRO-1 that reduce-scatters sends this. DDP does not know that only owners need the gradients.",
             ),
-            Mistake.near(
-                float(elements_sent(1, params, world_size)), "This is only the broadcast of the parameters."
-            ),
-            Mistake.near(3 * params, "Nearly: multiply by (N − 1)/N, because a rank does not send its own part."),
-            Mistake.near(float(4 * sent), "These are bytes. The question asks for the number of elements."),
+            (elements_sent(1, params, world_size), "This is only the broadcast of the parameters."),
+            (3 * params, "Nearly: multiply by (N − 1)/N, because a rank does not send its own part."),
+            (4 * sent, "These are bytes. The question asks for the number of elements."),
         ),
     )
 
@@ -50,9 +48,9 @@ def micro_batches(rng: random.Random) -> Numeric:
         right="The batch is the micro-batch times the accumulation steps times the ranks.",
         wrong="`train_batch_size` is the batch of all ranks in a whole step. Divide it by micro-batch and ranks.",
         mistakes=(
-            Mistake.near(world_size * steps, "All ranks share the batch: divide by their number.", tolerance=0),
-            Mistake.near(1, "1 is the default only if it does not follow from the batch sizes.", tolerance=0),
-            Mistake.near(micro * steps, "These are examples of each rank, not micro-batches.", tolerance=0),
+            (world_size * steps, "All ranks share the batch: divide by their number."),
+            (1, "1 is the default only if it does not follow from the batch sizes."),
+            (micro * steps, "These are examples of each rank, not micro-batches."),
         ),
     )
 
@@ -68,8 +66,8 @@ def bucket_buffer(rng: random.Random) -> Numeric:
         right="Multiply elements by bytes. DeepSpeed allocates the buffer even if the model is smaller.",
         wrong="The setting counts elements. Multiply by the bytes of one element.",
         mistakes=(
-            Mistake.near(elements, "The setting counts elements, not bytes."),
-            Mistake.near(elements * (6 - bytes_each), f"Each element has {bytes_each} bytes here."),
+            (elements, "The setting counts elements, not bytes."),
+            (elements * (6 - bytes_each), f"Each element has {bytes_each} bytes here."),
         ),
     )
 
@@ -86,13 +84,9 @@ def states_between_steps(rng: random.Random) -> Numeric:
         right="Parameters, gradients and Adam's state are fp32 shards: 4 + 4 + 8 bytes for each parameter.",
         wrong="Which dtype do FSDP2's shards have? The policy sets the dtype of the gathered parameters.",
         mistakes=(
-            Mistake.near(
-                12 * billions * 10**9 / world_size, "The shards stay fp32. Only the gathered parameters are bfloat16."
-            ),
-            Mistake.near(16 * billions * 10**9, "This is the sum over all ranks."),
-            Mistake.near(
-                18 * billions * 10**9 / world_size, "There is no bf16 copy between steps: the shards are the masters."
-            ),
+            (12 * billions * 10**9 / world_size, "The shards stay fp32. Only the gathered parameters are bfloat16."),
+            (16 * billions * 10**9, "This is the sum over all ranks."),
+            (18 * billions * 10**9 / world_size, "There is no bf16 copy between steps: the shards are the masters."),
         ),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 
 
 def gradient_bytes_sent(params: int, world_size: int, bytes_per_gradient: int, all_reduces: int = 1) -> Fraction:
@@ -32,13 +32,13 @@ def averaged_value(rng: random.Random) -> Numeric:
         right="The mean of all four, and the same on every rank.",
         wrong="Add up the four gradients, and divide by the number of ranks.",
         mistakes=tuple(
-            Mistake.near(value, feedback)
-            for value, feedback in (
+            mistake
+            for mistake in (
                 (sum(gradients), "That is the sum. The loss of the batch is a mean, and so is its gradient."),
                 (own, "That is rank 1's own gradient, as before."),
                 (own / 4, "That is rank 1's own gradient, divided. Add the other ranks' gradients first."),
             )
-            if value != mean and value != 0
+            if mistake[0] != mean
         ),
     )
 
@@ -54,10 +54,10 @@ def bytes_a_step(rng: random.Random) -> Numeric:
         right="2(N − 1)/N of the gradients' bytes, however they are cut into buckets.",
         wrong="All gradients are all-reduced once: 2(N − 1)/N of their bytes.",
         mistakes=(
-            Mistake.near(float(sent / 2), "A reduce-scatter sends this much. An all-reduce sends twice as much."),
-            Mistake.near(float(sent / 4), "A gradient in fp32 has 4 bytes, and an all-reduce has two phases."),
-            Mistake.near(billions * 4e9, "The gradients have this many bytes. A ring sends 2(N − 1)/N of them."),
-            Mistake.near(billions * 8e9, "Nearly: in each of the two phases, a rank sends N − 1 of the N chunks."),
+            (sent / 2, "A reduce-scatter sends this much. An all-reduce sends twice as much."),
+            (sent / 4, "A gradient in fp32 has 4 bytes, and an all-reduce has two phases."),
+            (billions * 4e9, "The gradients have this many bytes. A ring sends 2(N − 1)/N of them."),
+            (billions * 8e9, "Nearly: in each of the two phases, a rank sends N − 1 of the N chunks."),
         ),
     )
 
@@ -74,9 +74,9 @@ def bytes_with_accumulation(rng: random.Random) -> Numeric:
         right="One all-reduce of the accumulated gradients is enough; the others are not needed.",
         wrong="Count the micro-batches that communicate, and subtract the one that has to.",
         mistakes=(
-            Mistake.near(float(micro_batches * sent), "Each rank sends this much. One of these all-reduces is needed."),
-            Mistake.near(float(sent), "One all-reduce sends this much, and it is needed. The others are not."),
-            Mistake.near(float((micro_batches - 1) * sent / 2), "An all-reduce has two phases: 2(N − 1)/N."),
+            (micro_batches * sent, "Each rank sends this much. One of these all-reduces is needed."),
+            (sent, "One all-reduce sends this much, and it is needed. The others are not."),
+            ((micro_batches - 1) * sent / 2, "An all-reduce has two phases: 2(N − 1)/N."),
         ),
     )
 
@@ -92,13 +92,13 @@ def buckets(rng: random.Random) -> Numeric:
         right="A bucket takes parameters until it is full, and a parameter is never cut.",
         wrong="How many parameters have that many MB or more together?",
         mistakes=tuple(
-            Mistake.near(value, feedback)
-            for value, feedback in (
+            mistake
+            for mistake in (
                 (layers, "That is one for each parameter, as without buckets."),
                 (-(-layers // (bucket // megabytes)), "Right if a bucket stays below its size. Here it reaches it."),
                 (-(-layers * megabytes // bucket), "Right if parameters were cut. Here they stay whole."),
             )
-            if value != count
+            if mistake[0] != count
         ),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 
 
 def rank_bytes(billions: int, world_size: int, stage: int, precision: str) -> int:
@@ -29,10 +29,10 @@ def bytes_in_fp32(rng: random.Random) -> Numeric:
         right="4 + 4 bytes for each parameter are whole, and 8 are divided by the number of GPUs.",
         wrong="Write down 4 + 4 + 8 bytes for each parameter, and divide what ZeRO-1 shards.",
         mistakes=(
-            Mistake.near(whole, "That is data parallel: nothing is sharded."),
-            Mistake.near(whole / world_size, "That divides everything. ZeRO-1 divides only the optimizer state."),
-            Mistake.near(rank_bytes(billions, world_size, 2, "fp32"), "That shards the gradients as well: ZeRO-2."),
-            Mistake.near(12e9 * billions, "That halves Adam's 8 bytes. They are divided by the number of GPUs."),
+            (whole, "That is data parallel: nothing is sharded."),
+            (whole / world_size, "That divides everything. ZeRO-1 divides only the optimizer state."),
+            (rank_bytes(billions, world_size, 2, "fp32"), "That shards the gradients as well: ZeRO-2."),
+            (12e9 * billions, "That halves Adam's 8 bytes. They are divided by the number of GPUs."),
         ),
     )
 
@@ -48,9 +48,9 @@ def bytes_in_mixed_precision(rng: random.Random) -> Numeric:
         right="2 + 2 bytes are whole. Of the optimizer's 12, 4 are the fp32 master weights: they are sharded too.",
         wrong="2 + 2 bytes for each parameter are whole, and 12 belong to the optimizer. Answer in GiB.",
         mistakes=(
-            Mistake.near(moments_only, "You sharded 8 bytes. The fp32 master weights are sharded too."),
-            Mistake.near(16e9 * billions, "That is data parallel: nothing is sharded."),
-            Mistake.near(rank_bytes(billions, world_size, 2, "mixed"), "That shards the gradients as well: ZeRO-2."),
+            (moments_only, "You sharded 8 bytes. The fp32 master weights are sharded too."),
+            (16e9 * billions, "That is data parallel: nothing is sharded."),
+            (rank_bytes(billions, world_size, 2, "mixed"), "That shards the gradients as well: ZeRO-2."),
         ),
     )
 
@@ -68,8 +68,8 @@ def share_saved(rng: random.Random) -> Numeric:
         right="The optimizer state is half of the 16 bytes, and ZeRO-1 saves (N − 1)/N of it.",
         wrong="Find the part of the 16 bytes that is optimizer state, and the share of it that a rank gives up.",
         mistakes=(
-            Mistake.near(state_saved, "The optimizer state shrinks by this much. It is half of the whole."),
-            Mistake.near(1.0, "That would be all of it. Parameters and gradients stay whole."),
+            (state_saved, "The optimizer state shrinks by this much. It is half of the whole."),
+            (1.0, "That would be all of it. Parameters and gradients stay whole."),
         ),
     )
 
@@ -84,8 +84,8 @@ def without_owner(rng: random.Random) -> Numeric:
         right="`count % world_size` are left over, and no rank owns them.",
         wrong=f"Find how many each rank gets, and multiply by {world_size}. The rest has no owner.",
         mistakes=(
-            Mistake.near(count // world_size, "This many belong to each rank. How many are left over?"),
-            Mistake.near(-count % world_size, "This many are missing to the next multiple. How many are left over?"),
+            (count // world_size, "This many belong to each rank. How many are left over?"),
+            (-count % world_size, "This many are missing to the next multiple. How many are left over?"),
         ),
     )
 
@@ -100,9 +100,9 @@ def sent_by_the_recipe(rng: random.Random) -> Numeric:
         right="An all-reduce of the gradients, 2Ψ, and a broadcast of the parameters, Ψ; each times (N − 1)/N.",
         wrong="One collective averages the gradients, a second brings the parameters. Add the bytes of the two.",
         mistakes=(
-            Mistake.near(ring_bytes(billions, world_size, 2, 4), "The owners also broadcast their updated parameters."),
-            Mistake.near(ring_bytes(billions, world_size, 1, 4), "That is only the broadcast, or half an all-reduce."),
-            Mistake.near(12e9 * billions, "Nearly: a ring sends (N − 1)/N of it."),
+            (ring_bytes(billions, world_size, 2, 4), "The owners also broadcast their updated parameters."),
+            (ring_bytes(billions, world_size, 1, 4), "That is only the broadcast, or half an all-reduce."),
+            (12e9 * billions, "Nearly: a ring sends (N − 1)/N of it."),
         ),
     )
 

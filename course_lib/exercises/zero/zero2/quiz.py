@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import hypot
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 
 
 def rank_bytes(billions: int, world_size: int, stage: int, precision: str) -> int:
@@ -35,10 +35,10 @@ def bytes_in_mixed_precision(rng: random.Random) -> Numeric:
         right="For each parameter, 2 bytes stay whole; 2 of gradient and 12 of optimizer state are sharded.",
         wrong="Write down 2 + 2 + 12 bytes for each parameter, and divide the bytes that ZeRO-2 shards.",
         mistakes=(
-            Mistake.near(rank_bytes(billions, world_size, 1, "mixed"), "This is ZeRO-1: the gradients are whole."),
-            Mistake.near(rank_bytes(billions, world_size, 3, "mixed"), "This is ZeRO-3: it shards parameters, too."),
-            Mistake.near(rank_bytes(billions, world_size, 2, "fp32"), "This is fp32, where 4 bytes stay whole."),
-            Mistake.near(
+            (rank_bytes(billions, world_size, 1, "mixed"), "This is ZeRO-1: the gradients are whole."),
+            (rank_bytes(billions, world_size, 3, "mixed"), "This is ZeRO-3: it shards parameters, too."),
+            (rank_bytes(billions, world_size, 2, "fp32"), "This is fp32, where 4 bytes stay whole."),
+            (
                 billions * 10**9 * (2 + 10 / world_size),
                 "You sharded 2 + 8 bytes. ZeRO-2 shards the fp32 master weights, too.",
             ),
@@ -56,10 +56,10 @@ def saved_in_fp32(rng: random.Random) -> Numeric:
         right="12 of the 16 bytes shrink to 1/N.",
         wrong="Of the 16 bytes for each parameter, 4 stay and 12 are divided by N.",
         mistakes=(
-            Mistake.near(0.75, "This is the limit for infinitely many ranks."),
-            Mistake.near(share_saved(world_size, 1, "fp32"), "This is ZeRO-1."),
-            Mistake.near(share_saved(world_size, 2, "mixed"), "This is mixed precision, where 2 of the 16 bytes stay."),
-            Mistake.near(1 - share_saved(world_size, 2, "fp32"), "This is the part that is left, not the saving."),
+            (0.75, "This is the limit for infinitely many ranks."),
+            (share_saved(world_size, 1, "fp32"), "This is ZeRO-1."),
+            (share_saved(world_size, 2, "mixed"), "This is mixed precision, where 2 of the 16 bytes stay."),
+            (1 - share_saved(world_size, 2, "fp32"), "This is the part that is left, not the saving."),
         ),
     )
 
@@ -76,12 +76,10 @@ def sent_with_micro_batches(rng: random.Random) -> Numeric:
         "the bytes.",
         wrong="Count the reduce-scatters and the all-gathers of a step. In each, a rank sends (N − 1)/N of the bytes.",
         mistakes=(
-            Mistake.near(float(2 * each), "This is for one micro-batch. ZeRO-2 reduces in each micro-batch."),
-            Mistake.near(float(micro_batches * each), "The all-gather of the step is missing."),
-            Mistake.near(float(2 * micro_batches * each), "The parameters are gathered only once in each step."),
-            Mistake.near(
-                float((micro_batches + 1) * megabytes * 10**6), "A rank sends (N − 1)/N of the bytes, not all."
-            ),
+            (2 * each, "This is for one micro-batch. ZeRO-2 reduces in each micro-batch."),
+            (micro_batches * each, "The all-gather of the step is missing."),
+            (2 * micro_batches * each, "The parameters are gathered only once in each step."),
+            ((micro_batches + 1) * megabytes * 10**6, "A rank sends (N − 1)/N of the bytes, not all."),
         ),
     )
 
@@ -95,10 +93,10 @@ def norm_of_all(rng: random.Random) -> Numeric:
         right="The norm of all is the root of the sum of the squares.",
         wrong="The squares of the norms add up. Add them, and take the root.",
         mistakes=(
-            Mistake.near(sum(norms), "Norms do not add up; their squares do."),
-            Mistake.near(max(norms), "This is the largest of the three norms. The others count, too."),
-            Mistake.near(hypot(*norms) ** 2, "This is the square of the norm."),
-            Mistake.near(sum(norms) / 3, "This is the mean. Each rank has a different part of one gradient."),
+            (sum(norms), "Norms do not add up; their squares do."),
+            (max(norms), "This is the largest of the three norms. The others count, too."),
+            (hypot(*norms) ** 2, "This is the square of the norm."),
+            (sum(norms) / 3, "This is the mean. Each rank has a different part of one gradient."),
         ),
     )
 

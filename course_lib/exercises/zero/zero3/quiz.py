@@ -6,7 +6,7 @@ import random
 from fractions import Fraction
 
 from ....planner import plan
-from ....quizzes import Choice, Mistake, Numeric, Question, Quiz
+from ....quizzes import Choice, Numeric, Question, Quiz
 
 
 def states_bytes(params: int, world_size: int, stage: int) -> int:
@@ -40,13 +40,11 @@ def model_states(rng: random.Random) -> Numeric:
         right="All 16 bytes for each parameter are sharded: 16Ψ/N.",
         wrong="There are 2 + 2 + 12 bytes for each parameter. Which of them are sharded over the ranks?",
         mistakes=(
-            Mistake.near(states_bytes(params, world_size, 2), "This is stage 2: its parameters are whole."),
-            Mistake.near(states_bytes(params, world_size, 1), "This is stage 1: it shards only optimizer state."),
-            Mistake.near(16 * params, "This is the total. Each rank holds only a part of it."),
-            Mistake.near(
-                2 * params / world_size, "This is only the parameters. Add gradients and optimizer state."
-            ),
-            Mistake.near(
+            (states_bytes(params, world_size, 2), "This is stage 2: its parameters are whole."),
+            (states_bytes(params, world_size, 1), "This is stage 1: it shards only optimizer state."),
+            (16 * params, "This is the total. Each rank holds only a part of it."),
+            (2 * params / world_size, "This is only the parameters. Add gradients and optimizer state."),
+            (
                 8 * params + 8 * params / world_size,
                 "You shard only the two moments. Masters, gradients and parameters are sharded too.",
             ),
@@ -66,11 +64,11 @@ def volume(rng: random.Random) -> Numeric:
         wrong="Parameters are gathered for forward and again for backward, and gradients are reduced. Each of the "
         "three sends (N − 1)/N of the model's bytes.",
         mistakes=(
-            Mistake.near(volume_bytes(params, world_size, 2), "This is stage 2: it gathers the parameters once."),
-            Mistake.near(6 * params, "Nearly: each of the three collectives sends (N − 1)/N of the model."),
-            Mistake.near(volume_bytes(params, world_size, 3) / 2, "This is the number of elements. Each has 2 bytes."),
-            Mistake.near(volume_bytes(params, world_size, 3) * 2, "Each element has 2 bytes here, not 4."),
-            Mistake.near(6 * params / world_size, "You count 1/N of the model. A rank keeps 1/N and sends (N − 1)/N."),
+            (volume_bytes(params, world_size, 2), "This is stage 2: it gathers the parameters once."),
+            (6 * params, "Nearly: each of the three collectives sends (N − 1)/N of the model."),
+            (volume_bytes(params, world_size, 3) / 2, "This is the number of elements. Each has 2 bytes."),
+            (volume_bytes(params, world_size, 3) * 2, "Each element has 2 bytes here, not 4."),
+            (6 * params / world_size, "You count 1/N of the model. A rank keeps 1/N and sends (N − 1)/N."),
         ),
     )
 
@@ -87,10 +85,8 @@ def shard_of_a_unit(rng: random.Random) -> Numeric:
         wrong="All shards have the same size, and together they contain every element. Round in the "
         "direction that loses nothing.",
         mistakes=(
-            Mistake.near(numel // world_size, "If you round down, the remainder is on no rank.", tolerance=0),
-            Mistake.near(
-                shard_numel(numel, world_size) * world_size, "This is the length of all shards together.", tolerance=0
-            ),
+            (numel // world_size, "If you round down, the remainder is on no rank."),
+            (shard_numel(numel, world_size) * world_size, "This is the length of all shards together."),
         ),
     )
 
@@ -109,15 +105,13 @@ def most_parameters(rng: random.Random) -> Numeric:
         right="All shards, the layer in use, and the layers ahead.",
         wrong="Add 1/N of all layers, the layer in use, and the layers ahead of it.",
         mistakes=(
-            Mistake.near(
-                float(most_parameters_bytes(layers, layer_params, world_size, depth - 1)),
+            (
+                most_parameters_bytes(layers, layer_params, world_size, depth - 1),
                 "One layer is missing: count the layer in use and the layers ahead.",
             ),
-            Mistake.near(2 * layer_params * layers, "This is the whole model. No rank ever holds it."),
-            Mistake.near(2 * layer_params * (1 + depth), "Add the shards of all layers."),
-            Mistake.near(
-                2 * layer_params * layers / world_size, "These are the shards. During forward, some layers are whole."
-            ),
+            (2 * layer_params * layers, "This is the whole model. No rank ever holds it."),
+            (2 * layer_params * (1 + depth), "Add the shards of all layers."),
+            (2 * layer_params * layers / world_size, "These are the shards. During forward, some layers are whole."),
         ),
     )
 
@@ -132,10 +126,8 @@ def fsdp_bytes(rng: random.Random) -> Numeric:
         right="The sum counts this rank's shards, and the rank holds nothing else of the parameters.",
         wrong="Does `to_local()` return the whole tensor, or this rank's shard?",
         mistakes=(
-            Mistake.near(
-                gigabytes * 10**9 / world_size, "You divide twice: `to_local()` returns only this rank's shards."
-            ),
-            Mistake.near(
+            (gigabytes * 10**9 / world_size, "You divide twice: `to_local()` returns only this rank's shards."),
+            (
                 gigabytes * 10**9 * world_size,
                 "This is the whole model, on all ranks together. A rank holds only its shards.",
             ),
