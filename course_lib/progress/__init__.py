@@ -2,11 +2,10 @@
 
 from .course_map import CourseMap, Item, Stop
 from .lessons import NOTEBOOKS, Lesson, lessons, named, read_cells
-from .progress import Answer, Attempt, ExerciseProgress, Prediction, Progress, Summary
+from .progress import Attempt, ExerciseProgress, Prediction, Progress, Summary
 
 __all__ = [
     "NOTEBOOKS",
-    "Answer",
     "Attempt",
     "CourseMap",
     "ExerciseProgress",

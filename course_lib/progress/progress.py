@@ -16,6 +16,7 @@ from typing import Any
 
 import platformdirs
 
+from ..quizzes import Answer
 from . import export
 from .store import Store, merge
 
@@ -34,17 +35,6 @@ class Attempt:
     status: str | None = None
     findings: Any = None
     imported: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """One answer to one question; `attempt` is the number that the quiz gave this try."""
-
-    quiz: str
-    question: str
-    attempt: int
-    value: Any
-    correct: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,19 +124,18 @@ class Progress:
         rows = self._rows("SELECT level FROM hints WHERE exercise = ? ORDER BY level", exercise)
         return [row["level"] for row in rows]
 
-    def answer(self, quiz: str, question: str, attempt: int, value: Any, correct: bool) -> None:
-        """Store one answer. `attempt` numbers the tries; `value` is anything that JSON can hold."""
-        about = {"quiz": quiz, "question": question, "attempt": attempt}
-        given = {"value": json.dumps(value), "correct": correct, "answered_ns": time.time_ns()}
-        self._add(answers={"id": uuid.uuid4().hex, **about, **given})
+    def answer(self, answer: Answer) -> None:
+        """Store one marked answer of a quiz."""
+        row = vars(answer).copy()
+        value = json.dumps({name: row.pop(name) for name in ("given", "reading")})
+        self._add(answers={"id": uuid.uuid4().hex, **row, "value": value, "answered_ns": time.time_ns()})
 
     def answers(self, quiz: str) -> list[Answer]:
         """Return all answers, oldest first."""
         query = """SELECT quiz, question, attempt, value, correct
             FROM answers WHERE quiz = ? ORDER BY answered_ns, rowid"""
         rows = self._rows(query, quiz)
-        decoded = [{"value": json.loads(row["value"]), "correct": bool(row["correct"])} for row in rows]
-        return [Answer(**row | values) for row, values in zip(rows, decoded, strict=True)]
+        return [Answer(**json.loads(row.pop("value")) | row | {"correct": bool(row["correct"])}) for row in rows]
 
     def first_answers(self, quiz: str) -> dict[str, bool]:
         """Return whether the first answer to each question was right, in the order of the answers."""

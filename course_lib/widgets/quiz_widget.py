@@ -12,7 +12,7 @@ from ipywidgets import HTML, VBox
 
 from .. import quizzes
 from ..progress import Progress
-from ..quizzes import Answer, Choice, Feedback, Problem, Quiz, Sitting, Turn
+from ..quizzes import Choice, Feedback, Problem, Quiz, Sitting, Turn
 from .card import Card
 from .record import progress, review
 from .style import alert, button, display_with_text, form, inline, markup, note, number, options, sheet, title
@@ -41,22 +41,7 @@ class QuizWidget(VBox):
 
     def _sit(self, quiz: Quiz) -> Sitting:
         """Go on from the stored answers, and store what is answered."""
-        stored = [
-            Answer(
-                quiz=answer.quiz,
-                question=answer.question,
-                attempt=answer.attempt,
-                given=answer.value["given"],
-                reading=answer.value["reading"],
-                correct=answer.correct,
-            )
-            for answer in self._progress.answers(quiz.name)
-        ]
-        return Sitting(quiz, on_answer=self._store, answers=stored)
-
-    def _store(self, answer: Answer) -> None:
-        value = {"given": answer.given, "reading": answer.reading}
-        self._progress.answer(answer.quiz, answer.question, answer.attempt, value, answer.correct)
+        return Sitting(quiz, on_answer=self._progress.answer, answers=self._progress.answers(quiz.name))
 
     def _cards(self, sitting: Sitting) -> tuple[QuestionCard, ...]:
         of = len(sitting.turns)

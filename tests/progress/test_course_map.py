@@ -10,6 +10,7 @@ from course_lib.progress import Progress
 from course_lib.progress.course_map import CourseMap
 from course_lib.progress.lessons import Lesson, lessons
 from course_lib.widgets.map import ShownMap
+from tests.progress.test_progress import answer
 
 LESSONS = (
     Lesson(
@@ -70,8 +71,8 @@ def test_the_map_is_three_lines_a_lesson_and_what_comes_next(progress: Progress)
 def test_each_exercise_and_quiz_has_its_state(progress: Progress) -> None:
     solve(progress, "ranks.hello")
     progress.hint_taken("ranks.ring", 1)
-    progress.answer("ranks", "who", 0, "a", correct=True)
-    progress.answer("ranks", "why", 0, "a", correct=False)
+    answer(progress, "ranks", "who", correct=True)
+    answer(progress, "ranks", "why", correct=False)
 
     assert items(progress) == [
         "✓ Say hello: passed; 1 attempt, 0 hints",
@@ -84,10 +85,10 @@ def test_next_is_the_first_that_is_not_done_quizzes_included(progress: Progress)
     solve(progress, "ranks.hello", "ranks.ring")
     assert drawn(progress).advice == "Continue: Quiz, in 01-ranks.ipynb"
 
-    progress.answer("ranks", "who", 0, "a", correct=True)
+    answer(progress, "ranks", "who", correct=True)
     assert drawn(progress).advice == "Continue: Quiz, in 01-ranks.ipynb"
 
-    progress.answer("ranks", "why", 0, "a", correct=True)
+    answer(progress, "ranks", "why", correct=True)
     assert drawn(progress).advice == "Continue: A step, in 02-a & b.ipynb"
 
     solve(progress, "ab.step")
@@ -97,14 +98,14 @@ def test_next_is_the_first_that_is_not_done_quizzes_included(progress: Progress)
 
 def test_practice_takes_no_tick_away(progress: Progress) -> None:
     for question in ("who", "why"):
-        progress.answer("ranks", question, 0, "a", correct=True)
-    progress.answer("ranks", "who", 1, "b", correct=False)
+        answer(progress, "ranks", question, correct=True)
+    answer(progress, "ranks", "who", correct=False, attempt=1)
     assert items(progress)[2] == "✓ Quiz: 2 of 2 right; "
 
 
 def test_answers_to_a_question_that_was_removed_do_not_count(progress: Progress) -> None:
     for question in ("who", "removed"):
-        progress.answer("ranks", question, 0, "a", correct=True)
+        answer(progress, "ranks", question, correct=True)
     assert items(progress)[2] == "◐ Quiz: 1 of 2 right; "
 
 

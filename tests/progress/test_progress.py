@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from course_lib.errors import CourseError
 from course_lib.progress import Attempt, ExerciseProgress, Prediction, Progress, store
+from course_lib.quizzes import Answer
 
 KILLER = Path(__file__).with_name("progress_killer.py")
 NOBODY = 65534
@@ -32,6 +34,11 @@ def solve(progress: Progress, exercise: str, source: str = "def f(): ...", statu
     attempt = progress.begin_attempt(exercise, source)
     progress.finish_attempt(attempt, status, [])
     return attempt
+
+
+def answer(progress: Progress, quiz: str, question: str, **about: Any) -> None:
+    given = {"attempt": 0, "given": "7", "reading": "7 bytes"}
+    progress.answer(Answer(quiz=quiz, question=question, **given | about))
 
 
 # What is stored
@@ -71,14 +78,13 @@ def test_hints_taken_are_remembered_once(path: Path) -> None:
 
 def test_the_first_answer_to_a_question_is_remembered(path: Path) -> None:
     progress = Progress(path)
-    progress.answer("zero1", "bytes", 1, "38.5 GB", correct=False)
-    progress.answer("zero1", "volume", 1, ["a", "c"], correct=True)
-    progress.answer("zero1", "bytes", 2, 35.9, correct=True)
-    answers = progress.answers("zero1")
-    assert [(given.question, given.attempt, given.value, given.correct) for given in answers] == [
-        ("bytes", 1, "38.5 GB", False),
-        ("volume", 1, ["a", "c"], True),
-        ("bytes", 2, 35.9, True),
+    answer(progress, "zero1", "bytes", correct=False)
+    answer(progress, "zero1", "volume", correct=True)
+    answer(progress, "zero1", "bytes", correct=True, attempt=1)
+    assert [(given.question, given.attempt, given.reading, given.correct) for given in progress.answers("zero1")] == [
+        ("bytes", 0, "7 bytes", False),
+        ("volume", 0, "7 bytes", True),
+        ("bytes", 1, "7 bytes", True),
     ]
     assert progress.first_answers("zero1") == {"bytes": False, "volume": True}
     assert progress.first_answers("zero2") == {}
@@ -110,10 +116,10 @@ def test_the_summary_tells_what_is_solved(path: Path) -> None:
     solve(progress, "zero1.partition", status="failed")
     progress.hint_taken("zero1.partition", 0)
     progress.begin_attempt("zero1.step", "def step(): crash()")
-    progress.answer("zero1", "bytes", 1, 7, correct=True)
-    progress.answer("zero1", "volume", 1, 3, correct=False)
-    progress.answer("zero1", "bytes", 2, 8, correct=False)
-    progress.answer("zero2", "volume", 1, 3, correct=False)
+    answer(progress, "zero1", "bytes", correct=True)
+    answer(progress, "zero1", "volume", correct=False)
+    answer(progress, "zero1", "bytes", correct=False)
+    answer(progress, "zero2", "volume", correct=False)
 
     summary = progress.summary()
     assert summary.exercises == {
@@ -163,7 +169,7 @@ def test_two_machines_merge_into_the_same_record(tmp_path: Path) -> None:
     laptop.hint_taken("zero1.step", 0)
     server.hint_taken("zero1.step", 0)
     server.hint_taken("zero1.step", 1)
-    server.answer("zero1", "bytes", 1, {"given": "7", "reading": "7 bytes"}, correct=True)
+    answer(server, "zero1", "bytes", correct=True)
     server.score("zero1.peak", "992", correct=True)
     assert server.import_json(laptop.export_json()) == 1
     assert laptop.import_json(server.export_json()) == 3
@@ -245,7 +251,7 @@ def change(export: str, table: str, **values: object) -> str:
 def test_a_spoilt_export_is_refused_whole(path: Path, spoil: Callable[[str], str], message: str) -> None:
     other = Progress(path.with_name("other.sqlite3"))
     solve(other, "zero1.step")
-    other.answer("zero1", "bytes", 1, {"given": "7", "reading": "7 bytes"}, correct=True)
+    answer(other, "zero1", "bytes", correct=True)
     other.predict("zero1.peak", "992")
     other.score("zero1.peak", "1984/2", correct=True)
     other.add_score("ZeRO-1", MEASURES)

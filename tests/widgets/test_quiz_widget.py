@@ -13,6 +13,7 @@ from course_lib.progress import Progress
 from course_lib.quizzes import Choice, Numeric, Option, Question, Quiz
 from course_lib.widgets.quiz_widget import QuestionCard, QuizWidget
 from course_lib.widgets.style import alert, inline, markup
+from tests.progress.test_progress import answer
 from tests.quizzes.sample_quiz import QUIZ, secrets
 from tests.widgets.test_card import click, text
 
@@ -74,7 +75,7 @@ def test_nothing_entered_is_told_and_not_counted(widget: QuizWidget, progress: P
         assert "Try again" not in text(card.feedback)
     assert progress.answers("sample") == []
     click(widget.cards[0], "check", answer=letters(widget.cards[0], "The sum of all four"))
-    assert [answer.value["reading"] for answer in progress.answers("sample")] == ["The sum of all four"]
+    assert [answer.reading for answer in progress.answers("sample")] == ["The sum of all four"]
 
 
 def test_try_again_asks_anew(widget: QuizWidget) -> None:
@@ -200,8 +201,8 @@ def test_what_is_there_from_the_start_is_not_read_out(progress: Progress) -> Non
 
 
 def test_an_answer_to_a_question_that_has_changed_is_left_out(progress: Progress) -> None:
-    progress.answer("sample", "adam-bytes", 0, {"given": "16", "reading": "16 loaves"}, correct=True)
-    progress.answer("sample", "dropped-question", 0, {"given": "a", "reading": "yes"}, correct=True)
+    for question in ("adam-bytes", "dropped-question"):
+        answer(progress, "sample", question, reading="7 loaves", correct=True)
     assert repr(QuizWidget(QUIZ, progress)) == QUIZ.text()
 
 
