@@ -18,12 +18,17 @@ TONES = {True: "right", False: "wrong", None: "note"}
 
 
 class PredictionWidget(VBox):
-    """A question with a field. `commit` does what the button does, `reveal` shows the outcome."""
+    """A question with a field, with a call for all that its field and its button do.
+
+    guess = predict("start.sum", "What does rank 0 have afterwards?")     # shows a field
+    guess.commit("12")                                                    # or type it, and press Enter
+    guess.reveal(run[0][0])                                               # score it
+    """
 
     def __init__(self, guess: Guess) -> None:
         self.guess = guess
         self.question, self.message = HTML(), HTML()
-        card = Card([self.question, self.message], {"commit": lambda fields: self.commit(fields.get("answer", ""))})
+        card = Card([self.question, self.message], {"commit": lambda fields: self._typed(fields.get("answer", ""))})
         super().__init__([sheet(), card])
         self.add_class("course-widget")
         self._ask()
@@ -32,24 +37,36 @@ class PredictionWidget(VBox):
         elif guess.given is not None:
             self.message.value = note("Locked.", guess.standing)
 
-    def commit(self, given: str) -> None:
-        """Commit what was typed, or the text of the option that was picked."""
-        try:
-            self.guess.commit(given)
-        except Unreadable as problem:
-            self.message.value = alert("Not read.", str(problem))
-        else:
-            self.show_locked()
+    def commit(self, given: str | float) -> None:
+        """Predict. The first prediction is locked: later ones change nothing.
 
-    def show_locked(self) -> None:
-        """Show the prediction that was committed."""
+        Raises:
+            Unreadable: it is no number that fits the question, or none of its choices.
+            CourseError: it comes after the measurement.
+        """
+        self.guess.commit(given)
         self.message.value = alert("Locked.", "\n".join(filter(None, [self.guess.standing, self.guess.notice])))
         self._ask()
 
-    def reveal(self, outcome: Outcome) -> None:
-        """Show what was measured."""
+    def reveal(self, measured: SupportsFloat | str) -> Outcome:
+        """Score the prediction against what was measured: bytes for memory, a share of one for "%", else a count.
+
+        With choices: against the right one.
+
+        Raises:
+            CourseError: `measured` is not one number, or none of the choices.
+        """
+        outcome = self.guess.reveal(measured)
         self.message.value = _result(alert, outcome)
         self._ask()
+        return outcome
+
+    def _typed(self, given: str) -> None:
+        """Commit what was typed, or the text of the option that was picked."""
+        try:
+            self.commit(given)
+        except Unreadable as problem:
+            self.message.value = alert("Not read.", str(problem))
 
     def _ask(self) -> None:
         guess, about = self.guess, f"course-{self.model_id}"
@@ -64,55 +81,14 @@ class PredictionWidget(VBox):
         question = f'<div id="{about}">{markup(guess.question)}</div>'
         self.question.value = title("Predict", "before you run the next cell") + question + ask
 
-
-class PredictionCell:
-    """A prediction in a notebook, with a call for all that its widget does.
-
-    guess = predict("start.sum", "What does rank 0 have afterwards?")     # shows a field
-    guess.commit("12")                                                    # or type it, and press Enter
-    guess.reveal(run[0][0])                                               # score it
-    """
-
-    def __init__(self, guess: Guess) -> None:
-        self.guess = guess
-        self._widget = PredictionWidget(guess)
-
-    def show(self) -> None:
-        """Show the widget, and its text for where widgets cannot be shown."""
-        guess = self.guess
-        state = "not made yet" if guess.given is None else f"you predicted {guess.given}"
-        display_with_text(self._widget, title=f"Predict: {guess.question}", state=state, text=guess.text())
-
-    def commit(self, given: str | float) -> None:
-        """Predict. The first prediction is locked: later ones change nothing.
-
-        Raises:
-            Unreadable: it is no number that fits the question, or none of its choices.
-            CourseError: it comes after the measurement.
-        """
-        self.guess.commit(given)
-        self._widget.show_locked()
-
-    def reveal(self, measured: SupportsFloat | str) -> Outcome:
-        """Score the prediction against what was measured: bytes for memory, a share of one for "%", else a count.
-
-        With choices: against the right one.
-
-        Raises:
-            CourseError: `measured` is not one number, or none of the choices.
-        """
-        outcome = self.guess.reveal(measured)
-        self._widget.reveal(outcome)
-        return outcome
-
     def __repr__(self) -> str:
         return self.guess.text()
 
 
 def predict(
     name: str, question: str, *, unit: str = "", tolerance: float = 0.1, choices: Sequence[str] = ()
-) -> PredictionCell:
-    """Show a field for a prediction, before the cell runs that shows the result; see `PredictionCell`.
+) -> PredictionWidget:
+    """Show a field for a prediction, before the cell runs that shows the result; see `PredictionWidget`.
 
     Args:
         name: the key under which the prediction is stored: lesson and subject, `start.sum`.
@@ -122,9 +98,10 @@ def predict(
         choices: the possible answers, in Markdown: `predict(..., choices=["It grows", "It stays"])`.
     """
     guess = Guess(name, question, progress(), unit=unit, tolerance=tolerance, choices=choices)
-    cell = PredictionCell(guess)
-    cell.show()
-    return cell
+    widget = PredictionWidget(guess)
+    state = "not made yet" if guess.given is None else f"you predicted {guess.given}"
+    display_with_text(widget, title=f"Predict: {question}", state=state, text=guess.text())
+    return widget
 
 
 def _result(message: Callable[..., str], outcome: Outcome) -> str:

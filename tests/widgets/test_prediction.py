@@ -12,7 +12,7 @@ from course_lib import CourseError, predict
 from course_lib.progress import Progress
 from course_lib.quizzes.quantities import Unreadable
 from course_lib.widgets.guess import Guess
-from course_lib.widgets.prediction import PredictionCell, PredictionWidget
+from course_lib.widgets.prediction import PredictionWidget
 from tests.widgets.test_card import click
 
 ROOT = Path(__file__).parents[2]
@@ -66,12 +66,12 @@ def test_the_first_prediction_is_locked(progress: Progress) -> None:
 
 
 def test_what_comes_after_the_measurement_is_no_prediction(progress: Progress) -> None:
-    cell = PredictionCell(peak(progress))
-    cell.reveal(992e6)
+    widget = PredictionWidget(peak(progress))
+    widget.reveal(992e6)
     with pytest.raises(CourseError, match=r"zero1.peak has been measured already, and 992 would no longer be"):
-        cell.commit("992")
+        widget.commit("992")
 
-    assert locked(cell._widget)
+    assert locked(widget)
     assert progress.prediction("zero1.peak") is None
     peak(progress).commit("992")  # the cell, run again, asks anew
 
@@ -172,8 +172,7 @@ def locked(widget: PredictionWidget) -> bool:
 
 
 def test_a_prediction_is_typed_and_committed(progress: Progress) -> None:
-    cell = PredictionCell(peak(progress))
-    widget = cell._widget
+    widget = PredictionWidget(peak(progress))
     click(widget.children[1], "commit", answer="lots")
     assert "<code>lots</code> cannot be read as a number." in widget.message.value
     assert not locked(widget)
@@ -182,18 +181,18 @@ def test_a_prediction_is_typed_and_committed(progress: Progress) -> None:
     assert "Locked.</strong> You predicted 980 MB." in widget.message.value
     assert locked(widget)
 
-    cell.reveal(992e6)
+    widget.reveal(992e6)
     assert "✓ Result:</strong> 992 MB. You predicted 980 MB. Right." in widget.message.value
     assert 'role="alert"' in widget.message.value
     assert "course-right" in widget.message.value
 
 
 def test_the_call_does_what_the_button_does(progress: Progress) -> None:
-    cell = PredictionCell(peak(progress))
-    cell.commit(980)
-    assert 'value="980"' in cell._widget.question.value
-    assert locked(cell._widget)
-    assert repr(cell).endswith("You predicted 980 MB. Run the next cell to see.")
+    widget = PredictionWidget(peak(progress))
+    widget.commit(980)
+    assert 'value="980"' in widget.question.value
+    assert locked(widget)
+    assert repr(widget).endswith("You predicted 980 MB. Run the next cell to see.")
 
 
 def test_the_field_has_its_label(progress: Progress) -> None:
