@@ -1,4 +1,4 @@
-"""The `course` command. Each subcommand is a function in `COMMANDS` that adds itself to the parser."""
+"""The `course` command: its subcommands and their arguments, and a function for each that runs it."""
 
 import argparse
 import math
@@ -14,15 +14,15 @@ from course_lib.errors import CourseError
 from course_lib.progress import CourseMap, Progress, lessons
 
 Report = Callable[[Sequence[Any]], str]
-Subcommands = Any  # argparse does not name the type of what add_subparsers() returns
+Run = Callable[[argparse.Namespace], int | None]
+"""Runs a subcommand with its options, and returns its exit code; None for 0."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     parser = argparse.ArgumentParser(prog="course", description="Sharded: learn ZeRO by building it.")
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in COMMANDS:
-        add(subcommands)
+    add_subcommands(subcommands)
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments:
         parser.print_help()
@@ -33,60 +33,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif others:  # the subcommand's own parser shows the known options
         subcommands.choices[options.command].error(f"course {options.command} does not know {' '.join(others)}")
     try:
-        return int(options.run(options))
+        return options.run(options) or 0
     except CourseError as error:
         print(f"course {options.command}: {error}", file=sys.stderr)
         return 1
 
 
-def add_lab(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser(
-        "lab", help="open the first lesson in JupyterLab; JupyterLab's own options are passed on"
-    )
-    parser.add_argument("--notebooks", type=Path, help="a folder of lessons, instead of your copies in work/")
-    parser.set_defaults(run=run_lab)
+def add_subcommands(subcommands: Any) -> None:  # argparse does not name the type of what add_subparsers() returns
+    """Add the subcommands, in the order in which `course --help` lists them."""
+
+    def add(name: str, run: Run, help: str) -> Any:
+        parser = subcommands.add_parser(name, help=help)
+        parser.set_defaults(run=run)
+        return parser
+
+    lab = add("lab", run_lab, "open the first lesson in JupyterLab; JupyterLab's own options are passed on")
+    lab.add_argument("--notebooks", type=Path, help="a folder of lessons, instead of your copies in work/")
+    add("copy", run_copy, "copy the lessons for you, or bring later versions in, as `lab` does")
+    argument = add("reset", run_reset, "start a lesson afresh; what you wrote in it is kept aside").add_argument
+    argument("number", metavar="NUMBER", help="of the lesson: 03")
+    argument = add("explain", run_explain, "print your latest attempt, and what its check found").add_argument
+    argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
+    check = add("check", run_check, "grade notebooks, each in a fresh kernel; none can stop the others")
+    add_limits_and_reports(check.add_argument)
+    argument = add("rerun", run_rerun, "execute lessons on another world, beside simulated ranks").add_argument
+    argument("notebooks", type=Path, nargs="*", metavar="NOTEBOOK", help="by default all lessons")
+    argument("--world", required=True, help="processes, nccl, or nccl:8 for 8 GPUs")
+    argument("--copies", type=Path, default=Path("rerun"), metavar="FOLDER", help="for what was executed")
+    argument("--hardware", default="laptop", help="what the planner is asked about (laptop)")
+    argument = add("validate", run_validate, "compare the planner with published runs on GPUs").add_argument
+    argument("--rows", action="store_true", help="print every run, not only the summary")
+    argument("--data", type=Path, metavar="FOLDER", help="read the published runs in this folder instead")
+    progress = add("progress", run_progress, "tell what is done, and what to do next")
+    argument = progress.add_mutually_exclusive_group().add_argument
+    argument("--export", type=Path, metavar="FILE", help="write all that is stored, as JSON")
+    argument("--import", type=Path, metavar="FILE", dest="import_", help="add what such a file holds")
+    add("recipe", run_recipe, "run the recipe of torch's ZeroRedundancyOptimizer, and measure it")
+    add("doctor", run_doctor, "tell what this machine can run, and what is missing")
 
 
-def run_lab(options: argparse.Namespace) -> int:
+def add_limits_and_reports(argument: Callable[..., Any]) -> None:
+    """Add the arguments of `course check`."""
+    argument("notebooks", type=Path, nargs="+", metavar="NOTEBOOK")
+    seconds = "to run one notebook, and again to check it; a third of them for one cell, or one exercise (300)"
+    argument("--seconds", type=positive, default=300, help=seconds)
+    argument("--memory", type=positive, default=8, metavar="GIB", help="GiB that one notebook may use (8)")
+    argument("--json", type=report, metavar="FILE", help="write the results as JSON")
+    argument("--csv", type=report, metavar="FILE", help="write the results as CSV, a row for each exercise")
+    gradebook = "write percentages as CSV that Canvas and Moodle import, a row for each student"
+    argument("--gradebook", type=report, metavar="FILE", help=gradebook)
+    page = "write a page for the teacher as HTML: where each student is, and common mistakes"
+    argument("--page", type=report, metavar="FILE", help=page)
+
+
+def run_lab(options: argparse.Namespace) -> None:
     lab.launch(options.notebooks or work.update(), options.jupyterlab_arguments)
-    return 0
 
 
-def add_copy(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser("copy", help="copy the lessons for you, or bring later versions in, as `lab` does")
-    parser.set_defaults(run=run_copy)
-
-
-def run_copy(_: argparse.Namespace) -> int:
+def run_copy(_: argparse.Namespace) -> None:
     print(work.update())
-    return 0
 
 
-def add_reset(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser("reset", help="start a lesson afresh; what you wrote in it is kept aside")
-    parser.add_argument("number", metavar="NUMBER", help="of the lesson: 03")
-    parser.set_defaults(run=run_reset)
-
-
-def run_reset(options: argparse.Namespace) -> int:
+def run_reset(options: argparse.Namespace) -> None:
     copy, aside = work.reset(options.number)
     print(f"{copy} is new." + (f" Your earlier copy is now {aside}." if aside else ""))
-    return 0
-
-
-def add_check(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser("check", help="grade notebooks, each in a fresh kernel; none can stop the others")
-    parser.add_argument("notebooks", type=Path, nargs="+", metavar="NOTEBOOK")
-    seconds = "to run one notebook, and again to check it; a third of them for one cell, or one exercise (300)"
-    parser.add_argument("--seconds", type=positive, default=300, help=seconds)
-    parser.add_argument("--memory", type=positive, default=8, metavar="GIB", help="GiB that one notebook may use (8)")
-    parser.add_argument("--json", type=report, metavar="FILE", help="write the results as JSON")
-    parser.add_argument("--csv", type=report, metavar="FILE", help="write the results as CSV, a row for each exercise")
-    gradebook = "write percentages as CSV that Canvas and Moodle import, a row for each student"
-    parser.add_argument("--gradebook", type=report, metavar="FILE", help=gradebook)
-    page = "write a page for the teacher as HTML: where each student is, and common mistakes"
-    parser.add_argument("--page", type=report, metavar="FILE", help=page)
-    parser.set_defaults(run=run_check)
 
 
 def positive(text: str) -> float:
@@ -137,24 +147,8 @@ def _write(reports: Iterable[tuple[Path | None, Report]], graded: Sequence[Any])
             raise CourseError(f"{file} cannot be written ({error.strerror}). Name another file.") from error
 
 
-def add_explain(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser("explain", help="print your latest attempt, and what its check found")
-    parser.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
-    parser.set_defaults(run=run_explain)
-
-
-def run_explain(options: argparse.Namespace) -> int:
+def run_explain(options: argparse.Namespace) -> None:
     print(explain.explain(options.exercise, Progress()))
-    return 0
-
-
-def add_rerun(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser("rerun", help="execute lessons on another world, beside simulated ranks")
-    parser.add_argument("notebooks", type=Path, nargs="*", metavar="NOTEBOOK", help="by default all lessons")
-    parser.add_argument("--world", required=True, help="processes, nccl, or nccl:8 for 8 GPUs")
-    parser.add_argument("--copies", type=Path, default=Path("rerun"), metavar="FOLDER", help="for what was executed")
-    parser.add_argument("--hardware", default="laptop", help="what the planner is asked about (laptop)")
-    parser.set_defaults(run=run_rerun)
 
 
 def run_rerun(options: argparse.Namespace) -> int:
@@ -172,37 +166,18 @@ def run_rerun(options: argparse.Namespace) -> int:
     return 1 if any(one.failed for one in done) else 0
 
 
-def add_validate(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser("validate", help="compare the planner with published runs on GPUs")
-    parser.add_argument("--rows", action="store_true", help="print every run, not only the summary")
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="read the published runs in this folder instead")
-    parser.set_defaults(run=run_validate)
-
-
-def run_validate(options: argparse.Namespace) -> int:
+def run_validate(options: argparse.Namespace) -> None:
     from course_lib import planner
 
     found = planner.validate(options.data) if options.data else planner.validate()
     print(f"{found.table()}\n\n{found}" if options.rows else found)
-    return 0
 
 
-def add_recipe(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser("recipe", help="run the recipe of torch's ZeroRedundancyOptimizer, and measure it")
-    parser.set_defaults(run=run_recipe)
-
-
-def run_recipe(_: argparse.Namespace) -> int:
+def run_recipe(_: argparse.Namespace) -> None:
     from course_lib.commands import recipe  # loads torch, which other subcommands do not need
 
     for part in recipe.report():
         print(part, flush=True)
-    return 0
-
-
-def add_doctor(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser("doctor", help="tell what this machine can run, and what is missing")
-    parser.set_defaults(run=run_doctor)
 
 
 def run_doctor(_: argparse.Namespace) -> int:
@@ -212,14 +187,6 @@ def run_doctor(_: argparse.Namespace) -> int:
         findings.append(finding)
     print(f"\n{doctor.verdict(findings)}")
     return 0 if doctor.lessons_can_run(findings) else 1
-
-
-def add_progress(subcommands: Subcommands) -> None:
-    parser = subcommands.add_parser("progress", help="tell what is done, and what to do next")
-    files = parser.add_mutually_exclusive_group()
-    files.add_argument("--export", type=Path, metavar="FILE", help="write all that is stored, as JSON")
-    files.add_argument("--import", type=Path, metavar="FILE", dest="import_", help="add what such a file holds")
-    parser.set_defaults(run=run_progress)
 
 
 def run_progress(options: argparse.Namespace) -> int:
@@ -240,19 +207,6 @@ def run_progress(options: argparse.Namespace) -> int:
         print(progress.notice, file=sys.stderr)
     return 1 if progress.notice else 0
 
-
-COMMANDS = (
-    add_lab,
-    add_copy,
-    add_reset,
-    add_explain,
-    add_check,
-    add_rerun,
-    add_validate,
-    add_progress,
-    add_recipe,
-    add_doctor,
-)
 
 if __name__ == "__main__":
     sys.exit(main())
