@@ -1,7 +1,5 @@
 """A file with one entry for each run of a world. `course rerun` compares the files of two executions of a lesson."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ bytes as CUDA's allocator would (`World(allocator="cuda")`). MB is 10⁶ bytes.
 Source: the recipe "Shard Optimizer States with ZeroRedundancyOptimizer", docs.pytorch.org.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from time import perf_counter
 

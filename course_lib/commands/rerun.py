@@ -7,8 +7,6 @@ Each notebook runs twice, each time in its own kernel, and the learner's record 
 stay in `folder`. The report compares memory, communication and time of both runs with each other and with the plan.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import tempfile

@@ -4,8 +4,6 @@ A copy has no outputs that answer a prediction: its cells show them when the lea
 lesson as it was when its copy was last brought up to date. What differs from it was written by the learner, and stays.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from copy import deepcopy

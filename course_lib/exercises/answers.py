@@ -1,7 +1,5 @@
 """The answers to the predictions of the incident room, kept out of its cells, where a learner would see them."""
 
-from __future__ import annotations
-
 ANSWERS: dict[str, dict[str, str | float]] = {
     "incidents.out_of_memory": {
         "where": "rank 2, at line 19",

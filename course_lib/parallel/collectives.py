@@ -9,8 +9,6 @@
 The gradient of what all ranks use is the sum of what they send back; the gradient of a sum goes to each summand.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

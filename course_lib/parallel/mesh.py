@@ -8,8 +8,6 @@ The engine sees a model of which the tensor axis has left it 1/N. What concerns 
 gradients, and a checkpoint that does not depend on the mesh.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

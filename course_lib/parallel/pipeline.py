@@ -5,8 +5,6 @@
     tag          tells the messages between two ranks apart: by direction, part and micro-batch
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ With P ranks and M micro-batches of equal duration both schedules idle (P - 1)/(
 memory: the first keeps the activations of M micro-batches, the second of at most P.
 """
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 

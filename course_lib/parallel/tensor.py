@@ -10,8 +10,6 @@ Two collectives a block in forward, two in backward (Shoeybi et al. 2019). With 
 the activations between the pairs.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar, cast
 
 import torch

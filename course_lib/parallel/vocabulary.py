@@ -4,8 +4,6 @@ Rank r holds `vocab / N` rows of both matrices: those of the tokens from `r · v
 of the whole vocabulary, which are the largest activation of a small model.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Find the fastest way to train on given hardware, and explain why the others lose."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Explain a DeepSpeed configuration in words."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Faults in a DeepSpeed configuration: unknown names, values of the wrong kind, settings that contradict each other."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any

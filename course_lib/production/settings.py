@@ -5,8 +5,6 @@ Names are dotted: `zero_optimization.stage`. Defaults are those of DeepSpeed 0.1
 logging, are only listed by name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One attempt at an exercise: the check, its result, and the hints. The logic behind the widget, without the widget."""
 
-from __future__ import annotations
-
 import inspect
 import linecache
 import os

@@ -1,7 +1,5 @@
 """A card of HTML: how a click in the browser becomes a call in Python."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence

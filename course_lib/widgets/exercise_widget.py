@@ -3,8 +3,6 @@
 It shows an `Attempt`. Hints and the solution stay in Python until the learner asks for them.
 """
 
-from __future__ import annotations
-
 import _thread
 import json
 from html import escape

@@ -1,7 +1,5 @@
 """A prediction: committed before the cell runs, locked, and scored against the measured value. No widget."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction

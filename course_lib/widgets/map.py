@@ -1,7 +1,5 @@
 """The course map in a notebook: a card with a link for every lesson, and one button to continue."""
 
-from __future__ import annotations
-
 from html import escape
 from urllib.parse import quote
 

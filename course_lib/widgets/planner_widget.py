@@ -1,7 +1,5 @@
 """The planner as a widget: `show_planner()`. Each field is a setting of `plan`, and each change draws its plan."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

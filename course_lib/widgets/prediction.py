@@ -1,7 +1,5 @@
 """The widget in which a learner commits a prediction, and what a cell calls for it: `guess = predict(...)`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import SupportsFloat
 

@@ -4,8 +4,6 @@ The widget shows what a `Sitting` says and passes on what the learner enters. Wh
 stay in Python and out of the saved notebook until an answer has been given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ipywidgets import HTML, VBox
@@ -43,7 +41,7 @@ class QuizWidget(VBox):
         """Go on from the stored answers, and store what is answered."""
         return Sitting(quiz, on_answer=self._progress.answer, answers=self._progress.answers(quiz.name))
 
-    def _cards(self, sitting: Sitting) -> tuple[QuestionCard, ...]:
+    def _cards(self, sitting: Sitting) -> "tuple[QuestionCard, ...]":
         of = len(sitting.turns)
         return tuple(
             QuestionCard(turn, heading=f"Question {number} of {of}", answered=self._show_score)

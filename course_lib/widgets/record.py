@@ -1,7 +1,5 @@
 """The learner's record, as the widgets use it."""
 
-from __future__ import annotations
-
 import functools
 
 from .. import quizzes

@@ -1,7 +1,5 @@
 """The scoreboard: what each of the learner's own stages holds, sends and takes, a row for each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from html import escape
 

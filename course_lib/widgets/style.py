@@ -1,7 +1,5 @@
 """The HTML that the course's widgets are made of. Its look is in `static/course.css`."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping
 from html import escape
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A choice of where the ranks of a notebook live. `World` reads it from `$COURSE_WORLD`."""
 
-from __future__ import annotations
-
 import os
 
 import torch

@@ -1,7 +1,5 @@
 """Hooks at the beginning and the end of a backward; and hooks that do not keep their owner alive."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

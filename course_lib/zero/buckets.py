@@ -12,8 +12,6 @@ shard          the elements of one parameter that lie in param_shard. The optimi
 fp32           or float64, if the parameters are in float64
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

@@ -8,8 +8,6 @@ A checkpoint counts from the moment that `latest` names it, and `latest` is repl
 written its file. If a rank is killed before that, the checkpoint before stays the latest.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import defaultdict

@@ -11,8 +11,6 @@ with fp32 masters and averages. Elements sent per rank and step: 2Ψ·(N-1)/N.
 Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace

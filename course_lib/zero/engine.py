@@ -6,8 +6,6 @@
 How gradients and parameters travel is in each stage's own file, which can be read without this one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

@@ -6,8 +6,6 @@ it again. A scale that is too large makes infinities: then the step is skipped a
 exponent has the range of fp32's, needs none of this.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Autograd saves some of a layer's parameters until backward. One view of a flat_p
 in memory. So autograd saves the place of the view in the flat_param, and looks it up when the unit is gathered again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

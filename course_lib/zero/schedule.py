@@ -4,8 +4,6 @@ Every rank passes through all units, used or not, in the order of their numbers:
 collectives are the same on every rank.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

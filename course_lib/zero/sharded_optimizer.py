@@ -11,8 +11,6 @@ Bytes per rank, with Adam in fp32: 4Ψ parameters + 4Ψ gradients + 8Ψ/N optimi
 can be dealt out. Elements sent per step and rank: Ψ·(N−1)/N, on top of the 2Ψ·(N−1)/N of averaging the gradients.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -11,8 +11,6 @@ Bytes per rank for Ψ parameters on N ranks with Adam:
 Elements sent per rank and step: 2Ψ·(N-1)/N, half for each of the two collectives, as much as plain data parallel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

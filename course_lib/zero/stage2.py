@@ -14,8 +14,6 @@ than stage 1 takes.
 Elements sent per rank and step: 2Ψ·(N-1)/N; each further micro-batch before the step adds Ψ·(N-1)/N.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

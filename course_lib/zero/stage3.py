@@ -13,8 +13,6 @@ gathered come on top: unit 0, the one in use and those ahead; and in backward th
 Elements sent per rank and step: 3Ψ·(N-1)/N, for two gathers and one reduction; each further micro-batch adds as much.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -9,8 +9,6 @@
 What else holds a view of flat_param (a closure, autograd) holds all of it in memory, freed or not.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

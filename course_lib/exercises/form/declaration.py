@@ -11,8 +11,6 @@
     exercise.start_edit({...})             the same, as edits of the reference
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """An exercise: a declaration that can be checked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Triple-quoted Markdown, as declarations write it, without the indentation and the line ends of the source file."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

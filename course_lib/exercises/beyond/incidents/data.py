@@ -1,7 +1,5 @@
 """Small models and batches that incidents share."""
 
-from __future__ import annotations
-
 import random
 
 import torch

@@ -1,7 +1,5 @@
 """Cut a model into consecutive parts."""
 
-from __future__ import annotations
-
 import random
 
 from ...form.exercise import Case, Exercise

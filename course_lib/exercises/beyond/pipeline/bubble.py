@@ -1,7 +1,5 @@
 """The bubble of a pipeline."""
 
-from __future__ import annotations
-
 import random
 
 from ...form.exercise import Case, Exercise

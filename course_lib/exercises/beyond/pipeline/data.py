@@ -1,7 +1,5 @@
 """Data of the pipeline's exercises."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from torch import nn

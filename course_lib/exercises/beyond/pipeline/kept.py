@@ -1,7 +1,5 @@
 """The activations that a schedule keeps."""
 
-from __future__ import annotations
-
 import random
 
 from ...form.exercise import Case, Exercise

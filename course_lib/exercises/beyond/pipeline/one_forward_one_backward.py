@@ -1,7 +1,5 @@
 """The schedule 1F1B."""
 
-from __future__ import annotations
-
 import random
 
 from ...form.exercise import Case, Exercise

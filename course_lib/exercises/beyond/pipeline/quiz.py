@@ -1,7 +1,5 @@
 """The quiz of the lesson on pipeline parallel."""
 
-from __future__ import annotations
-
 import random
 
 from ....quizzes import Choice, Numeric, Question, Quiz

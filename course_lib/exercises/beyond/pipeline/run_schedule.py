@@ -3,8 +3,6 @@
 # mypy: disable-error-code="union-attr, arg-type, return-value"
 # (A gradient, and the handle of a send, are declared to be None at times; here they never are.)
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

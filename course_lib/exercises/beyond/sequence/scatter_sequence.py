@@ -3,8 +3,6 @@
 # mypy: disable-error-code="no-untyped-def,no-any-return"
 # (the functions inside have no annotations, because a notebook would evaluate them)
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 

@@ -1,7 +1,5 @@
 """An MLP and the norm before it under sequence parallel."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

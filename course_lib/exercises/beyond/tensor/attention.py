@@ -1,7 +1,5 @@
 """Self-attention, each rank with some of the heads."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A linear layer that is cut by its output features."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

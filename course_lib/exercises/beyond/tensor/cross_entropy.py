@@ -1,7 +1,5 @@
 """The loss, if each rank has the scores of a part of the vocabulary."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

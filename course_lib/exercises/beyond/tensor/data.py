@@ -1,7 +1,5 @@
 """Shared parts of lesson 13's exercises: values for ranks, and the gradients that a solution leaves behind."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

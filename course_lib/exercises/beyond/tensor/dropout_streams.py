@@ -1,7 +1,5 @@
 """Two random streams for dropout: one that all ranks share, and one of a rank's own."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

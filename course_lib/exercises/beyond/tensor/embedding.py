@@ -1,7 +1,5 @@
 """An embedding that is cut along the vocabulary."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

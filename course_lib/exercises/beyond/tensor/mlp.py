@@ -1,7 +1,5 @@
 """A tensor-parallel MLP: column parallel, then row parallel, and one collective in each pass."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

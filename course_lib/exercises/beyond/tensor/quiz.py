@@ -1,7 +1,5 @@
 """The quiz of lesson 13."""
 
-from __future__ import annotations
-
 import math
 import random
 from fractions import Fraction

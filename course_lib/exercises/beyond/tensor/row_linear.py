@@ -1,7 +1,5 @@
 """A linear layer that is cut by its input features."""
 
-from __future__ import annotations
-
 import random
 
 import torch

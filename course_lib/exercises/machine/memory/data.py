@@ -1,7 +1,5 @@
 """Shared parts of lesson 02's exercises: models to measure."""
 
-from __future__ import annotations
-
 import random
 
 import torch

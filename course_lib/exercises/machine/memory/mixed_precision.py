@@ -1,7 +1,5 @@
 """The widths of an unknown optimizer's state, found from measured totals."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

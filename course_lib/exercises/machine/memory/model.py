@@ -1,7 +1,5 @@
 """Count the bytes of a model and of its gradients."""
 
-from __future__ import annotations
-
 import random
 
 from torch import nn

@@ -1,7 +1,5 @@
 """How much memory an optimizer keeps."""
 
-from __future__ import annotations
-
 import copy
 import random
 

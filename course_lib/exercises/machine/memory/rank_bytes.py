@@ -1,7 +1,5 @@
 """The bytes of one rank when the ranks share some parts."""
 
-from __future__ import annotations
-
 import random
 
 from ...form.exercise import Case, Exercise

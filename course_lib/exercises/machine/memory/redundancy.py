@@ -1,7 +1,5 @@
 """How much of what a rank holds is a copy."""
 
-from __future__ import annotations
-
 import random
 
 import torch

@@ -1,7 +1,5 @@
 """All-reduce, from reduce-scatter and all-gather."""
 
-from __future__ import annotations
-
 import random
 
 import torch

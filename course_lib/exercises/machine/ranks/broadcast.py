@@ -3,8 +3,6 @@
 # mypy: disable-error-code="union-attr"
 # (isend is declared to give None where the rank is not in the group; here it always is.)
 
-from __future__ import annotations
-
 import random
 
 import torch

@@ -1,7 +1,5 @@
 """Shared parts of lesson 01's exercises: data, runs, and the most that a ring may send."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Say hello by rank."""
 
-from __future__ import annotations
-
 import random
 
 import torch.distributed as dist

@@ -1,7 +1,5 @@
 """Repair: a collective that not every rank calls."""
 
-from __future__ import annotations
-
 import random
 
 import torch

@@ -1,7 +1,5 @@
 """Repair: ranks that disagree about the root and about sizes."""
 
-from __future__ import annotations
-
 import random
 
 import torch

@@ -1,7 +1,5 @@
 """The first exercise, which shows how the course works."""
 
-from __future__ import annotations
-
 import random
 
 import torch

@@ -1,7 +1,5 @@
 """Two questions that show how a quiz works."""
 
-from __future__ import annotations
-
 import random
 
 from ....quizzes import Choice, Numeric, Question, Quiz

@@ -1,7 +1,5 @@
 """The bytes that a layer keeps from forward to backward, measured."""
 
-from __future__ import annotations
-
 import random
 
 import torch

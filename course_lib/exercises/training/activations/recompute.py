@@ -1,7 +1,5 @@
 """Checkpointing: a block runs a second time in backward, and forward does not have to keep its activations."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small model, batches for it, and engines to train it with."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

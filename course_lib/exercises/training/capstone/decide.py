@@ -1,7 +1,5 @@
 """Decide how to train on a brief: every valid decision passes. The check recomputes its three numbers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """The quiz of lesson 12."""
 
-from __future__ import annotations
-
 import random
 
 from ....planner import plan

@@ -1,7 +1,5 @@
 """Cut a checkpoint's shards again, for a different number of ranks."""
 
-from __future__ import annotations
-
 import random
 
 import torch

@@ -1,7 +1,5 @@
 """Go on with a training where it was saved."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Find the smallest world in which a model's states fit."""
 
-from __future__ import annotations
-
 import random
 from fractions import Fraction
 from math import ceil

@@ -1,7 +1,5 @@
 """Train with one loop at every stage, and return the loss of the whole batch."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The quiz of the lesson from notebook to cluster."""
 
-from __future__ import annotations
-
 import random
 
 from ....quizzes import Choice, Numeric, Question, Quiz

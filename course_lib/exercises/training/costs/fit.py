@@ -1,7 +1,5 @@
 """Read a fitted alpha and bandwidth."""
 
-from __future__ import annotations
-
 import random
 
 from ...form.exercise import Case, Exercise

@@ -1,7 +1,5 @@
 """Hybrid sharding: the bytes that leave a node."""
 
-from __future__ import annotations
-
 import random
 
 from ...form.exercise import Case, Exercise

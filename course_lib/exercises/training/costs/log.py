@@ -4,8 +4,6 @@ The lines are written for the lesson, in the form of NCCL 2.27 (src/graph/paths.
 and of torch's ProcessGroupNCCL.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from typing import Any

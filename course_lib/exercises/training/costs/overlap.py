@@ -1,7 +1,5 @@
 """Overlap: the forward pass of stage 3 as a schedule."""
 
-from __future__ import annotations
-
 import random
 
 from ...form.exercise import Case, Exercise

@@ -1,7 +1,5 @@
 """How long a collective takes along a ring."""
 
-from __future__ import annotations
-
 import random
 
 from ...form.exercise import Case, Exercise

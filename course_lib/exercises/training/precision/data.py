@@ -1,7 +1,5 @@
 """The numbers that the exercises of lessons 07 and 08 are checked on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """A step of the optimizer on copies in fp32, of parameters that are in bf16."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Repair: a model that is loaded in bf16 and then sharded has no masters."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The quiz of lesson 07."""
 
-from __future__ import annotations
-
 import random
 
 import torch

@@ -1,7 +1,5 @@
 """Stage 1 with parameters in bf16: masters and moments in fp32, of this rank's shard only."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

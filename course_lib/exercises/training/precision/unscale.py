@@ -1,7 +1,5 @@
 """Loss scaling: gradients are divided by the scale, and all ranks agree on whether one has overflowed."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """The model on which the exercises of lesson 10 are tried, and how its steps are made."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

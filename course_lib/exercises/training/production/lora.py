@@ -1,7 +1,5 @@
 """Frozen weights next to trained ones under FSDP2: what the optimizer gets, and what a checkpoint needs."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

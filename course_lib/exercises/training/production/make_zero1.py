@@ -1,7 +1,5 @@
 """DistributedDataParallel and ZeroRedundancyOptimizer, set up."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -2,8 +2,6 @@
 
 # mypy: disable-error-code="union-attr"
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

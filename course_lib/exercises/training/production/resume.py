@@ -1,7 +1,5 @@
 """Whole states, loaded into a model that FSDP2 has sharded."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

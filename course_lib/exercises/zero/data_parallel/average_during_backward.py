@@ -1,7 +1,5 @@
 """Buckets that are averaged during backward, each as soon as it is complete."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

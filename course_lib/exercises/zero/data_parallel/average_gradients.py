@@ -1,7 +1,5 @@
 """The average of the ranks' gradients, one all-reduce for each parameter."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every rank starts from the model of rank 0."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shared parts of lesson 03's exercises: models, data, and a rule about when all-reduces start."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Parameters cut into buckets, by bytes, in the order in which backward gives gradients."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

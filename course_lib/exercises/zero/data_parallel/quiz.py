@@ -1,7 +1,5 @@
 """The quiz of lesson 03."""
 
-from __future__ import annotations
-
 import random
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Seeds: the same initial parameters on every rank, and different dropout."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The average of a bucket's gradients, in one all-reduce that runs in the background."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

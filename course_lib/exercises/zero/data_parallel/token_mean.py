@@ -1,7 +1,5 @@
 """The loss of a rank, when ranks have different numbers of tokens."""
 
-from __future__ import annotations
-
 import random
 
 import torch

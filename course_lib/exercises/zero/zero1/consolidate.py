@@ -1,7 +1,5 @@
 """The whole optimizer's state dict, from the parts of all ranks."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shared parts of lesson 04's exercises: parameters, gradients, optimizers, and a limit on the bytes sent."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from functools import partial

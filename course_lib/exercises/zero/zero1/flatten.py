@@ -1,7 +1,5 @@
 """All parameters in one flat tensor, padded so that it can be cut into equal shards."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Give whole parameters to ranks."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from typing import Any

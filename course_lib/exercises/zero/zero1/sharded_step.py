@@ -1,7 +1,5 @@
 """Each rank updates the parameters that it owns, and sends them to all other ranks."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The whole step of ZeRO-1: reduce-scatter, update one shard, all-gather."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any

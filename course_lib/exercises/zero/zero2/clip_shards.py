@@ -1,7 +1,5 @@
 """Clipping by the norm of the whole gradient, when each rank holds only a part of it."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any

@@ -8,8 +8,6 @@ bucket.param_shard   [shard_numel] this rank's part of flat_param: what the opti
 bucket.flat_grad     [padded_numel] this rank's gradients, from the first of them until they are sent; else None
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 

@@ -3,8 +3,6 @@
 # mypy: disable-error-code="arg-type"
 # (for mypy, a gradient may be None)
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Buckets that are filled and sent during backward, one at a time."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial

@@ -3,8 +3,6 @@
 # mypy: disable-error-code="arg-type,misc,no-untyped-def,operator"
 # (annotations of inner functions are code, which the learner's cell would evaluate; for mypy, a gradient may be None)
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial

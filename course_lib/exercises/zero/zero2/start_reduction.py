@@ -3,8 +3,6 @@
 # mypy: disable-error-code="assignment"
 # (a variable that holds a tensor holds None once the tensor is freed)
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Shared parts of lesson 06's exercises: cases, ranks that are held back, and memory that is measured."""
 
-from __future__ import annotations
-
 import random
 import time
 import weakref

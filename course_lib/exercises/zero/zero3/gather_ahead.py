@@ -1,7 +1,5 @@
 """Prefetch: which units are gathered while one is in use."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Build a model on the meta device, shard it, and fill the shards."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Average a unit's gradients into this rank's shard, and free everything that is whole."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

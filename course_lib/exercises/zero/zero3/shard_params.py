@@ -1,7 +1,5 @@
 """Keep one shard of a module's parameters, and free the memory of the whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

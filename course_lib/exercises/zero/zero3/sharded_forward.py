@@ -1,7 +1,5 @@
 """A forward that gathers and frees its unit; autograd saves a description of each view instead of the view."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

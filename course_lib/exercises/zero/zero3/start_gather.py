@@ -1,7 +1,5 @@
 """Start an all-gather of a unit's shards, and finish it later."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator

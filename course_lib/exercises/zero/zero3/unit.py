@@ -7,8 +7,6 @@ unit.flat      [padded_numel] the shards of all ranks, from the start of the gat
 unit.finish    finishes the gather; there as long as flat, else None
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

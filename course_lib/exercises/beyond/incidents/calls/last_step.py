@@ -3,8 +3,6 @@
 # mypy: disable-error-code="arg-type, operator, assignment"
 # (A gradient is declared to be None at times; here it never is.)
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

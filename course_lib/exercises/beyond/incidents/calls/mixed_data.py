@@ -3,8 +3,6 @@
 # mypy: disable-error-code="attr-defined, operator"
 # (fully_shard is declared to return what is no module; here it always is one.)
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -3,8 +3,6 @@
 # mypy: disable-error-code="arg-type, operator, assignment"
 # (A gradient is declared to be None at times; in the edits it never is.)
 
-from __future__ import annotations
-
 import random
 from datetime import timedelta
 from typing import Any

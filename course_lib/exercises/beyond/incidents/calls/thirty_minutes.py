@@ -1,7 +1,5 @@
 """Incident: one rank works, the others wait, and the time limit ends the job."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

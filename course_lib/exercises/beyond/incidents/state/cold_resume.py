@@ -3,8 +3,6 @@
 # mypy: disable-error-code="arg-type,no-untyped-def"
 # (annotations of inner functions are code, which the learner's cell would evaluate)
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from typing import Any

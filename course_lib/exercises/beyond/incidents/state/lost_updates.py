@@ -2,8 +2,6 @@
 
 # mypy: disable-error-code="no-untyped-call"
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -3,8 +3,6 @@
 # mypy: disable-error-code="assignment,operator"
 # (for mypy, a gradient may be None)
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

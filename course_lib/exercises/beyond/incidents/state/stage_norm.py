@@ -3,8 +3,6 @@
 # mypy: disable-error-code="arg-type,assignment,misc,operator,union-attr"
 # (for mypy, a gradient may be None)
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

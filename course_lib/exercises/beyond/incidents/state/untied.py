@@ -2,8 +2,6 @@
 
 # mypy: disable-error-code="union-attr"
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any
