@@ -13,9 +13,10 @@ from torch import nn
 
 from course_lib import World, zero
 from course_lib.data import TinyGPT, batch
+from course_lib.meter import SourceLine
 from course_lib.world.collectives import local_call, recorder
 from course_lib.world.collectives.rank import InterposedRank
-from course_lib.world.learner_code import SourceLine, Unfinished
+from course_lib.world.learner_code import Unfinished
 
 from .measure import Row
 

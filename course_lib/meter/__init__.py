@@ -9,6 +9,7 @@ from .ledger.peak import Holding, Peak
 from .memory import MemoryReport, Snapshot, StillHeld
 from .memory_meter import MemoryMeter, mark
 from .replay import Film, Replay, film
+from .source_line import SourceLine, is_learners, is_learners_code, is_learners_file
 from .tensors.holders import who_holds
 from .tensors.storages import storage_of, tensors_in
 from .timeline import CallInterval, Interval, Timeline, save_trace
@@ -31,11 +32,15 @@ __all__ = [
     "Peak",
     "Replay",
     "Snapshot",
+    "SourceLine",
     "StillHeld",
     "Timeline",
     "cuda_snapshot",
     "current",
     "film",
+    "is_learners",
+    "is_learners_code",
+    "is_learners_file",
     "mark",
     "matrix",
     "meaning",

@@ -29,22 +29,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
+
+from .source_line import SourceLine
 
 _RING = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1, "reduce": 1}
 """How many times a ring carries (N-1)/N of the whole from each member to the next."""
 
 OPS = (*_RING, "gather", "scatter", "all_to_all", "send", "recv", "barrier", "new_group")
-
-
-class Line(Protocol):
-    """A line of the learner's code. Its text form is the location."""
-
-    @property
-    def source(self) -> str:
-        """The text of the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +74,7 @@ class CommCall:
     padding_bytes: int
     piece_bytes: tuple[int, ...]
     number: int
-    line: Line
+    line: SourceLine
     issued: float
     matched: float
     done: float

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from .comm import Line
 from .cuda import CudaMemory
 from .ledger.ledger import CATEGORIES, LASTING, Block, Ledger
 from .ledger.peak import peak_of
-from .ledger.places import Places
+from .ledger.places import note_place
 from .ledger.purposes import purposes
 from .memory import MemoryReport, Snapshot, StillHeld
+from .source_line import is_learners
 from .tensors.aliases import Aliases, AliasesInUse, Progress
 from .tensors.graph import makes_gradient
 from .tensors.holders import holders
@@ -40,26 +40,13 @@ class MemoryMeter:
         rank: the rank.
         started: when the run began, on the clock of `perf_counter`.
         size_of: maps requested bytes to the bytes that the allocator uses.
-        is_learners: returns whether code is the learner's own.
-        line_of: makes the line of a report from filename, line and function.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        *,
-        started: float,
-        size_of: Callable[[int], int],
-        is_learners: Callable[[CodeType], bool],
-        line_of: Callable[[str, int, str], Line],
-    ) -> None:
+    def __init__(self, rank: int, *, started: float, size_of: Callable[[int], int]) -> None:
         self.rank = rank
         self.ledger = Ledger(size_of)
         self._owners = Owners()
         self._started = started
-        self._is_learners = is_learners
-        self._line_of = line_of
-        self._places = Places(is_learners)
         self._aliases_in_use = AliasesInUse()
         self._returning: Returning | None = None  # None once the learner's function is known to run
         self._holders: dict[Block, tuple[str, ...]] = {}
@@ -89,7 +76,7 @@ class MemoryMeter:
         if makes_gradient(caller.f_back):
             block.category = "gradients"
         if block.size * LARGE >= self.ledger.peak:
-            self._places.note(block, (part.dtype, part.shape), caller)
+            note_place(block, (part.dtype, part.shape), caller)
 
     def resized(self, tensor: Tensor | torch.UntypedStorage, operator: str) -> None:
         storage = tensor if isinstance(tensor, torch.UntypedStorage) else storage_of(tensor)
@@ -162,7 +149,7 @@ class MemoryMeter:
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return `fn(*args, **kwargs)`, and take a snapshot when it returns, while its variables are alive."""
-        self._returning = returning = Returning(sys._getframe(), self._is_learners)
+        self._returning = returning = Returning(sys._getframe())
         try:
             result = fn(*args, **kwargs)
             self._returning = None
@@ -203,7 +190,7 @@ class MemoryMeter:
         """Return the holders of `block`, cached: a search takes a tenth of a second, and there may be many marks."""
         if block not in self._holders:
             storage = block()
-            self._holders[block] = () if storage is None else holders(storage, self._is_learners)
+            self._holders[block] = () if storage is None else holders(storage, is_learners)
         return self._holders[block]
 
     # -- the report ------------------------------------------------------------------------------------------------
@@ -215,7 +202,7 @@ class MemoryMeter:
             **vars(self._end),
             rank=self.rank,
             marks=self._marks,
-            at_peak=peak_of(self.ledger, self._started, self._line_of),
+            at_peak=peak_of(self.ledger, self._started),
             timeline=tuple(self.ledger.history.events(self._started)),
         )
 

@@ -3,7 +3,6 @@
 from .collectives.call import Call
 from .collectives.fault import RankReport
 from .errors.rank_error import RankError, grouped, quoted, who
-from .learner_code import is_learners
 from .measured import communication
 from .rank_threads.interrupts import put_off
 from .run import Run
@@ -17,7 +16,6 @@ __all__ = [
     "World",
     "communication",
     "grouped",
-    "is_learners",
     "observers",
     "put_off",
     "quoted",

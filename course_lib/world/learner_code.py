@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 import re
 import sys
@@ -11,65 +10,20 @@ import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from types import CodeType, FrameType, TracebackType
 
-import torch
 from torch.distributed import c10d_logger, distributed_c10d
 
 from .. import meter
 from ..errors import CourseError
+from ..meter import SourceLine, is_learners, is_learners_code
 
-_LIBRARY = tuple(
-    os.path.join(path, "")
-    for path in {
-        os.path.dirname(torch.__file__),
-        os.path.dirname(os.path.dirname(__file__)),
-        sysconfig.get_path("stdlib"),
-        sysconfig.get_path("platstdlib"),
-        sysconfig.get_path("purelib"),
-        sysconfig.get_path("platlib"),
-    }
-)
 # The others wrap the functions of the first; the last one those that are deprecated.
 _DEPRECATED = distributed_c10d.all_gather_into_tensor.__wrapped__  # type: ignore[attr-defined]
 _C10D = (distributed_c10d.__file__, c10d_logger.__file__, _DEPRECATED.__code__.co_filename)
 _WORLD = os.path.join(os.path.dirname(__file__), "")
 _CHECK = os.path.join(os.path.dirname(_WORLD[:-1]), "exercises", "checking", "observe.py")  # calls solutions
 _INTERNAL = (_WORLD, _CHECK, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceLine:
-    """A line of the learner's code."""
-
-    filename: str
-    line: int
-    function: str
-
-    @property
-    def source(self) -> str:
-        """Return the line's text without indentation; empty if the source is unknown."""
-        return linecache.getline(self.filename, self.line).strip()
-
-    def __str__(self) -> str:
-        return f"{_file_label(self.filename)}line {self.line}"
-
-
-def is_learners(code: CodeType) -> bool:
-    """Return whether the learner wrote `code`, and not torch, this course or another library."""
-    return _is_learners(code.co_filename, code.co_name)
-
-
-def is_learners_file(filename: str) -> bool:
-    """Return whether `filename` is the learner's, and not a library's."""
-    return not filename.startswith(_LIBRARY) and not filename.startswith("<frozen")
-
-
-@lru_cache(maxsize=1024)  # of each frame of each call's stack
-def _is_learners(filename: str, function: str) -> bool:
-    # Code that is executed from a string, such as a dataclass's methods, has no line to show.
-    return is_learners_file(filename) and (filename, function) != ("<string>", "<module>")
 
 
 def importing(frame: FrameType | None) -> bool:
@@ -120,8 +74,8 @@ def source_line_in_dump(dump: str) -> SourceLine | None:
     """Return the learner's innermost line in a stack that native code printed, innermost frame first: `faulthandler`
     for a thread, or pybind11 for an exception that passed through C++."""
     for frame in _FRAME.finditer(dump):
-        if _is_learners(frame["filename"], frame["function"]):
-            return SourceLine(filename=frame["filename"], line=int(frame["line"]), function=frame["function"])
+        if is_learners_code(frame["filename"], frame["function"]):
+            return SourceLine(frame["filename"], int(frame["line"]), frame["function"])
     return None
 
 
@@ -141,18 +95,7 @@ def receiver_of_work() -> CodeType | None:
 
 
 def _source_line(frame: FrameType) -> SourceLine:
-    return SourceLine(filename=frame.f_code.co_filename, line=frame.f_lineno, function=frame.f_code.co_name)
-
-
-def _file_label(filename: str) -> str:
-    """Return `cell [5], ` for a notebook's cell, `train.py ` for a file."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if shell is not None:
-        label = shell.compile.format_code_name(filename)
-        if label is not None:
-            return f"cell {label[1]}, "
-    return f"{os.path.basename(filename)} "
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 LINE_LIMIT = 500
@@ -258,5 +201,5 @@ def _innermost(trace: TracebackType | None) -> SourceLine | None:
     found = None
     for frame, line in traceback.walk_tb(trace):
         if is_learners(frame.f_code):
-            found = SourceLine(filename=frame.f_code.co_filename, line=line, function=frame.f_code.co_name)
+            found = SourceLine(frame.f_code.co_filename, line, frame.f_code.co_name)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from .. import meter
@@ -10,15 +10,14 @@ from ..meter import (
     CommCall,
     Communication,
     Film,
-    MemoryMeter,
     MemoryReport,
+    SourceLine,
     Timeline,
     meaning,
     stand_ins,
     watched_steps,
 )
 from .collectives.call import Call
-from .learner_code import SourceLine, is_learners
 from .torch_hooks.patching import replaced
 
 
@@ -70,17 +69,6 @@ def film(
     if not any(call.values for theirs in calls for call in theirs):
         notes.append("To see the values of small tensors too, make the world with World(…, replay=True).")
     return meter.film(ranks, calls, sent, memory, ends, failure, notes)
-
-
-def memory_meter(rank: int, started: float, size_of: Callable[[int], int]) -> MemoryMeter:
-    """Return the meter of `rank`'s memory."""
-    return MemoryMeter(
-        rank,
-        started=started,
-        size_of=size_of,
-        is_learners=is_learners,
-        line_of=lambda filename, line, function: SourceLine(filename=filename, line=line, function=function),
-    )
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from course_lib.exercises import Case, Finding, Observation, Row, Trial, Verdict
 from course_lib.exercises.checking.compare import findings
 from course_lib.exercises.checking.plain import Array, Opaque, difference, plain, same
 from course_lib.exercises.checking.texts import pair, short
+from course_lib.meter import SourceLine
 from course_lib.world.collectives.call import Call
-from course_lib.world.learner_code import SourceLine
 from tests.exercises.sample import MEAN
 
 TOLERANCE = 1e-5

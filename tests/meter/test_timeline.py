@@ -11,9 +11,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import World
-from course_lib.meter import CommCall, Timeline
+from course_lib.meter import CommCall, SourceLine, Timeline
 from course_lib.meter.timeline import save_trace
-from course_lib.world.learner_code import SourceLine
 
 LATE = 0.1  # seconds
 

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import CourseError, RankError, World, zero
+from course_lib.meter import SourceLine
 from course_lib.world import pickling
 from course_lib.world.cluster.backend import check
 from course_lib.world.collectives.call import Call
-from course_lib.world.learner_code import SourceLine
 from course_lib.world.processes.placement import LOOPBACK, Machine, a_gpu_each, evenly, sharing
 from course_lib.world.processes.protocol import Finished
 from course_lib.world.processes.run_loop import RunLoop

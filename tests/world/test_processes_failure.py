@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError, World
+from course_lib.meter import SourceLine
 from course_lib.world.collectives.call import Call
-from course_lib.world.learner_code import SourceLine
 from course_lib.world.processes.pool import pool
 from course_lib.world.processes.run_loop import RunLoop
 from course_lib.world.processes.worker_handle import Process

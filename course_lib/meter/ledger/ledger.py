@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..source_line import SourceLine
 from .history import History
 
 BATCH = 4096
@@ -41,34 +42,20 @@ LASTING = ("parameters", "gradients", "optimizer")
 
 
 class Block(weakref.ref[torch.UntypedStorage]):
-    """The memory of one storage. Calling the block returns the storage, or None once it is freed.
+    """The memory of one storage. Calling the block returns the storage, or None once it is freed."""
 
-    Attributes:
-        address: the storage's id.
-        nbytes: the bytes requested;  size: the bytes that the allocator used.
-        operator: the operator that made it;  line: the learner's line that called it, as (filename, line, function), if
-            known.
-        layout: dtype and shape of the tensor that it was made for, if known.
-        seconds: when it was made, on the clock of `perf_counter`.
-        in_forward: whether autograd was recording then.
-        tensor: the tensor that it was made for.
-        category: one of `LASTING`, or a guess, "communication" or "activations"; None when nothing is known.
-        counted_as: the category under which a condensed history counts the block.
-        number: its place in the order of allocations; 0 while its allocation is not added up, -1 after its free is.
-    """
-
-    address: int
-    nbytes: int
-    size: int
-    operator: str
-    line: tuple[str, int, str] | None
-    layout: tuple[torch.dtype, torch.Size] | None
-    seconds: float
-    in_forward: bool
-    tensor: weakref.ref[Tensor] | None
-    category: str | None
-    counted_as: str | None
-    number: int
+    address: int  # the storage's id
+    nbytes: int  # the bytes requested
+    size: int  # the bytes that the allocator used
+    operator: str  # the operator that made it
+    line: SourceLine | None  # the learner's line that called it
+    layout: tuple[torch.dtype, torch.Size] | None  # of the tensor that it was made for
+    seconds: float  # when it was made, on the clock of `perf_counter`
+    in_forward: bool  # whether autograd was recording then
+    tensor: weakref.ref[Tensor] | None  # the tensor that it was made for
+    category: str | None  # one of `LASTING`, or a guess, "communication" or "activations"; None: nothing is known
+    counted_as: str | None  # the category under which a condensed history counts the block
+    number: int  # its place in the order of allocations; 0 while its allocation is not added up, -1 after its free is
 
     __slots__ = tuple(__annotations__)
     __eq__ = object.__eq__  # a weak reference compares and hashes its storage, which may be gone

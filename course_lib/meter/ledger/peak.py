@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..comm import Line
+from ..source_line import SourceLine
 from .ledger import CATEGORIES, Ledger
 
 
@@ -29,7 +29,7 @@ class Holding:
     block_bytes: int
     category: str
     operator: str
-    line: Line | None
+    line: SourceLine | None
     layout: str
 
     @property
@@ -59,7 +59,7 @@ class Peak:
     seconds: float
     total_bytes: int
     operator: str
-    line: Line | None
+    line: SourceLine | None
     by_category: Mapping[str, int]
     holdings: tuple[Holding, ...]
 
@@ -71,7 +71,7 @@ class Peak:
     __repr__ = __str__
 
 
-def peak_of(ledger: Ledger, started: float, line_of: Callable[[str, int, str], Line]) -> Peak | None:
+def peak_of(ledger: Ledger, started: float) -> Peak | None:
     """Return the peak that `ledger` recorded in a run that began at `started`, or None if no block was ever made."""
     last = ledger.peak_block
     if last is None:
@@ -88,7 +88,7 @@ def peak_of(ledger: Ledger, started: float, line_of: Callable[[str, int, str], L
             block_bytes=size,
             category=category,
             operator=operator,
-            line=None if line is None else line_of(*line),
+            line=line,
             layout="" if layout is None else f"{str(layout[0]).removeprefix('torch.')} {list(layout[1])}",
         )
         for (size, category, operator, line, layout), count in alike.items()
@@ -97,7 +97,7 @@ def peak_of(ledger: Ledger, started: float, line_of: Callable[[str, int, str], L
         seconds=last.seconds - started,
         total_bytes=ledger.peak,
         operator=last.operator,
-        line=None if last.line is None else line_of(*last.line),
+        line=last.line,
         by_category=dict(by_category),
         holdings=tuple(sorted(holdings, key=lambda holding: -holding.total_bytes)),
     )

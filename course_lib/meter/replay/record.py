@@ -17,65 +17,42 @@ from typing import Any
 
 from .steps import schedule
 
+Values = tuple[tuple[str, tuple[Any, ...]], ...]
+"""Names and elements of small tensors."""
+
 
 @dataclass(kw_only=True)
 class Event:
-    """One event of one rank.
+    """One event of one rank. `schedule` sets `step` and `done`."""
 
-    Attributes:
-        kind: call, mark or end.
-        name: `all_reduce #2`, `after backward`, or `returned`.
-        op: the function of `torch.distributed`.
-        seconds: when it happened.
-        line: the learner's line: its label, source, filename, number and function.
-        match: the number that the calls of one collective share; 0 if the peers are unknown.
-        blocking: the rank does nothing until the call has ended.
-        waited_from: when the rank began to wait for a call that is not blocking; inf if it never waited.
-        ended: whether the call ended.
-        members: the lanes that take part in the call.
-        sends: bytes by receiving lane.
-        tensors: dtype and shapes; at the end, what the rank returned.
-        waited: seconds for which the rank waited for its peers, and for bytes.
-        held: bytes by category.
-        before, after, around: values of small tensors: those that take part, and the learner's other variables.
-        step: the step at which the rank makes the call; set by `schedule`, as `done`.
-        done: the step at which the call ends; None if it never ends.
-    """
-
-    kind: str
-    name: str
-    op: str = ""
-    seconds: float = 0.0
-    line: Any = None
-    match: int = 0
-    blocking: bool = False
-    waited_from: float = inf
-    ended: bool = True
-    members: tuple[int, ...] = ()
-    sends: Mapping[int, int] = field(default_factory=dict)
-    tensors: str = ""
-    waited: tuple[float, float] = (0.0, 0.0)
-    held: Mapping[str, int] = field(default_factory=dict)
-    before: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-    after: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-    around: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-    step: int = 0
-    done: int | None = None
+    kind: str  # call, mark or end
+    name: str  # `all_reduce #2`, `after backward`, or `returned`
+    op: str = ""  # the function of `torch.distributed`
+    seconds: float = 0.0  # when it happened
+    line: Any = None  # the learner's line: its label, source, filename, number and function
+    match: int = 0  # the number that the calls of one collective share; 0 if the peers are unknown
+    blocking: bool = False  # the rank does nothing until the call has ended
+    waited_from: float = inf  # when the rank began to wait for a call that is not blocking; inf if it never waited
+    ended: bool = True  # whether the call ended
+    members: tuple[int, ...] = ()  # the lanes that take part in the call
+    sends: Mapping[int, int] = field(default_factory=dict)  # bytes by receiving lane
+    tensors: str = ""  # dtype and shapes; at the end, what the rank returned
+    waited: tuple[float, float] = (0.0, 0.0)  # seconds for which the rank waited for its peers, and for bytes
+    held: Mapping[str, int] = field(default_factory=dict)  # bytes by category
+    before: Values = ()  # the small tensors that take part
+    after: Values = ()
+    around: Values = ()  # the learner's other variables
+    step: int = 0  # the step at which the rank makes the call
+    done: int | None = None  # the step at which the call ends; None if it never ends
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """The events of one rank, in order; the last is its end.
-
-    Attributes:
-        rank: the rank.
-        run: "A" or "B" if two runs are compared.
-        events: its events.
-    """
+    """The events of one rank, in order; the last is its end."""
 
     rank: int
     events: list[Event]
-    run: str = ""
+    run: str = ""  # "A" or "B" if two runs are compared
 
     @property
     def name(self) -> str:
@@ -85,19 +62,12 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True)
 class Film:
-    """A run in steps.
+    """A run in steps."""
 
-    Attributes:
-        lanes: one for each rank.
-        failure: why the run failed; empty if it did not.
-        runs: the number of runs: 2 if two are compared, whose lanes follow each other.
-        notes: sentences about what the film does not show.
-    """
-
-    lanes: list[Lane]
-    failure: str = ""
-    runs: int = 1
-    notes: tuple[str, ...] = ()
+    lanes: list[Lane]  # one for each rank
+    failure: str = ""  # why the run failed
+    runs: int = 1  # 2 if two are compared, whose lanes follow each other
+    notes: tuple[str, ...] = ()  # sentences about what the film does not show
 
     @property
     def last(self) -> int:

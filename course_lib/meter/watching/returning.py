@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
+
+from ..source_line import is_learners
 
 
 class Returning:
@@ -15,12 +16,10 @@ class Returning:
 
     Args:
         caller: the frame that calls the function.
-        is_learners: returns whether code is the learner's own.
     """
 
-    def __init__(self, caller: FrameType, is_learners: Callable[[CodeType], bool]) -> None:
+    def __init__(self, caller: FrameType) -> None:
         self._caller: FrameType | None = caller
-        self._is_learners = is_learners
         self._frames: list[FrameType] = []
 
     def look(self, frame: FrameType | None) -> None:
@@ -33,7 +32,7 @@ class Returning:
             return
         self._frames = inner[-1:]
         for number, outer in enumerate(reversed(inner), 1):
-            if self._is_learners(outer.f_code):
+            if is_learners(outer.f_code):
                 self._frames = inner[-number:]
                 break
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ...meter import tensors_in
-from ..learner_code import SourceLine, Unfinished
+from ...meter import SourceLine, tensors_in
+from ..learner_code import Unfinished
 from .values import Values
 
 # For each c10d operator, its name in `torch.distributed`, the argument whose tensors must agree on every rank in their
@@ -47,27 +47,16 @@ DEFAULT_GROUP = "0"
 
 @dataclass(slots=True, kw_only=True)
 class Times:
-    """The times of a call, in seconds of `time.perf_counter`; inf for an event that has not happened.
+    """The times of a call, in seconds of `time.perf_counter`; inf for an event that has not happened."""
 
-    Attributes:
-        issued: the rank made the call.
-        matched: every member had called, and the bytes began to move.
-        done: the bytes had arrived.
-        waited_from: from here to `done`, the rank did nothing except wait.
-        delivering: the transport has the call, and its thread has not finished delivering the result.
-        open_handle: the learner's code got the call's Work, and has not waited for it or asked for its state.
-        used_at: the learner's line that used the call's tensors before its wait; noted in a strict world.
-        match: the number of the pending call that it belongs to, from 1; 0 if it has no peers, as in a dry run.
-    """
-
-    issued: float = inf
-    matched: float = inf
-    done: float = inf
-    waited_from: float = inf
-    delivering: bool = False
-    open_handle: bool = False
-    used_at: SourceLine | None = None
-    match: int = 0
+    issued: float = inf  # the rank made the call
+    matched: float = inf  # every member had called, and the bytes began to move
+    done: float = inf  # the bytes had arrived
+    waited_from: float = inf  # from here to `done`, the rank did nothing except wait
+    delivering: bool = False  # the transport has the call, and its thread has not finished delivering the result
+    open_handle: bool = False  # the learner's code got the Work, and has not waited for it or asked for its state
+    used_at: SourceLine | None = None  # the learner's line that used the tensors before the wait, in a strict world
+    match: int = 0  # the number of the pending call that it belongs to, from 1; 0 if it has no peers, as in a dry run
 
     def wait_begins(self) -> None:
         """Record that the rank now only waits for the call, unless it is done."""

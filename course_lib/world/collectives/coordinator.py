@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ..learner_code import SourceLine
+from ...meter import SourceLine
 from .call import Call
 from .fault import Fault, Kind, Leaving, RankReport, State
 from .matching import Matching, PendingCall, uneven_splits

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal
 
-from ..learner_code import ErrorReport, SourceLine
+from ...meter import SourceLine
+from ..learner_code import ErrorReport
 from .call import Call
 
 
@@ -43,20 +44,12 @@ def leaving(error: BaseException | None) -> Leaving:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """The reason why a run cannot go on.
-
-    Attributes:
-        kind: the kind of fault.
-        ranks: the ranks that caused it, or to look at first.
-        calls: the calls concerned, by rank; ranks that call later are added.
-        detail: for a mismatch, the property that differs; for a refused call, the backend's message; for a dead
-            process, how it died.
-    """
+    """The reason why a run cannot go on."""
 
     kind: Kind
-    ranks: tuple[int, ...]
-    calls: dict[int, Call] = field(default_factory=dict)
-    detail: str = ""
+    ranks: tuple[int, ...]  # those that caused it, or to look at first
+    calls: dict[int, Call] = field(default_factory=dict)  # those concerned, by rank; ranks that call later are added
+    detail: str = ""  # the property that does not match, the backend's refusal, or how a process died
 
     @property
     def from_outside(self) -> bool:

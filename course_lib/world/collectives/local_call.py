@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from ...meter import storage_of, tensors_in
-from ..learner_code import is_learners, receiver_of_work
+from ...meter import is_learners, storage_of, tensors_in
+from ..learner_code import receiver_of_work
 from ..torch_hooks import private
 from .call import Call, Times
 from .values import NamedTensor
@@ -33,29 +33,20 @@ _WITHOUT_FUTURE = ("send", "recv", "reduce_scatter", "reduce_scatter_single", "r
 
 @dataclass(eq=False, kw_only=True)
 class LocalCall:
-    """One call of one rank.
-
-    Attributes:
-        execute: hands the call to the backend, and returns the operator's result; None once that has happened.
-        ticket: what the coordinator keeps with the call.
-        error: the exception with which the backend refused the call.
-        future: for a rank that goes on: completes with `[result]`, or with `[exception]`.
-        arrived: the same for the rank: returns the result, or raises the exception.
-        receiving: the tensors whose values are noted when the result arrives.
-    """
+    """One call of one rank."""
 
     rank: int
     call: Call
-    execute: Callable[[], Any] | None
-    ticket: Any = None
-    error: Exception | None = None
-    future: Future | None = None
-    arrived: Future | None = None
-    receiving: list[NamedTensor] = field(default_factory=list)
-    _identity: Identity | None = field(default=None, init=False)
-    _result: Any = field(default=None, init=False)
-    _work: Any = field(default=None, init=False)
-    _outputs: frozenset[int] = field(default=frozenset(), init=False)  # identifies the storages that receive the result
+    execute: Callable[[], Any] | None  # hands the call to the backend, and returns its result; None once it is done
+    ticket: Any = None  # what the coordinator keeps with the call
+    error: Exception | None = None  # with which the backend refused the call
+    future: Future | None = None  # for a rank that goes on: completes with `[result]`, or with `[exception]`
+    arrived: Future | None = None  # the same for the rank: returns the result, or raises the exception
+    receiving: list[NamedTensor] = field(default_factory=list)  # their values are noted when the result arrives
+    _identity: Identity | None = None
+    _result: Any = None
+    _work: Any = None
+    _outputs: frozenset[int] = frozenset()  # identifies the storages that receive the result
 
     # -- for the rank --------------------------------------------------------------------------------------------
 

@@ -13,23 +13,14 @@ from .call import Call
 
 @dataclass(eq=False, kw_only=True)
 class PendingCall:
-    """The calls of one collective or one message, one for each member.
+    """The calls of one collective or one message, one for each member."""
 
-    Attributes:
-        members: the ranks that must call.
-        number: its number in the run, from 1.
-        any_member: one of them is enough, for a recv from any rank.
-        broken: the calls can never proceed: they do not match, or a member has died.
-        calls: the calls that have arrived, by rank.
-        proceed: lets each of these calls enter the backend.
-    """
-
-    members: frozenset[int]
-    number: int = 0
-    any_member: bool = False
-    broken: bool = False
-    calls: dict[int, Call] = field(default_factory=dict)
-    proceed: list[Callable[[], object]] = field(default_factory=list)
+    members: frozenset[int]  # the ranks that must call
+    number: int = 0  # its number in the run, from 1
+    any_member: bool = False  # one of them is enough, for a recv from any rank
+    broken: bool = False  # the calls can never proceed: they do not match, or a member has died
+    calls: dict[int, Call] = field(default_factory=dict)  # those that have arrived, by rank
+    proceed: list[Callable[[], object]] = field(default_factory=list)  # let each of them enter the backend
 
     @property
     def missing(self) -> frozenset[int]:

@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from ...meter import tensors_in
-from ..learner_code import is_learners
+from ...meter import is_learners, tensors_in
 
 MOST_NUMEL = 32
 """The most elements that are kept of each side of a call."""
@@ -32,21 +31,13 @@ Summed = tuple[str, tuple[int, ...], int]
 
 @dataclass(kw_only=True)
 class Values:
-    """The values of one call of one rank.
+    """The values of one call of one rank."""
 
-    Attributes:
-        before: the small tensors that the rank brought, as they were.
-        after: the small tensors that received the result, if it has arrived.
-        around: the other small tensors in variables of the learner's functions, when the rank made the call.
-        brought: checksums of what the rank brought.
-        received: checksums of the result, if it has arrived.
-    """
-
-    before: tuple[Named, ...]
-    after: tuple[Named, ...] = ()
-    around: tuple[Named, ...] = ()
-    brought: tuple[Summed, ...] = ()
-    received: tuple[Summed, ...] = ()
+    before: tuple[Named, ...]  # the small tensors that the rank brought, as they were
+    after: tuple[Named, ...] = ()  # the small tensors that received the result, if it has arrived
+    around: tuple[Named, ...] = ()  # the other small tensors in variables of the learner's functions at the call
+    brought: tuple[Summed, ...] = ()  # checksums of what the rank brought
+    received: tuple[Summed, ...] = ()  # checksums of the result, if it has arrived
 
     def arrived(self, tensors: list[NamedTensor]) -> None:
         """Note the result, which these tensors have received."""

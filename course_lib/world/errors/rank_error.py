@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...errors import CourseError, wrapped
-from ...meter import Replay
+from ...meter import Replay, SourceLine
 from .. import measured
 from ..collectives.call import Call
 from ..collectives.fault import RankReport
-from ..learner_code import SourceLine
 
 _ADVICE = {
     "trying to initialize the default process group twice": (

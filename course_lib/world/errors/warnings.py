@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ...meter import SourceLine
 from ..collectives.call import Call
-from ..learner_code import SourceLine
 from .rank_error import quoted, who
 
 Found = list[tuple[int, Call]]

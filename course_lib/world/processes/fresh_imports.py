@@ -7,7 +7,7 @@ import os
 import sys
 from types import ModuleType
 
-from ..learner_code import is_learners_file
+from ...meter import is_learners_file
 
 
 class FreshImports:

@@ -19,23 +19,16 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine that runs ranks.
+    """A machine that runs ranks."""
 
-    Attributes:
-        name: its `$COURSE_HOST`, or its host name.
-        address: where other machines reach it; the loopback if there are none.
-        interface: the network interface with that address.
-        versions: of Python and torch; equal everywhere, because functions travel as bytecode.
-    """
-
-    name: str
+    name: str  # its `$COURSE_HOST`, or its host name
     hostname: str
-    address: str
-    interface: str
+    address: str  # where other machines reach it; the loopback if there are none
+    interface: str  # the network interface with that address
     gpus: int
     nccl: bool
     threads: int
-    versions: tuple[str, str]
+    versions: tuple[str, str]  # of Python and torch; equal everywhere, because functions travel as bytecode
 
     @classmethod
     def here(cls, address: str) -> Machine:
@@ -62,20 +55,13 @@ def machine_name() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """The place of a rank, in torchrun's terms.
-
-    Attributes:
-        node: the machine's number in the world.
-        nodes: the number of machines in the world.
-        local_rank: the rank's number on its machine.
-        local_world_size: the number of ranks on its machine.
-    """
+    """The place of a rank, in torchrun's terms."""
 
     machine: str
-    node: int
-    nodes: int
-    local_rank: int
-    local_world_size: int
+    node: int  # the machine's number in the world
+    nodes: int  # the number of machines in the world
+    local_rank: int  # the rank's number on its machine
+    local_world_size: int  # the number of ranks on its machine
     device: int | None
 
     @property

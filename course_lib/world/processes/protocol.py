@@ -19,70 +19,45 @@ from .placement import Place
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The means by which ranks find each other.
+    """The means by which ranks find each other."""
 
-    Attributes:
-        name: on one machine, the path of a file; on several, the prefix of the group's keys in a store.
-        store: address and port of that store; None if there is a file.
-    """
-
-    name: str
-    store: tuple[str, int] | None = None
+    name: str  # on one machine, the path of a file; on several, the prefix of the group's keys in a store
+    store: tuple[str, int] | None = None  # address and port of that store; None if there is a file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run, for one rank.
-
-    Attributes:
-        group: where the ranks find each other. A change means a new default group.
-        nccl: tensors on GPUs go through NCCL; if not, through gloo.
-        packed: function and arguments; see `pickling.unpack_call`.
-        size_of: how memory is counted, pickled by name; None if it is not measured.
-        started: when the run began, in seconds of `time.perf_counter` on the rank's machine.
-        environ: the kernel's environment variables: all on its machine, and on others those that configure torch.
-        folder, path: the kernel's working directory and `sys.path`; None on other machines.
-        interface: the network interface through which ranks reach each other.
-        threads: the number of threads that compute: the rank's part of the cores.
-        sources: source code that is in no file, such as that of cells: lines by filename.
-    """
+    """A run, for one rank."""
 
     number: int
     rank: int
     world_size: int
     place: Place
-    group: Group
-    nccl: bool
-    packed: bytes
-    size_of: Callable[[int], int] | None
-    started: float
-    environ: Mapping[str, str]
-    folder: str | None
+    group: Group  # a change means a new default group
+    nccl: bool  # tensors on GPUs go through NCCL; if not, through gloo
+    packed: bytes  # function and arguments; see `pickling.unpack_call`
+    size_of: Callable[[int], int] | None  # how memory is counted, pickled by name; None if it is not measured
+    started: float  # when the run began, in seconds of `time.perf_counter` on the rank's machine
+    environ: Mapping[str, str]  # the kernel's: all on its machine, and on others those that configure torch
+    folder: str | None  # the kernel's working directory and `sys.path`; None on other machines
     path: list[str] | None
-    interface: str
-    threads: int
-    sources: Mapping[str, list[str]]
+    interface: str  # the network interface through which ranks reach each other
+    threads: int  # the number of threads that compute: the rank's part of the cores
+    sources: Mapping[str, list[str]]  # source code that is in no file, such as that of cells: lines by filename
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """The end of a run on one rank.
-
-    Attributes:
-        result: the function's return value; None if there is none.
-        span: when it entered and left the function.
-        has_group: the default group still exists for the next run.
-        spent: the process is unusable: an error on the GPU, such as an index out of bounds, has broken its context.
-    """
+    """The end of a run on one rank."""
 
     how: Leaving
     raised: ErrorReport | None
-    result: Packed
+    result: Packed  # the function's return value; None if there is none
     calls: list[Call]
-    span: tuple[float, float]
+    span: tuple[float, float]  # when it entered and left the function
     memory: MemoryReport | None
-    has_group: bool
-    spent: bool
+    has_group: bool  # the default group still exists for the next run
+    spent: bool  # the process is unusable: an error on the GPU, such as an index out of bounds, broke its context
 
     def earlier(self, seconds: float) -> Finished:
         """Return this record with all times that much earlier."""

@@ -16,11 +16,12 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import RankReport, State
 from ..collectives.matching import PendingCall
-from ..learner_code import ErrorReport, SourceLine, source_line_in_dump
+from ..learner_code import ErrorReport, source_line_in_dump
 from .output import Output
 from .protocol import Finished, Job
 from .worker_handle import WorkerHandle

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ...meter import MemoryMeter
 from .. import measured, pickling
 from ..collectives.fault import Stopped, leaving
 from ..learner_code import ErrorReport, importing
@@ -128,7 +129,7 @@ class Worker:
             stack.enter_context(interposer.interposed_process(rank))
             self._join_group(job)
             if job.size_of is not None:
-                rank.meter = measured.memory_meter(job.rank, job.started, job.size_of)
+                rank.meter = MemoryMeter(job.rank, started=job.started, size_of=job.size_of)
                 stack.enter_context(measured.meters_informed())
                 stack.enter_context(rank.meter.watching())
             fn, args, kwargs = pickling.unpack_call(job.packed)

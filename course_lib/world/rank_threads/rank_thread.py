@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import measured
+from ...meter import MemoryMeter
 from ..collectives.fault import leaving
 from ..collectives.rank import InterposedRank
 from ..learner_code import ErrorReport
@@ -29,7 +29,7 @@ class RankThread(Stoppable, InterposedRank):
         Stoppable.__init__(self, name=f"rank {rank}")
         InterposedRank.__init__(self, rank, coordinator)
         if size_of is not None:
-            self.meter = measured.memory_meter(rank, coordinator.started, size_of)
+            self.meter = MemoryMeter(rank, started=coordinator.started, size_of=size_of)
         self.coordinator = coordinator
         self.rank_state = RankState(rank, coordinator.world_size)
         self.result: Any = None

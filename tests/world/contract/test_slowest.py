@@ -6,8 +6,8 @@ import time
 import torch
 import torch.distributed as dist
 
+from course_lib.meter import SourceLine
 from course_lib.world.collectives.call import Call, Times
-from course_lib.world.learner_code import SourceLine
 from course_lib.world.run import Run
 from tests.world.programs import rank
 

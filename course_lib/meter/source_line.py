@@ -1,0 +1,66 @@
+"""The lines of the learner's code."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from functools import lru_cache
+from types import CodeType
+from typing import NamedTuple
+
+import torch
+
+_LIBRARY = tuple(
+    os.path.join(path, "")
+    for path in {
+        os.path.dirname(torch.__file__),
+        os.path.dirname(os.path.dirname(__file__)),
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("platstdlib"),
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+    }
+)
+
+
+class SourceLine(NamedTuple):
+    """A line of the learner's code."""
+
+    filename: str
+    line: int
+    function: str
+
+    @property
+    def source(self) -> str:
+        """The line's text without indentation; empty if the source is unknown."""
+        return linecache.getline(self.filename, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{_file_label(self.filename)}line {self.line}"
+
+
+def _file_label(filename: str) -> str:
+    """Return `cell [5], ` for a notebook's cell, `train.py ` for a file."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    label = shell.compile.format_code_name(filename) if shell is not None else None
+    return f"{os.path.basename(filename)} " if label is None else f"cell {label[1]}, "
+
+
+def is_learners(code: CodeType) -> bool:
+    """Return whether the learner wrote `code`, and not torch, this course or another library."""
+    return is_learners_code(code.co_filename, code.co_name)
+
+
+@lru_cache(maxsize=1024)  # of each frame of each call's stack
+def is_learners_code(filename: str, function: str) -> bool:
+    """Return whether the learner wrote this function of this file."""
+    # Code that is executed from a string, such as a dataclass's methods, has no line to show.
+    return is_learners_file(filename) and (filename, function) != ("<string>", "<module>")
+
+
+def is_learners_file(filename: str) -> bool:
+    """Return whether `filename` is the learner's, and not a library's."""
+    return not filename.startswith(_LIBRARY) and not filename.startswith("<frozen")
