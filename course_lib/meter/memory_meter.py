@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from time import perf_counter
 from types import FrameType
 from typing import Any
 
@@ -44,9 +43,8 @@ class MemoryMeter:
 
     def __init__(self, rank: int, *, started: float, size_of: Callable[[int], int]) -> None:
         self.rank = rank
-        self.ledger = Ledger(size_of)
+        self.ledger = Ledger(size_of, started)
         self._owners = Owners()
-        self._started = started
         self._aliases_in_use = AliasesInUse()
         self._returning: Returning | None = None  # None once the learner's function is known to run
         self._holders: dict[Block, tuple[str, ...]] = {}
@@ -177,7 +175,7 @@ class MemoryMeter:
             if block.category == "parameters" and purpose not in LASTING and block.size:
                 still_held.append(StillHeld(nbytes=block.size, holders=self._who_holds(block)))
         return Snapshot(
-            seconds=perf_counter() - self._started,
+            seconds=ledger.now(),
             current_bytes=ledger.current,
             peak_bytes=ledger.peak,
             by_category=by_category,
@@ -202,8 +200,8 @@ class MemoryMeter:
             **vars(self._end),
             rank=self.rank,
             marks=self._marks,
-            at_peak=peak_of(self.ledger, self._started),
-            timeline=tuple(self.ledger.history.events(self._started)),
+            at_peak=peak_of(self.ledger),
+            timeline=tuple(self.ledger.history.events()),
         )
 
 

@@ -12,7 +12,6 @@ from ..meter import (
     Film,
     MemoryReport,
     SourceLine,
-    Timeline,
     meaning,
     stand_ins,
     watched_steps,
@@ -21,18 +20,13 @@ from .collectives.call import Call
 from .torch_hooks.patching import replaced
 
 
-def communication(rank: int, calls: Iterable[Call], started: float) -> Communication:
-    """Return what `rank` sent. Times count from `started`."""
-    return Communication(rank=rank, calls=tuple(_metered(rank, call, started) for call in calls))
+def communication(rank: int, calls: Iterable[Call]) -> Communication:
+    """Return what `rank` sent."""
+    return Communication(rank=rank, calls=tuple(_metered(rank, call) for call in calls))
 
 
-def timeline(communication: Communication, entered: float, left: float, started: float) -> Timeline:
-    """Return what the rank did from when it `entered` the function to when it `left`."""
-    return Timeline(rank=communication.rank, start=entered - started, end=left - started, calls=communication.calls)
-
-
-def _metered(rank: int, call: Call, started: float) -> CommCall:
-    times, pieces = call.times, call.splits[0] if call.splits is not None else ()
+def _metered(rank: int, call: Call) -> CommCall:
+    pieces = call.splits[0] if call.splits is not None else ()
     return CommCall(
         op=meaning(call.op),
         variant=call.op,
@@ -46,16 +40,15 @@ def _metered(rank: int, call: Call, started: float) -> CommCall:
         piece_bytes=tuple(numel * call.dtype.itemsize for numel in pieces if call.dtype is not None),
         number=call.number,
         line=call.source_line,
-        issued=times.issued - started,
-        matched=times.matched - started,
-        done=times.done - started,
-        waited_from=times.waited_from - started,
+        issued=call.times.issued,
+        matched=call.times.matched,
+        done=call.times.done,
+        waited_from=call.times.waited_from,
     )
 
 
 def film(
     calls: Sequence[Sequence[Call]],
-    started: float,
     memory: Sequence[MemoryReport] = (),
     *,
     ends: Sequence[tuple[str, SourceLine | None, str]],
@@ -64,7 +57,7 @@ def film(
 ) -> Film:
     """Return the film of a run, for its replay. `ranks` are all ranks by default."""
     ranks = range(len(calls)) if ranks is None else ranks
-    sent = [communication(rank, theirs, started).calls for rank, theirs in zip(ranks, calls, strict=True)]
+    sent = [communication(rank, theirs).calls for rank, theirs in zip(ranks, calls, strict=True)]
     notes = [] if memory or failure else ["Bytes were not measured: the world was made with measure=False."]
     if not any(call.values for theirs in calls for call in theirs):
         notes.append("To see the values of small tensors too, make the world with World(…, replay=True).")

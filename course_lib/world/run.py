@@ -33,7 +33,6 @@ class Run(Sequence[Any]):
         results: Iterable[Any],
         output: Iterable[str],
         calls: Iterable[Iterable[Call]],
-        started: float,
         spans: Sequence[tuple[float, float]],
         memory: Iterable[MemoryReport],
     ) -> None:
@@ -43,13 +42,12 @@ class Run(Sequence[Any]):
             results: return values.
             output: printed text.
             calls: calls, in order.
-            started: when the run began, in seconds of `time.perf_counter`.
-            spans: when the rank entered and left the function, on the same clock.
+            spans: when the rank entered and left the function, in seconds from the start of the run.
             memory: what the rank held; empty if not measured.
         """
         self._results, self.output = tuple(results), tuple(output)
         self.calls: tuple[tuple[Call, ...], ...] = tuple(map(tuple, calls))
-        self._started, self._spans, self._memory = started, spans, tuple(memory)
+        self._spans, self._memory = spans, tuple(memory)
 
     @property
     def memory(self) -> tuple[MemoryReport, ...]:
@@ -68,7 +66,7 @@ class Run(Sequence[Any]):
     @cached_property
     def comm(self) -> tuple[Communication, ...]:
         """The bytes that each rank sent, by rank and meaning, and every call."""
-        return tuple(measured.communication(rank, calls, self._started) for rank, calls in enumerate(self.calls))
+        return tuple(measured.communication(rank, calls) for rank, calls in enumerate(self.calls))
 
     @property
     def comm_matrix(self) -> tuple[tuple[int, ...], ...]:
@@ -83,10 +81,8 @@ class Run(Sequence[Any]):
     @cached_property
     def timeline(self) -> tuple[Timeline, ...]:
         """The activity of each rank over time: computing, waiting, and calls in flight."""
-        return tuple(
-            measured.timeline(comm, entered, left, self._started)
-            for comm, (entered, left) in zip(self.comm, self._spans, strict=True)
-        )
+        spans = zip(self.comm, self._spans, strict=True)
+        return tuple(Timeline(rank=c.rank, start=start, end=end, calls=c.calls) for c, (start, end) in spans)
 
     def slowest(self) -> str:
         """Return the ranks that computed longest before their collectives, and the one that computed shortest."""
@@ -106,7 +102,7 @@ class Run(Sequence[Any]):
         return Replay(film if other is None else film.beside(other._film()))
 
     def _film(self) -> Film:
-        return measured.film(self.calls, self._started, self._memory, ends=self._ends())
+        return measured.film(self.calls, self._memory, ends=self._ends())
 
     def _ends(self) -> list[tuple[str, None, str]]:
         return [("returned", None, "" if result is None else shortened(result, 100)) for result in self]

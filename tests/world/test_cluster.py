@@ -1,6 +1,5 @@
 """Worlds over several machines: here, two engines that go by two names."""
 
-import math
 import os
 import subprocess
 import sys
@@ -15,12 +14,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import CourseError, RankError, World, zero
-from course_lib.meter import SourceLine
-from course_lib.world import pickling
 from course_lib.world.cluster.backend import check
-from course_lib.world.collectives.call import Call
 from course_lib.world.processes.placement import LOOPBACK, Machine, a_gpu_each, evenly, sharing
-from course_lib.world.processes.protocol import Finished
+from course_lib.world.processes.protocol import Job
 from course_lib.world.processes.run_loop import RunLoop
 from tests.world.engines import ROOT, Engines
 from tests.world.programs import total
@@ -161,26 +157,12 @@ def test_no_rank_outlives_a_kernel_that_ends_or_is_killed(engines, seconds):
     assert not any(map(psutil.pid_exists, pids))
 
 
-def test_times_are_told_by_the_kernels_clock(far_end):
+def test_a_rank_counts_from_the_start_of_the_run_on_its_own_machines_clock(far_end):
     far_end.handle.process.clock_ahead = 1000.0
-    call = Call(op="barrier", group_name="0", ranks=(0,), source_line=SourceLine(filename="", line=1, function=""))
-    call.times.issued, call.times.matched = 1001.0, 1002.0
-    left = Finished(
-        how="returned",
-        raised=None,
-        result=pickling.pack_result(None),
-        calls=[call],
-        span=(1001.0, 1003.0),
-        memory=None,
-        has_group=True,
-        spent=False,
-    )
-    run_loop = RunLoop([far_end.handle], 7, [])
-    far_end.wire.send((7, "finished", (left,)))
-    run_loop._read(0)
-    told = run_loop.left[0]
-    assert told.span == (1.0, 3.0)
-    assert (told.calls[0].times.issued, told.calls[0].times.matched, told.calls[0].times.done) == (1.0, 2.0, math.inf)
+    job = Job(**dict.fromkeys(Job.__annotations__) | {"started": 5.0})
+    RunLoop([far_end.handle], 7, ["interrupt"]).run([job], 10.0)
+    request, sent = far_end.wire.recv()
+    assert (request, sent.started) == ("run", 1005.0)
 
 
 LEFT, RIGHT = (

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from course_lib import RankError, World
 from course_lib.world.collectives.local_call import LocalCall
-from course_lib.world.collectives.recorder import made_here
+from course_lib.world.collectives.recorder import CallRecorder
 from course_lib.world.rank_threads.coordinator import ThreadCoordinator
 from course_lib.world.simulated.backend import Rank
 from tests.world import programs
@@ -81,7 +81,7 @@ def test_the_coordinator_does_not_keep_a_call_that_it_has_delivered():
 
     coordinator = ThreadCoordinator(3)
     for number in range(3):
-        call = made_here("all_reduce", "world", (0, 1, 2))
+        call = CallRecorder(number, 0.0).made_here("all_reduce", "world", (0, 1, 2))
         local = Watched(rank=number, call=call, execute=lambda: None)
         calls.append(weakref.ref(local))
         coordinator.called(local)

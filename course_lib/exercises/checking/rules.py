@@ -157,7 +157,7 @@ def byte_rows(yours: dict[int, int], most: dict[int, int], over: list[int]) -> t
 
 
 def _sent(observation: Observation) -> dict[int, int]:
-    return {rank: communication(rank, calls, 0).sent_bytes for rank, calls in enumerate(observation.calls)}
+    return {rank: communication(rank, calls).sent_bytes for rank, calls in enumerate(observation.calls)}
 
 
 def _held(observation: Observation, category: str, at: str | None) -> dict[int, int]:

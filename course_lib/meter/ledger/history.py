@@ -54,13 +54,12 @@ class History:
         if len(self._blocks) > 2 * DETAILED:
             self._condense()
 
-    def events(self, started: float) -> Iterator[MemoryEvent]:
-        """Yield all changes since `started`, in order. Call it at the end, when all categories are known."""
-        for event in self._earlier:
-            yield event._replace(seconds=event.seconds - started)
+    def events(self) -> Iterator[MemoryEvent]:
+        """Yield all changes, in order. Call it at the end, when all categories are known."""
+        yield from self._earlier
         columns = zip(self._seconds, self._blocks, self._deltas, self._currents, strict=True)
         for seconds, block, delta, current in columns:
-            yield MemoryEvent(seconds - started, current, current, block.operator, {_category(block): delta})
+            yield MemoryEvent(seconds, current, current, block.operator, {_category(block): delta})
 
     def _condense(self) -> None:
         for start in range(0, DETAILED, GROUP):

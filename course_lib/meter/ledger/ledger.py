@@ -50,7 +50,7 @@ class Block(weakref.ref[torch.UntypedStorage]):
     operator: str  # the operator that made it
     line: SourceLine | None  # the learner's line that called it
     layout: tuple[torch.dtype, torch.Size] | None  # of the tensor that it was made for
-    seconds: float  # when it was made, on the clock of `perf_counter`
+    seconds: float  # when it was made, from the start of the run
     in_forward: bool  # whether autograd was recording then
     tensor: weakref.ref[Tensor] | None  # the tensor that it was made for
     category: str | None  # one of `LASTING`, or a guess, "communication" or "activations"; None: nothing is known
@@ -72,14 +72,15 @@ class Ledger:
 
     Args:
         size_of: maps requested bytes to the bytes that the allocator uses.
+        started: when the run began, on the clock of `perf_counter`.
     """
 
-    def __init__(self, size_of: Callable[[int], int]) -> None:
+    def __init__(self, size_of: Callable[[int], int], started: float) -> None:
         self.current = 0
         self.peak = 0
         self.peak_block: Block | None = None  # the block whose allocation reached the peak
         self.history = History()
-        self._size_of = size_of
+        self._size_of, self._started = size_of, started
         self._events: list[Block] = []
         self._gone = self._events.append
         self._live: dict[int, Block] = {}  # by address; a freed block stays until its event is added up
@@ -87,6 +88,10 @@ class Ledger:
         self._peak_count = 0  # how many blocks had been allocated when the peak was reached
         self._last: Block | None = None  # the latest allocation
         self._gone_since_peak: list[Block] = []
+
+    def now(self) -> float:
+        """Return the time, in seconds from the start of the run."""
+        return perf_counter() - self._started
 
     def find(self, storage: Any) -> Block | None:
         """Return the block of `storage`, or None if this rank did not make it."""
@@ -107,7 +112,7 @@ class Ledger:
         block.size = self._size_of(nbytes)
         block.operator = operator
         block.line = block.layout = block.category = block.counted_as = None
-        block.seconds = perf_counter()
+        block.seconds = self.now()
         block.in_forward = torch.is_grad_enabled()
         block.tensor = None if tensor is None else weakref.ref(tensor)
         block.number = 0

@@ -71,8 +71,8 @@ class Peak:
     __repr__ = __str__
 
 
-def peak_of(ledger: Ledger, started: float) -> Peak | None:
-    """Return the peak that `ledger` recorded in a run that began at `started`, or None if no block was ever made."""
+def peak_of(ledger: Ledger) -> Peak | None:
+    """Return the peak that `ledger` recorded, or None if no block was ever made."""
     last = ledger.peak_block
     if last is None:
         return None
@@ -94,7 +94,7 @@ def peak_of(ledger: Ledger, started: float) -> Peak | None:
         for (size, category, operator, line, layout), count in alike.items()
     ]
     return Peak(
-        seconds=last.seconds - started,
+        seconds=last.seconds,
         total_bytes=ledger.peak,
         operator=last.operator,
         line=last.line,

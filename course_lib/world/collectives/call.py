@@ -47,8 +47,9 @@ DEFAULT_GROUP = "0"
 
 @dataclass(slots=True, kw_only=True)
 class Times:
-    """The times of a call, in seconds of `time.perf_counter`; inf for an event that has not happened."""
+    """The times of a call, in seconds from the start of the run; inf for an event that has not happened."""
 
+    started: float = 0.0  # the start of the run, in seconds of `time.perf_counter` where the rank is
     issued: float = inf  # the rank made the call
     matched: float = inf  # every member had called, and the bytes began to move
     done: float = inf  # the bytes had arrived
@@ -58,10 +59,14 @@ class Times:
     used_at: SourceLine | None = None  # the learner's line that used the tensors before the wait, in a strict world
     match: int = 0  # the number of the pending call that it belongs to, from 1; 0 if it has no peers, as in a dry run
 
+    def now(self) -> float:
+        """Return the time."""
+        return time.perf_counter() - self.started
+
     def wait_begins(self) -> None:
         """Record that the rank now only waits for the call, unless it is done."""
         if self.done == inf:
-            self.waited_from = time.perf_counter()
+            self.waited_from = self.now()
 
     def wait_ends(self) -> None:
         """Discard the recorded wait if the call is not done: the rank went on without it."""

@@ -7,7 +7,6 @@ member has called: `PendingCall` knows who has, and nothing of Works and results
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -95,7 +94,7 @@ class LocalCall:
         """Hand the call to the backend: every member has called."""
         assert self.execute is not None
         execute, self.execute = self.execute, None
-        self.call.times.matched = time.perf_counter()
+        self.call.times.matched = self.call.times.now()
         try:
             self._result = execute()
         except Exception as error:  # the backend refuses this rank's call
@@ -114,7 +113,7 @@ class LocalCall:
         work, self._result = private.work_of(self._result), None
         if self.call.op in _WITHOUT_FUTURE:
             result = _end_of(work)
-            self.call.times.done = time.perf_counter()
+            self.call.times.done = self.call.times.now()
             _complete(self.future, result)
         else:
             assert self._identity is not None
@@ -160,7 +159,7 @@ def _chain(work: Any, future: Future, times: Times, identity: Identity) -> None:
 
     def finish(done: Future) -> None:
         held.clear()
-        times.done = time.perf_counter()
+        times.done = times.now()
         if threading.get_ident() == here:  # another rank's thread: it holds a lock that a callback may need
             threading.Thread(target=deliver, args=(done,), daemon=True).start()
         else:

@@ -5,7 +5,6 @@ Backends differ in the rank's peers: threads of this process, other processes, o
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -16,7 +15,7 @@ from ..torch_hooks import private
 from .call import Call
 from .in_flight import InFlight
 from .local_call import Future, LocalCall
-from .recorder import CallRecorder, is_asynchronous, made_here
+from .recorder import CallRecorder, is_asynchronous
 from .values import received
 
 
@@ -45,10 +44,10 @@ class InterposedRank:
         in_flight: watches the tensors of asynchronous calls; None in a world that is not strict.
     """
 
-    def __init__(self, rank: int, peers: Peers, devices: tuple[str, ...] = ("cpu",)) -> None:
+    def __init__(self, rank: int, peers: Peers, started: float, devices: tuple[str, ...] = ("cpu",)) -> None:
         self.rank = rank
         self.meter: MemoryMeter | None = None
-        self.recorder = CallRecorder(rank)
+        self.recorder = CallRecorder(rank, started)
         self._peers, self._devices = peers, devices
         # The asynchronous calls whose results have not arrived. One that failed stays: torch's C++ waits for a Work
         # without reading its error, so each wait must raise it.
@@ -94,7 +93,7 @@ class InterposedRank:
 
     def not_in_group(self, op: str) -> None:
         with self.shielded():
-            self._peers.called_outside(self.rank, made_here(op, "", ()))
+            self._peers.called_outside(self.rank, self.recorder.made_here(op, "", ()))
 
     def asked(self, work: Any) -> None:
         for local in [one for one in list(self._open_handles) if one.is_of(work)]:  # a callback's thread may ask, too
@@ -157,5 +156,5 @@ class InterposedRank:
         if result is not None and call.op != "recv":  # the caller waits for a recv's Work, which is possible once
             private.work_of(result).wait()  # the caller would wait next; waiting here measures the end
             local.note_values()
-        call.times.done = time.perf_counter()
+        call.times.done = call.times.now()
         return result

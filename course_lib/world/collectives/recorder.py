@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import Any
 
@@ -14,17 +13,12 @@ from .values import values_of
 
 
 class CallRecorder:
-    """The calls of one rank, in order.
+    """The calls of one rank, in order. `keeps_values` is whether the values of small tensors are kept as well."""
 
-    Attributes:
-        calls: the calls.
-        keeps_values: whether the values of small tensors are kept as well.
-    """
-
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, started: float) -> None:
         self.calls: list[Call] = []
         self.keeps_values = False
-        self._rank = rank
+        self._rank, self._started = rank, started
         self._numbers: Counter[tuple[str, str]] = Counter()
 
     def collective(self, operator: Any, arguments: dict[str, Any], devices: tuple[str, ...]) -> Call:
@@ -49,28 +43,28 @@ class CallRecorder:
         if self.keeps_values:
             details["values"] = values_of(op, is_root, arguments)
         self._numbers[group_name, op] += 1
-        return self._recorded(made_here(op, group_name, ranks, number=self._numbers[group_name, op], **details))
+        number = self._numbers[group_name, op]
+        self.calls.append(self.made_here(op, group_name, ranks, number=number, **details))
+        return self.calls[-1]
 
     def new_group(self, group_name: str, ranks: list[int]) -> Call:
         """Record the creation of a group, and return it."""
-        return self._recorded(made_here("new_group", group_name, tuple(ranks)))
+        self.calls.append(self.made_here("new_group", group_name, tuple(ranks)))
+        return self.calls[-1]
 
-    def _recorded(self, call: Call) -> Call:
-        self.calls.append(call)
-        return call
-
-
-def made_here(op: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
-    """Return a call that this thread makes now, at the learner's line."""
-    return Call(
-        op=op,
-        group_name=group_name,
-        ranks=ranks,
-        source_line=learner_line(),
-        times=Times(issued=time.perf_counter()),
-        unfinished=Unfinished.here(),
-        **details,
-    )
+    def made_here(self, op: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
+        """Return a call that this thread makes now, at the learner's line."""
+        times = Times(started=self._started)
+        times.issued = times.now()
+        return Call(
+            op=op,
+            group_name=group_name,
+            ranks=ranks,
+            source_line=learner_line(),
+            times=times,
+            unfinished=Unfinished.here(),
+            **details,
+        )
 
 
 def is_asynchronous(call: Call, arguments: dict[str, Any]) -> bool:

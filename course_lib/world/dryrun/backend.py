@@ -66,7 +66,6 @@ class DryRun:
             results=[rank.result],
             output=[output],
             calls=[rank.recorder.calls],
-            started=coordinator.started,
             spans=[coordinator.spans[self._rank]],
             memory=[] if rank.meter is None else [rank.meter.report()],
             rank=self._rank,

@@ -60,7 +60,7 @@ class DryRunResult(Run):
     @cached_property
     def comm(self) -> OnlyRank[Communication]:
         """The bytes that the rank sent, by meaning, and every call."""
-        sent = measured.communication(self._rank, self.calls[self._rank], self._started)
+        sent = measured.communication(self._rank, self.calls[self._rank])
         return self._only("run.comm", [sent])
 
     @property
@@ -72,9 +72,7 @@ class DryRunResult(Run):
         )
 
     def _film(self) -> Film:
-        return measured.film(
-            [self.calls[self._rank]], self._started, self._memory, ends=self._ends(), ranks=[self._rank]
-        )
+        return measured.film([self.calls[self._rank]], self._memory, ends=self._ends(), ranks=[self._rank])
 
     @property
     def timeline(self) -> NoReturn:

@@ -66,9 +66,8 @@ class RankError(CourseError):
     def replay(self) -> Replay:
         """Return the run as a film, up to the moment when it stopped: what every rank called, and where it stood."""
         ranks = [report.rank for report in self.ranks]
-        started = min((call.times.issued for calls in self.calls for call in calls), default=0.0)
         ends = [_end(report) for report in self.ranks]
-        return Replay(measured.film(self.calls, started, ranks=ranks, ends=ends, failure=str(self)))
+        return Replay(measured.film(self.calls, ranks=ranks, ends=ends, failure=str(self)))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (str(self), self.kind, self.rank, self.ranks, self.output, self.calls)

@@ -65,7 +65,6 @@ class Processes:
             results=[unpack_result(rank, one.result) for rank, one in enumerate(left)],
             output=outputs,
             calls=[one.calls for one in left],
-            started=coordinator.started,
             spans=[one.span for one in left],
             memory=[one.memory for one in left if one.memory is not None],
         )

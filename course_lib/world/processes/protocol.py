@@ -7,7 +7,7 @@ of a method of `RunLoop` and its arguments, preceded by the number of the run, b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...meter import MemoryReport
 from ..collectives.call import Call
@@ -54,15 +54,7 @@ class Finished:
     raised: ErrorReport | None
     result: Packed  # the function's return value; None if there is none
     calls: list[Call]
-    span: tuple[float, float]  # when it entered and left the function
+    span: tuple[float, float]  # when it entered and left the function, in seconds from the start of the run
     memory: MemoryReport | None
     has_group: bool  # the default group still exists for the next run
     spent: bool  # the process is unusable: an error on the GPU, such as an index out of bounds, broke its context
-
-    def earlier(self, seconds: float) -> Finished:
-        """Return this record with all times that much earlier."""
-        for call in self.calls if seconds else ():
-            for name in ("issued", "matched", "done", "waited_from"):
-                setattr(call.times, name, getattr(call.times, name) - seconds)
-        entered, left = self.span
-        return replace(self, span=(entered - seconds, left - seconds))

@@ -48,7 +48,7 @@ class ProcessRank(InterposedRank):
     generator: torch.Generator | None = None  # the process's own
 
     def __init__(self, job: Job, send: Callable[..., None]) -> None:
-        super().__init__(job.rank, self, ("cpu",) if job.place.device is None else ("cpu", "cuda"))
+        super().__init__(job.rank, self, job.started, ("cpu",) if job.place.device is None else ("cpu", "cuda"))
         self.job = job
         self.stopping = False
         self.stoppable = False
@@ -105,13 +105,13 @@ class ProcessRank(InterposedRank):
     @contextlib.contextmanager
     def in_learners_code(self) -> Iterator[None]:
         """Run the learner's function inside the block, where it may be stopped."""
-        entered = time.perf_counter()
+        entered = time.perf_counter() - self.job.started
         self.stoppable = True
         try:
             yield
         finally:
             self.stoppable = False
-            self.span = (entered, time.perf_counter())
+            self.span = (entered, time.perf_counter() - self.job.started)
 
     @contextlib.contextmanager
     def shielded(self) -> Iterator[None]:
@@ -164,12 +164,12 @@ class ProcessRank(InterposedRank):
         self.called(local)
         self.wait_for(local)
         result = local.result()
-        local.call.times.done = time.perf_counter()
+        local.call.times.done = local.call.times.now()
         return result
 
     def _at_once(self, local: LocalCall) -> Any:
         """Hand the call to NCCL at once; its work ends when the GPU reaches it."""
         self._send("called", len(self.calls) - 1, local.call, False, False)
         result = local.result()
-        local.call.times.done = time.perf_counter()
+        local.call.times.done = local.call.times.now()
         return result

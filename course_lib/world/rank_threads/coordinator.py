@@ -51,10 +51,10 @@ class ThreadCoordinator(Coordinator):
     def entered(self, rank: int) -> None:
         """Record that `rank` is about to run the learner's function, on this thread."""
         self._threads[rank] = threading.get_ident()
-        self.spans[rank] = (time.perf_counter(), inf)
+        self.spans[rank] = (time.perf_counter() - self.started, inf)
 
     def left(self, rank: int, how: Leaving) -> None:
-        self.spans[rank] = (self.spans[rank][0], time.perf_counter())
+        self.spans[rank] = (self.spans[rank][0], time.perf_counter() - self.started)
         super().left(rank, how)
 
     # -- for the supervisor --------------------------------------------------------------------------------------

@@ -64,7 +64,6 @@ class Simulated:
             results=[rank.result for rank in ranks],
             output=outputs,
             calls=calls,
-            started=coordinator.started,
             spans=coordinator.spans,
             memory=[rank.meter.report() for rank in ranks if rank.meter is not None],
         )

@@ -26,7 +26,7 @@ def recorded(computed: dict[int, list[float]]) -> Run:
             )
         now = together
     spans = [(0.0, now + 10 * (one == 0)) for one in computed]
-    return Run(results=computed, output=[""] * len(spans), calls=calls.values(), started=0.0, spans=spans, memory=[])
+    return Run(results=computed, output=[""] * len(spans), calls=calls.values(), spans=spans, memory=[])
 
 
 def test_one_slow_rank():
