@@ -154,7 +154,7 @@ def _last_line(report: RankReport, calls: Sequence[Call]) -> str:
         return ""
     numel = sum(call.numels)
     number = next((number for number, other in _numbered(calls) if other is call), 0)
-    kind = _NCCL_NAMES.get(call.op, call.op.upper().replace("_", ""))
+    kind = _NCCL_NAMES.get(call.variant, call.variant.upper().replace("_", ""))
     return (
         f"Watchdog caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType={kind}, Numel={numel}, "
         f"Timeout(ms)={NCCL_TIMEOUT})"
@@ -171,5 +171,5 @@ def _numbered(calls: Sequence[Call]) -> Iterator[tuple[int, Call]]:
 
 def _rows(calls: Sequence[Call]) -> Iterator[tuple[str, ...]]:
     for number, call in _numbered(calls):
-        state = "completed" if call.times.done < float("inf") else "started"
-        yield str(number), call.op, call.tensors, state, str(call.source_line.line)
+        state = "completed" if call.done < float("inf") else "started"
+        yield str(number), call.variant, call.tensors, state, str(call.line.line)

@@ -1,6 +1,6 @@
 """The memory, communication and time of each rank in a run. Of our packages, this one imports only `errors`."""
 
-from .comm import CommCall, Communication, matrix, meaning
+from .comm import CommCall, Communication, matrix
 from .cuda import CudaMemory, cuda_snapshot
 from .ledger.allocator import ALLOCATORS
 from .ledger.history import MemoryEvent
@@ -43,7 +43,6 @@ __all__ = [
     "is_learners_file",
     "mark",
     "matrix",
-    "meaning",
     "save_trace",
     "stand_ins",
     "storage_of",

@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from math import floor
+from math import floor, inf
 from typing import TypeVar
 
 import torch
@@ -41,44 +41,49 @@ _RING = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1, 
 OPS = (*_RING, "gather", "scatter", "all_to_all", "send", "recv", "barrier", "new_group")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CommCall:
     """One rank's part in a collective, a message or a new group.
 
+    Times are seconds from the start of the run, and inf for an event that has not happened.
+
     Attributes:
-        op: the meaning of the call, one of `OPS`.
         variant: the function of `torch.distributed` that was called, such as `all_gather_single`.
         rank: the rank that made the call.
-        ranks: the members of the group, by group rank.
+        ranks: global ranks of the members of the group, by group rank.
         group_name: torch's name of the group.
-        root: the rank of `src` or `dst`, if the op has one.
+        line: the learner's line.
+        root: global rank of `src` or `dst`, if the op has one.
         dtype: of the tensors; None if there are none.
         total_bytes: bytes of the whole; for an all-to-all, of this rank's input.
         padding_bytes: how many of them are known to be padding.
         piece_bytes: for an all-to-all, the bytes that this rank has for each group rank.
         number: this rank's count of the variant in the group, from 1.
-        line: the learner's line.
         issued, matched, done: when the rank made the call, when every member had made it, and when its bytes had
-            arrived, in seconds from the start of the run.
-        waited_from: from this moment to `done`, the rank only waited for the call; inf if it never waited.
+            arrived.
+        waited_from: from this moment to `done`, the rank only waited for the call.
     """
 
-    op: str
     variant: str
     rank: int
     ranks: tuple[int, ...]
     group_name: str
-    root: int | None
-    dtype: torch.dtype | None
-    total_bytes: int
-    padding_bytes: int
-    piece_bytes: tuple[int, ...]
-    number: int
     line: SourceLine
-    issued: float
-    matched: float
-    done: float
-    waited_from: float
+    root: int | None = None
+    dtype: torch.dtype | None = None
+    total_bytes: int = 0
+    padding_bytes: int = 0
+    piece_bytes: tuple[int, ...] = ()
+    number: int = 1
+    issued: float = field(default=inf, compare=False)
+    matched: float = field(default=inf, compare=False)
+    done: float = field(default=inf, compare=False)
+    waited_from: float = field(default=inf, compare=False)
+
+    @property
+    def op(self) -> str:
+        """The meaning of the call, one of `OPS`: `all_gather` for `all_gather_single_coalesced`."""
+        return self.variant.removeprefix("monitored_").removesuffix("_coalesced").removesuffix("_single")
 
     @property
     def shares(self) -> dict[int, Fraction]:
@@ -121,7 +126,7 @@ class Communication:
     """The bytes that one rank sent in a run: its collectives, messages and new groups, in order."""
 
     rank: int
-    calls: tuple[CommCall, ...]
+    calls: Sequence[CommCall]
 
     @property
     def sent_bytes(self) -> int:
@@ -168,11 +173,6 @@ class Communication:
         return "\n".join(lines)
 
     __repr__ = __str__
-
-
-def meaning(variant: str) -> str:
-    """Return the op of a function by its name: `all_gather` for `all_gather_single_coalesced`."""
-    return variant.removeprefix("monitored_").removesuffix("_coalesced").removesuffix("_single")
 
 
 def matrix(ranks: Sequence[Communication]) -> tuple[tuple[int, ...], ...]:

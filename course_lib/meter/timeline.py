@@ -46,7 +46,7 @@ class Timeline:
     rank: int
     start: float
     end: float
-    calls: tuple[CommCall, ...]
+    calls: Sequence[CommCall]
 
     @cached_property
     def waited(self) -> tuple[CallInterval, ...]:

@@ -3,7 +3,6 @@
 from .collectives.call import Call
 from .collectives.fault import RankReport
 from .errors.rank_error import RankError, grouped, quoted, who
-from .measured import communication
 from .rank_threads.interrupts import put_off
 from .run import Run
 from .world import World, observers
@@ -14,7 +13,6 @@ __all__ = [
     "RankReport",
     "Run",
     "World",
-    "communication",
     "grouped",
     "observers",
     "put_off",

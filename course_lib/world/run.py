@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
-from ..meter import Communication, Film, MemoryReport, Replay, Timeline, matrix, save_trace
-from . import measured
+from ..meter import Communication, Film, MemoryReport, Replay, Timeline, film, matrix, save_trace
 from .collectives.call import Call
 from .errors.layout import Layout, layout
 from .errors.slowest import slowest
@@ -66,7 +65,7 @@ class Run(Sequence[Any]):
     @cached_property
     def comm(self) -> tuple[Communication, ...]:
         """The bytes that each rank sent, by rank and meaning, and every call."""
-        return tuple(measured.communication(rank, calls) for rank, calls in enumerate(self.calls))
+        return tuple(Communication(rank=rank, calls=calls) for rank, calls in enumerate(self.calls))
 
     @property
     def comm_matrix(self) -> tuple[tuple[int, ...], ...]:
@@ -98,11 +97,11 @@ class Run(Sequence[Any]):
         Args:
             other: a second run, to compare: the film shows both, and the first difference between them.
         """
-        film = self._film()
-        return Replay(film if other is None else film.beside(other._film()))
+        ours = self._film()
+        return Replay(ours if other is None else ours.beside(other._film()))
 
     def _film(self) -> Film:
-        return measured.film(self.calls, self._memory, ends=self._ends())
+        return film(self.calls, self._memory, self._ends(), range(len(self)))
 
     def _ends(self) -> list[tuple[str, None, str]]:
         return [("returned", None, "" if result is None else shortened(result, 100)) for result in self]

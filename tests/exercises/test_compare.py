@@ -309,9 +309,9 @@ def test_what_became_of_an_argument_is_told(expected: Any, yours: Any, observed:
 
 def calls(*by_rank: str) -> tuple[tuple[Call, ...], ...]:
     """The calls of each rank, from their names: "send recv"."""
-    source_line = SourceLine(filename="cell", line=1, function="f")
+    line = SourceLine(filename="cell", line=1, function="f")
     return tuple(
-        tuple(Call(op=op, group_name="0", ranks=(0, 1), source_line=source_line) for op in names.split())
+        tuple(Call(variant=op, rank=0, group_name="0", ranks=(0, 1), line=line) for op in names.split())
         for names in by_rank
     )
 

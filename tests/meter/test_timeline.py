@@ -20,17 +20,12 @@ LATE = 0.1  # seconds
 def call(issued, matched, done, waited_from=inf, *, nbytes=100, op="all_reduce"):
     """A call of rank 0 on two ranks: an all-reduce sends as many bytes as it has."""
     return CommCall(
-        op=op,
         variant=op,
         rank=0,
         ranks=(0, 1),
         group_name="0",
-        root=None,
         dtype=torch.float32,
         total_bytes=nbytes,
-        padding_bytes=0,
-        piece_bytes=(),
-        number=1,
         line=SourceLine(filename="train.py", line=7, function="step"),
         issued=issued,
         matched=matched,

@@ -182,7 +182,7 @@ def test_hosts_reach_each_other_and_their_clocks_are_compared(world):
     assert run[2][2] - run[0][2] == pytest.approx(85000, abs=5)
     for host, _, _, listening in run:
         assert listening == {"127.0.0.1", ADDRESSES[host]}
-    matched = [calls[-1].times.matched for calls in run.calls]
+    matched = [calls[-1].matched for calls in run.calls]
     assert max(matched) - min(matched) < 0.1
     for timeline in run.timeline:
         assert 0 < timeline.start < timeline.end < 60

@@ -42,7 +42,7 @@ def failure(fn, world_size: int = 3, timeout: float = 30.0) -> RankError:
 
 
 def test_what_a_rank_told_before_it_died_is_heard_first(far_end):
-    call = Call(op="barrier", group_name="", ranks=(), source_line=SourceLine(filename="", line=1, function=""))
+    call = Call(variant="barrier", rank=0, group_name="", ranks=(), line=SourceLine("", 1, ""))
     far_end.wire.send((1, "outside", (call,)))
     far_end.handle.process.exitcode = -signal.SIGKILL
     run_loop = RunLoop([far_end.handle], 1, [])

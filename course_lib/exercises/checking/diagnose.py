@@ -115,9 +115,9 @@ def _end(report: RankReport) -> Any:
     if report.raised is not None:
         return report.raised.type, _INSIDE_GLOO.sub("", report.raised.message)
     if report.call is not None:
-        return report.call.op, report.call.root, report.call.shapes
+        return report.call.variant, report.call.root, report.call.shapes
     return report.state if report.state == "returned" else None
 
 
 def _calls(observation: Observation) -> Any:
-    return [[(call.op, call.root, call.shapes) for call in calls] for calls in observation.calls]
+    return [[(call.variant, call.root, call.shapes) for call in calls] for calls in observation.calls]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from ...meter import Snapshot
-from ...world import communication, grouped
+from ...meter import Communication, Snapshot
+from ...world import grouped
 from .findings import Finding, Row
 from .observe import Observation, Trial
 
@@ -157,7 +157,7 @@ def byte_rows(yours: dict[int, int], most: dict[int, int], over: list[int]) -> t
 
 
 def _sent(observation: Observation) -> dict[int, int]:
-    return {rank: communication(rank, calls).sent_bytes for rank, calls in enumerate(observation.calls)}
+    return {rank: Communication(rank=rank, calls=calls).sent_bytes for rank, calls in enumerate(observation.calls)}
 
 
 def _held(observation: Observation, category: str, at: str | None) -> dict[int, int]:
@@ -176,7 +176,7 @@ def _snapshot(observation: Observation, rank: int, at: str | None) -> Snapshot:
 
 def _counts(trial: Trial, *, expected: bool = False) -> dict[int, Counter[str]]:
     observation = trial.expected if expected else trial.yours
-    return {rank: Counter(call.op for call in calls) for rank, calls in enumerate(observation.calls)}
+    return {rank: Counter(call.variant for call in calls) for rank, calls in enumerate(observation.calls)}
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -110,32 +110,30 @@ class Film:
 
 
 def film(
-    ranks: Iterable[int],
-    calls: Iterable[Sequence[Any]],
-    sent: Iterable[Sequence[Any]],
+    calls: Sequence[Sequence[Any]],
     memory: Sequence[Any],
     ends: Iterable[tuple[str, Any, str]],
+    ranks: Iterable[int],
     failure: str = "",
-    notes: Iterable[str] = (),
 ) -> Film:
     """Return the film of a run.
 
     Args:
-        ranks: the numbers of the ranks; the next arguments have an entry for each.
-        calls: such as `run.calls`. These attributes are read: `name`, `tensors`, `ranks`, `values`, `times`.
-        sent: the same calls as the meter counts them, such as `run.comm[0].calls`. These attributes are read: `line`,
-            `shares`, `issued`, `matched`, `done` and `waited_from`.
+        calls: such as `run.calls`. The arguments up to `ranks` have an entry for each rank.
         memory: such as `run.memory`; empty if it was not measured. These attributes are read: `timeline`, `marks`,
             `by_category`.
         ends: the state in which each rank ended, such as `returned`, the line that it was at, if known, and what it
             returned.
+        ranks: the numbers of the ranks.
         failure: why the run failed.
-        notes: what the film does not show.
     """
+    notes = [] if memory or failure else ["Bytes were not measured: the world was made with measure=False."]
+    if not any(call.values for theirs in calls for call in theirs):
+        notes.append("To see the values of small tensors too, make the world with World(…, replay=True).")
     place = {rank: number for number, rank in enumerate(ranks)}
     lanes = []
-    for index, (rank, theirs, costs, end) in enumerate(zip(place, calls, sent, ends, strict=True)):
-        events = [_call(place, rank, call, cost) for call, cost in zip(theirs, costs, strict=True)]
+    for index, (rank, theirs, end) in enumerate(zip(place, calls, ends, strict=True)):
+        events = [_call(place, rank, call) for call in theirs]
         if memory:
             _weigh(events, memory[index].timeline)
             events = sorted([*events, *_marks(memory[index].marks)], key=lambda event: event.seconds)
@@ -146,22 +144,22 @@ def film(
     return Film(lanes=lanes, failure=failure, notes=tuple(notes))
 
 
-def _call(place: Mapping[int, int], rank: int, call: Any, cost: Any) -> Event:
-    waited_from, done = max(cost.waited_from, cost.issued), cost.done
+def _call(place: Mapping[int, int], rank: int, call: Any) -> Event:
+    waited_from, done = max(call.waited_from, call.issued), call.done
     waits = waited_from < done < inf
-    matched = min(max(cost.matched, waited_from), done)
+    matched = min(max(call.matched, waited_from), done)
     return Event(
         kind="call",
         name=call.name,
-        op=call.op,
-        seconds=cost.issued,
-        line=cost.line,
-        match=call.times.match,
-        blocking=cost.waited_from == cost.issued,
-        waited_from=cost.waited_from,
-        ended=cost.matched < inf,
+        op=call.variant,
+        seconds=call.issued,
+        line=call.line,
+        match=call.match,
+        blocking=call.waited_from == call.issued,
+        waited_from=call.waited_from,
+        ended=call.matched < inf,
         members=tuple(place[member] for member in _members(rank, call) if member in place),
-        sends={place.get(receiver, -1): int(share) for receiver, share in cost.shares.items()},
+        sends={place.get(receiver, -1): int(share) for receiver, share in call.shares.items()},
         tensors=call.tensors,
         waited=(matched - waited_from, done - matched) if waits else (0.0, 0.0),
         before=call.values.before if call.values else (),

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...meter import SourceLine, tensors_in
+from ...meter import CommCall, SourceLine, tensors_in
 from ..learner_code import Unfinished
 from .values import Values
 
@@ -45,22 +45,40 @@ DEFAULT_GROUP = "0"
 """torch's name for the group of all ranks."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Times:
-    """The times of a call, in seconds from the start of the run; inf for an event that has not happened."""
+@dataclass(kw_only=True)
+class Call(CommCall):
+    """One rank's part in a collective, a message or a new group, with what its peers' calls are compared with.
 
-    started: float = 0.0  # the start of the run, in seconds of `time.perf_counter` where the rank is
-    issued: float = inf  # the rank made the call
-    matched: float = inf  # every member had called, and the bytes began to move
-    done: float = inf  # the bytes had arrived
-    waited_from: float = inf  # from here to `done`, the rank did nothing except wait
-    delivering: bool = False  # the transport has the call, and its thread has not finished delivering the result
-    open_handle: bool = False  # the learner's code got the Work, and has not waited for it or asked for its state
-    used_at: SourceLine | None = None  # the learner's line that used the tensors before the wait, in a strict world
-    match: int = 0  # the number of the pending call that it belongs to, from 1; 0 if it has no peers, as in a dry run
+    Attributes:
+        reduce_op: `sum`, `max`, ... if the op has one.
+        tag: of a message.
+        shapes: shapes of the tensors that the ranks must agree on.
+        layout: their layout: `torch.strided` or a sparse one.
+        splits: for all-to-all, the numbers of elements sent to and received from each group rank.
+        unfinished: an exception that the rank was still handling when it made the call.
+        values: the values of its small tensors, in a world with `replay=True`.
+        match: the number of the pending call that it belongs to, from 1; 0 if it has no peers, as in a dry run.
+        started: the start of the run, in seconds of `time.perf_counter` where the rank is.
+        delivering: the transport has the call, and its thread has not finished delivering the result.
+        open_handle: the learner's code got the call's Work, and has not waited for it or asked for its state.
+        used_at: the learner's line that used the call's tensors before its wait; noted in a strict world.
+    """
+
+    reduce_op: str | None = None
+    tag: int = 0
+    shapes: tuple[tuple[int, ...], ...] = ()
+    layout: torch.layout = torch.strided
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    unfinished: Unfinished | None = field(default=None, compare=False, repr=False)
+    values: Values | None = field(default=None, compare=False, repr=False)
+    match: int = field(default=0, compare=False, repr=False)
+    started: float = field(default=0.0, compare=False, repr=False)
+    delivering: bool = field(default=False, compare=False, repr=False)
+    open_handle: bool = field(default=False, compare=False, repr=False)
+    used_at: SourceLine | None = field(default=None, compare=False, repr=False)
 
     def now(self) -> float:
-        """Return the time."""
+        """Return the time, in seconds from the start of the run."""
         return time.perf_counter() - self.started
 
     def wait_begins(self) -> None:
@@ -73,47 +91,6 @@ class Times:
         if self.done == inf:
             self.waited_from = inf
 
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One rank's part in a collective, a message or a new group.
-
-    Attributes:
-        op: the name in `torch.distributed`, such as `all_reduce`.
-        group_name: torch's name of the group.
-        ranks: global ranks of the members, by group rank.
-        root: global rank of `src` or `dst`, if the op has one.
-        reduce_op: `sum`, `max`, ... if the op has one.
-        tag: of a message.
-        shapes: shapes of the tensors that the ranks must agree on.
-        layout: their layout: `torch.strided` or a sparse one.
-        splits: for all-to-all, the numbers of elements sent to and received from each group rank.
-        total_bytes: bytes of the whole tensor that the members share or make, such as an all-gather's output; for an
-            all-to-all, this rank's input.
-        padding_bytes: padding among these bytes, read from the tensors' attribute `padding_numel`.
-        number: this rank's count of the op in the group, from 1.
-        unfinished: an exception that the rank was still handling when it made the call.
-        values: the values of its small tensors, in a world with `replay=True`.
-    """
-
-    op: str
-    group_name: str
-    ranks: tuple[int, ...]
-    source_line: SourceLine
-    root: int | None = None
-    reduce_op: str | None = None
-    tag: int = 0
-    shapes: tuple[tuple[int, ...], ...] = ()
-    dtype: torch.dtype | None = None
-    layout: torch.layout = torch.strided
-    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    total_bytes: int = 0
-    padding_bytes: int = 0
-    number: int = 1
-    times: Times = field(default_factory=Times, compare=False, repr=False)
-    unfinished: Unfinished | None = field(default=None, compare=False, repr=False)
-    values: Values | None = field(default=None, compare=False, repr=False)
-
     @property
     def numels(self) -> tuple[int, ...]:
         """Return the number of elements of each tensor."""
@@ -124,15 +101,14 @@ class Call:
         """Return `all_reduce #2`, or for a message its peer. A rank outside a group does not know the members."""
         if self.op in ("send", "recv"):
             peer = "any rank" if self.root is None else f"rank {self.root}"
-            return (
-                f"{self.op} {'to' if self.op == 'send' else 'from'} {peer}{f' with tag {self.tag}' if self.tag else ''}"
-            )
+            tag = f" with tag {self.tag}" if self.tag else ""
+            return f"{self.op} {'to' if self.op == 'send' else 'from'} {peer}{tag}"
         if self.op == "new_group":
             return f"new_group({list(self.ranks)})"
         if not self.ranks:
-            return f"{self.op} on a group of others"
+            return f"{self.variant} on a group of others"
         where = "" if self.group_name == DEFAULT_GROUP else f" in group {list(self.ranks)}"
-        return f"{self.op} #{self.number}{where}"
+        return f"{self.variant} #{self.number}{where}"
 
     @property
     def tensors(self) -> str:
@@ -156,6 +132,7 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
             f"src and dst are global ranks, here one of {list(ranks)}."
         )
     whole = list(tensors_in(arguments.get(_WHOLE.get(op, ""), ())))
+    splits = _splits(op, arguments, len(ranks)) if op in ("all_to_all", "all_to_all_single") else None
     parts = len(ranks) if op in ("gather", "scatter") else 1  # only the root has the whole tensor
     return {
         "root": None if root is None else ranks[root],
@@ -163,7 +140,8 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
         "shapes": tuple(tuple(tensor.shape) for tensor in tensors),
         "dtype": tensors[0].dtype if tensors else None,
         "layout": tensors[0].layout if tensors else torch.strided,
-        "splits": _splits(op, arguments, len(ranks)) if op in ("all_to_all", "all_to_all_single") else None,
+        "splits": splits,
+        "piece_bytes": tuple(numel * tensors[0].itemsize for numel in splits[0]) if splits and tensors else (),
         "total_bytes": parts * sum(tensor.numel() * tensor.element_size() for tensor in whole),
         "padding_bytes": parts * sum(getattr(t, "padding_numel", 0) * t.element_size() for t in whole),
     }

@@ -16,14 +16,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...meter import tensors_in
 from ..learner_code import learner_line
-from .call import Times
+from .call import Call
+from .local_call import LocalCall
 from .spans import Span, overlap, spans
 
 
 class Loan(NamedTuple):
     """The tensors of one open call: their spans, and the tensors, so that no other tensor gets their memory."""
 
-    times: Times
+    call: Call
     received: list[Span]
     sent: list[Span]
     tensors: list[Tensor]
@@ -34,24 +35,24 @@ class InFlight(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._open: dict[Any, Loan] = {}
+        self._open: dict[LocalCall, Loan] = {}
         self._thread = threading.get_ident()  # gloo's threads inherit the mode, and use the tensors rightly
 
-    def lend(self, call: Any, times: Times, operator: Any, arguments: dict[str, Any]) -> None:
-        """Watch the tensors of `call` from now on."""
+    def lend(self, local: LocalCall, operator: Any, arguments: dict[str, Any]) -> None:
+        """Watch the tensors of `local` from now on."""
         sent, received = _read_and_written(operator, arguments.values())
-        self._open[call] = Loan(times, received, sent, list(tensors_in(arguments)))
+        self._open[local] = Loan(local.call, received, sent, list(tensors_in(arguments)))
 
-    def give_back(self, call: Any) -> None:
-        """Stop watching the tensors of `call`."""
-        self._open.pop(call, None)
+    def give_back(self, local: LocalCall) -> None:
+        """Stop watching the tensors of `local`."""
+        self._open.pop(local, None)
 
     def used(self, operator: Any, arguments: Iterable[Any]) -> None:
         """Note the learner's line in each open call whose tensors `operator` uses."""
         read, written = _read_and_written(operator, arguments)
         for loan in self._open.values():
-            if loan.times.used_at is None and (overlap(read + written, loan.received) or overlap(written, loan.sent)):
-                loan.times.used_at = learner_line()
+            if loan.call.used_at is None and (overlap(read + written, loan.received) or overlap(written, loan.sent)):
+                loan.call.used_at = learner_line()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._open and threading.get_ident() == self._thread and not _leaves_elements_alone(func):

@@ -18,7 +18,7 @@ import torch
 from ...meter import is_learners, storage_of, tensors_in
 from ..learner_code import receiver_of_work
 from ..torch_hooks import private
-from .call import Call, Times
+from .call import Call
 from .values import NamedTensor
 
 Future = torch.futures.Future[Any]
@@ -52,12 +52,12 @@ class LocalCall:
     def promise(self, operator: Any, arguments: dict[str, Any], identity: Identity) -> Any:
         """Return the operator's result before the call is made. The thread that delivers it acts as the rank through
         `identity`."""
-        times = self.call.times
-        in_backward = private.at_end_of_backward(times.wait_begins, times.wait_ends)
+        call = self.call
+        in_backward = private.at_end_of_backward(call.wait_begins, call.wait_ends)
         receiver = receiver_of_work()
         if not in_backward and receiver is None:
-            times.waited_from = times.issued
-        times.open_handle = receiver is not None and is_learners(receiver)
+            call.waited_from = call.issued
+        call.open_handle = receiver is not None and is_learners(receiver)
         self._identity, self.future = identity, Future()
         self.arrived = self.future.then(partial(_delivered, self.note_values))
         # While the Work lives, torch returns this object to the rank.
@@ -94,7 +94,7 @@ class LocalCall:
         """Hand the call to the backend: every member has called."""
         assert self.execute is not None
         execute, self.execute = self.execute, None
-        self.call.times.matched = self.call.times.now()
+        self.call.matched = self.call.now()
         try:
             self._result = execute()
         except Exception as error:  # the backend refuses this rank's call
@@ -111,13 +111,13 @@ class LocalCall:
             _complete(self.future, error)
             return
         work, self._result = private.work_of(self._result), None
-        if self.call.op in _WITHOUT_FUTURE:
+        if self.call.variant in _WITHOUT_FUTURE:
             result = _end_of(work)
-            self.call.times.done = self.call.times.now()
+            self.call.done = self.call.now()
             _complete(self.future, result)
         else:
             assert self._identity is not None
-            _chain(work, self.future, self.call.times, self._identity)
+            _chain(work, self.future, self.call, self._identity)
 
     def call_off(self) -> None:
         """Complete the future with an error, and release the call's group, which must end on its rank's own thread.
@@ -154,12 +154,12 @@ def _end_of(work: Any) -> Any:
     return []
 
 
-def _chain(work: Any, future: Future, times: Times, identity: Identity) -> None:
+def _chain(work: Any, future: Future, call: Call, identity: Identity) -> None:
     """Complete `future` when the backend's `work` ends, with its value or its error."""
 
     def finish(done: Future) -> None:
         held.clear()
-        times.done = times.now()
+        call.done = call.now()
         if threading.get_ident() == here:  # another rank's thread: it holds a lock that a callback may need
             threading.Thread(target=deliver, args=(done,), daemon=True).start()
         else:
@@ -172,9 +172,9 @@ def _chain(work: Any, future: Future, times: Times, identity: Identity) -> None:
             result = error
         with identity():
             _complete(future, result)
-        times.delivering = False
+        call.delivering = False
 
-    times.delivering = True
+    call.delivering = True
     here = threading.get_ident()
     held = [work]  # the backend drops a work without references, finished or not
     work.get_future().add_done_callback(finish)

@@ -50,7 +50,7 @@ def difference(one: Call, other: Call) -> str:
             ("dtype", one.dtype, other.dtype),
             ("number of elements", one.numels, other.numels),
         )
-    elif one.op != other.op:
+    elif one.variant != other.variant:
         return "collective"
     else:
         checks = (

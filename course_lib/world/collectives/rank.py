@@ -72,7 +72,7 @@ class InterposedRank:
     @property
     def delivering(self) -> bool:
         """Return whether a result is being delivered to the rank, which may have left without waiting for it."""
-        return any(call.times.delivering for call in self.recorder.calls)
+        return any(call.delivering for call in self.recorder.calls)
 
     # -- the interposer ------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class InterposedRank:
                 return self._collective(operator, arguments, partial(execute, *arguments.values()))
             loan = self.meter.lend(arguments.values())
             result = self._collective(operator, arguments, unwatched(partial(execute, *loan.arguments)))
-            self.meter.lent(loan, self.recorder.calls[-1].times)
+            self.meter.lent(loan, self.recorder.calls[-1])
             return result
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
@@ -97,7 +97,7 @@ class InterposedRank:
 
     def asked(self, work: Any) -> None:
         for local in [one for one in list(self._open_handles) if one.is_of(work)]:  # a callback's thread may ask, too
-            local.call.times.open_handle = False
+            local.call.open_handle = False
             self._open_handles.pop(local, None)
             if self.in_flight is not None:
                 self.in_flight.give_back(local)
@@ -106,7 +106,7 @@ class InterposedRank:
         with self.shielded():
             self.asked(waited)
             for local in [one for one in list(self._promised) if one.is_of(waited)]:
-                local.call.times.wait_begins()
+                local.call.wait_begins()
                 self._peers.wait_for(local)
                 assert local.arrived is not None
                 local.arrived.wait()
@@ -117,7 +117,7 @@ class InterposedRank:
         call = self.recorder.collective(operator, arguments, self._devices)
         local = LocalCall(rank=self.rank, call=call, execute=execute)
         if call.values is not None:
-            local.receiving = received(call.op, call.root == self.rank, arguments)
+            local.receiving = received(call.variant, call.root == self.rank, arguments)
         return local
 
     def _collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
@@ -130,10 +130,10 @@ class InterposedRank:
             return self._completed(local)
         result = local.promise(operator, arguments, self.identity)
         self._promised[local] = None
-        if local.call.times.open_handle:
+        if local.call.open_handle:
             self._open_handles[local] = None
             if self.in_flight is not None:
-                self.in_flight.lend(local, local.call.times, operator, arguments)
+                self.in_flight.lend(local, operator, arguments)
         assert local.arrived is not None
         local.arrived.add_done_callback(partial(self._arrived, local))
         self._peers.called(local)
@@ -149,12 +149,12 @@ class InterposedRank:
     def _completed(self, local: LocalCall) -> Any:
         """Make the call, wait for its end, and return the operator's result."""
         call = local.call
-        call.times.waited_from = call.times.issued
+        call.waited_from = call.issued
         self._peers.called(local)
         self._peers.wait_for(local)
         result = local.result()
         if result is not None and call.op != "recv":  # the caller waits for a recv's Work, which is possible once
             private.work_of(result).wait()  # the caller would wait next; waiting here measures the end
             local.note_values()
-        call.times.done = call.times.now()
+        call.done = call.now()
         return result

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
 from ..learner_code import Unfinished, learner_line
 from ..torch_hooks import private
-from .call import OPS, Call, Times, described
+from .call import OPS, Call, described
 from .validation import check
 from .values import values_of
 
@@ -52,16 +53,16 @@ class CallRecorder:
         self.calls.append(self.made_here("new_group", group_name, tuple(ranks)))
         return self.calls[-1]
 
-    def made_here(self, op: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
+    def made_here(self, variant: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
         """Return a call that this thread makes now, at the learner's line."""
-        times = Times(started=self._started)
-        times.issued = times.now()
         return Call(
-            op=op,
-            group_name=group_name,
+            variant=variant,
+            rank=self._rank,
             ranks=ranks,
-            source_line=learner_line(),
-            times=times,
+            group_name=group_name,
+            line=learner_line(),
+            issued=time.perf_counter() - self._started,
+            started=self._started,
             unfinished=Unfinished.here(),
             **details,
         )
@@ -71,4 +72,4 @@ def is_asynchronous(call: Call, arguments: dict[str, Any]) -> bool:
     """Return whether the rank goes on and waits later. A recv from any rank does not: its peer is unknown at first."""
     if call.op in ("send", "recv"):
         return call.root is not None
-    return call.op != "monitored_barrier" and bool(arguments.get("async_op", True))
+    return call.variant != "monitored_barrier" and bool(arguments.get("async_op", True))

@@ -97,7 +97,7 @@ class DryRank(RankThread):
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
         call = self.recorder.collective(operator, arguments, ("cpu",))
-        call.times.matched = call.times.done = call.times.issued
+        call.matched = call.done = call.issued
         if self.meter is not None:
             self.meter.lend(arguments.values())  # sets their category; no transport borrows them
         tensors = list(tensors_in(arguments))

@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from ...errors import CourseError
-from ...meter import Communication, Film, MemoryReport
-from .. import measured
+from ...meter import Communication, Film, MemoryReport, film
 from ..run import Run, shortened
 
 _Value = TypeVar("_Value")
@@ -60,8 +59,7 @@ class DryRunResult(Run):
     @cached_property
     def comm(self) -> OnlyRank[Communication]:
         """The bytes that the rank sent, by meaning, and every call."""
-        sent = measured.communication(self._rank, self.calls[self._rank])
-        return self._only("run.comm", [sent])
+        return self._only("run.comm", [Communication(rank=self._rank, calls=self.calls[self._rank])])
 
     @property
     def comm_matrix(self) -> NoReturn:
@@ -72,7 +70,7 @@ class DryRunResult(Run):
         )
 
     def _film(self) -> Film:
-        return measured.film([self.calls[self._rank]], self._memory, ends=self._ends(), ranks=[self._rank])
+        return film([self.calls[self._rank]], self._memory, self._ends(), [self._rank])
 
     @property
     def timeline(self) -> NoReturn:

@@ -26,7 +26,7 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
     for group_name, call in groups.items():
         histories = {
             rank: [
-                one for one in calls[rank] if one.group_name == group_name and one.op != "new_group" and one.times.match
+                one for one in calls[rank] if one.group_name == group_name and one.op != "new_group" and one.match
             ]
             for rank in call.ranks
         }
@@ -44,7 +44,7 @@ def _first_difference(histories: Histories, fault: Fault) -> tuple[str, str]:
     Ranks in the two branches of an `if` call from different lines, too. So a rank must have called from both.
     """
     keys: Keys = {
-        rank: [(call.op, call.source_line, call.shapes if call.splits is None else ()) for call in history]
+        rank: [(call.variant, call.line, call.shapes if call.splits is None else ()) for call in history]
         for rank, history in histories.items()
     }
     for place in range(max(map(len, keys.values()))):
@@ -68,9 +68,9 @@ _ADVICE = (
 
 
 def _difference(sides: list[tuple[list[int], Call]], reason: str) -> str:
-    same_line = len({call.source_line for _, call in sides}) == 1
+    same_line = len({call.line for _, call in sides}) == 1
     shown = "; ".join(
-        f"{who(ranks)} {f'{call.tensors} at ' if same_line else ''}{quoted(call.source_line)}" for ranks, call in sides
+        f"{who(ranks)} {f'{call.tensors} at ' if same_line else ''}{quoted(call.line)}" for ranks, call in sides
     )
     return f"the calls first differ at {sides[0][1].name}{reason and f', where {reason}'}: {shown}"
 
@@ -125,7 +125,7 @@ def _behind(histories: Histories, call: Call) -> tuple[str, str]:
     """Return how far ranks are behind, and advice; empty where the name of `call`, in which a rank waits, shows it."""
     made = {rank: len(history) for rank, history in histories.items()}
     here = {
-        rank: sum((one.op, one.source_line) == (call.op, call.source_line) for one in history)
+        rank: sum((one.variant, one.line) == (call.variant, call.line) for one in history)
         for rank, history in histories.items()
     }
     last, first = min(made, key=made.__getitem__), max(made, key=made.__getitem__)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from ...meter import meaning
 from ..collectives.call import Call
 from ..collectives.values import Summed, summed
 from .rank_error import grouped, who
@@ -60,23 +59,23 @@ def _of_calls(calls: Sequence[Sequence[Call]], known: dict[Any, str]) -> Iterato
     together: defaultdict[int, dict[int, Call]] = defaultdict(dict)
     for rank, theirs in enumerate(calls):
         for call in theirs:
-            if call.values is not None and meaning(call.op) in _MEANT and len(call.ranks) > 1:
-                together[call.times.match][rank] = call
+            if call.values is not None and call.op in _MEANT and len(call.ranks) > 1:
+                together[call.match][rank] = call
     for _, members in sorted(together.items()):
         call = next(iter(members.values()))
         brought = {rank: one.values.brought for rank, one in members.items() if one.values and one.values.brought}
         received = {rank: one.values.received for rank, one in members.items() if one.values and one.values.received}
-        meant_before, meant_after = _MEANT[meaning(call.op)]
+        meant_before, meant_after = _MEANT[call.op]
         before, after = _layout(brought, meant_before), _layout(received, meant_after)
         remark = _remark(call, brought, before, known)
         known |= {_held(brought): before, _held(received): f"{after} of {call.name}"}
         names = dict.fromkeys(sums[0][0] for sums in (brought or received).values())
-        yield call.name, (f"{' | '.join(filter(None, names))} at {call.source_line}".strip(), before, after, remark)
+        yield call.name, (f"{' | '.join(filter(None, names))} at {call.line}".strip(), before, after, remark)
 
 
 def _remark(call: Call, brought: Side, before: str, known: dict[Any, str]) -> str:
     """Return what is suspicious about a reduction of tensors that all ranks had in common."""
-    if _MEANT[meaning(call.op)][0] != "Partial" or call.reduce_op not in ("sum", "avg") or before != "Replicate":
+    if _MEANT[call.op][0] != "Partial" or call.reduce_op not in ("sum", "avg") or before != "Replicate":
         return ""
     earlier = known.get(_held(brought), "")
     if " of " in earlier:

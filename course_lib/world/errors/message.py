@@ -113,11 +113,11 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
         return (
             f"{gone} returned without the {partner} that matches the {first.name} of {who(sorted(calls))}",
             f"give every send its recv: rank {fault.ranks[0]} has to call {partner} with the other rank, or the "
-            f"{first.op} has to go.",
+            f"{first.variant} has to go.",
         )
     return (
         f"{gone} returned without the {first.name} that {waiters}",
-        f"every rank of the group must call {first.op}: look for an `if` or a `return` that keeps {gone} from it.",
+        f"every rank of the group must call {first.variant}: look for an `if` or a `return` that keeps {gone} from it.",
     )
 
 
@@ -157,7 +157,7 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
 
 def _not_in_group(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:
     rank = fault.ranks[0]
-    op = fault.calls[rank].op
+    op = fault.calls[rank].variant
     return (
         f"rank {rank} of {world_size} called {op} on a group that it does not belong to",
         f"call {op} only on the members: `if dist.get_rank() in ranks:`. (torch alone would skip the call without "
@@ -230,7 +230,7 @@ def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None, w
     if call is not None:
         arrived = (report.rank in fault.calls and fault.kind in ("mismatch", "refused")) or not call.ranks
         verb = "called" if arrived or report.call is None else "died in" if report.state == "died" else "waited in"
-        return f"{verb} {call.name}{_awaited(report, fault, world_size)} at {quoted(call.source_line)}"
+        return f"{verb} {call.name}{_awaited(report, fault, world_size)} at {quoted(call.line)}"
     if report.state in ("returned", "died"):
         return report.state if report.source_line is None else f"{report.state} at {quoted(report.source_line)}"
     return f"at {quoted(report.source_line)}" if report.source_line else "still in library code"

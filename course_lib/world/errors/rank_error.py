@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...errors import CourseError, wrapped
-from ...meter import Replay, SourceLine
-from .. import measured
+from ...meter import Replay, SourceLine, film
 from ..collectives.call import Call
 from ..collectives.fault import RankReport
 
@@ -67,7 +66,7 @@ class RankError(CourseError):
         """Return the run as a film, up to the moment when it stopped: what every rank called, and where it stood."""
         ranks = [report.rank for report in self.ranks]
         ends = [_end(report) for report in self.ranks]
-        return Replay(measured.film(self.calls, ranks=ranks, ends=ends, failure=str(self)))
+        return Replay(film(self.calls, [], ends, ranks, failure=str(self)))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (str(self), self.kind, self.rank, self.ranks, self.output, self.calls)
@@ -85,7 +84,7 @@ def _end(report: RankReport) -> tuple[str, SourceLine | None, str]:
     if report.raised is not None:
         return f"raised {str(report.raised).splitlines()[0]}", report.raised.source_line, ""
     if report.call is not None:
-        return f"stopped in {report.call.name}", report.call.source_line, ""
+        return f"stopped in {report.call.name}", report.call.line, ""
     return {"running": "stopped"}.get(report.state, report.state), report.source_line, ""
 
 

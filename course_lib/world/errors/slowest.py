@@ -11,7 +11,7 @@ def slowest(timelines: Sequence[Timeline]) -> str:
     """Return which ranks computed longest and which one shortest, each until its last collective."""
     rows = []  # the seconds that a rank computed and waited, and the rank
     for line in timelines:
-        collectives = (c for c in line.calls if c.variant not in ("send", "recv", "new_group") and len(c.ranks) > 1)
+        collectives = (c for c in line.calls if c.op not in ("send", "recv", "new_group") and len(c.ranks) > 1)
         last = max((call.issued for call in collectives), default=None)
         if last is not None:
             rows.append((_seconds(line.computed, last), _seconds(line.waited, last), line.rank))

@@ -15,13 +15,13 @@ Found = list[tuple[int, Call]]
 def warnings_of(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
     """Yield a line for each of the learner's lines that drops a Work or uses tensors too early. `calls` are by rank."""
     of_all = [(rank, call) for rank, theirs in enumerate(calls) for call in theirs]
-    for line, found in _by_line((call.source_line, rank, call) for rank, call in of_all if call.times.open_handle):
+    for line, found in _by_line((call.line, rank, call) for rank, call in of_all if call.open_handle):
         yield (
             f"{_names(found, len(calls))} never waited for {found[0][1].name}{_more(found)} at {quoted(line)}. Without "
             "the wait, the tensor may still be on its way when you use it. Next: keep what the call returns, and call "
             "wait() on it before you use the tensor."
         )
-    for line, found in _by_line((call.times.used_at, rank, call) for rank, call in of_all):
+    for line, found in _by_line((call.used_at, rank, call) for rank, call in of_all):
         yield (
             f"{_names(found, len(calls))} used a tensor of {found[0][1].name}{_more(found)} before its wait, at "
             f"{quoted(line)}. The tensor may still be on its way. Next: move that line behind the wait()."

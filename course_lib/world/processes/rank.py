@@ -160,16 +160,16 @@ class ProcessRank(InterposedRank):
             return self._completed(local)
         # A rank waits for its peers even in an asynchronous call: gloo's own Work knows the GPU's streams, and ours
         # would not.
-        local.call.times.waited_from = local.call.times.issued
+        local.call.waited_from = local.call.issued
         self.called(local)
         self.wait_for(local)
         result = local.result()
-        local.call.times.done = local.call.times.now()
+        local.call.done = local.call.now()
         return result
 
     def _at_once(self, local: LocalCall) -> Any:
         """Hand the call to NCCL at once; its work ends when the GPU reaches it."""
         self._send("called", len(self.calls) - 1, local.call, False, False)
         result = local.result()
-        local.call.times.done = local.call.times.now()
+        local.call.done = local.call.now()
         return result

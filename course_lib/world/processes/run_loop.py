@@ -198,7 +198,7 @@ class RunLoop:
         self.left[rank] = left
         for index, call in enumerate(left.calls):  # the rank does not know which calls belong together
             if (rank, index) in self._calls:
-                call.times.match = self._calls[rank, index].number
+                call.match = self._calls[rank, index].number
         self.coordinator.left(rank, left.how)
 
     # -- reading ---------------------------------------------------------------------------------------------------

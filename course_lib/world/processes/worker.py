@@ -28,9 +28,10 @@ import torch
 import torch.distributed as dist
 
 from ...meter import MemoryMeter
-from .. import measured, pickling
+from .. import pickling
 from ..collectives.fault import Stopped, leaving
 from ..learner_code import ErrorReport, importing
+from ..rank_threads.process_state import meters_informed
 from ..rank_threads.rank_state import rank_variables, seed_process
 from ..rank_threads.stopping import without_stopped
 from ..torch_hooks import interposer, private
@@ -130,7 +131,7 @@ class Worker:
             self._join_group(job)
             if job.size_of is not None:
                 rank.meter = MemoryMeter(job.rank, started=job.started, size_of=job.size_of)
-                stack.enter_context(measured.meters_informed())
+                stack.enter_context(meters_informed())
                 stack.enter_context(rank.meter.watching())
             fn, args, kwargs = pickling.unpack_call(job.packed)
             self._send(job.number, "started")

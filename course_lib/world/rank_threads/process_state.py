@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
-from .. import measured
+from ...meter import stand_ins, watched_steps
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement, replaced
 from . import rank_state
@@ -30,8 +30,15 @@ def of_threads(backends_own: Iterable[Replacement], *, measure: bool) -> Iterato
         replaced(rank_state.replacements()),
         interposer.rank_threads(),
         replaced(backends_own),
-        measured.meters_informed() if measure else nullcontext(),
+        meters_informed() if measure else nullcontext(),
     ):
+        yield
+
+
+@contextmanager
+def meters_informed() -> Iterator[None]:
+    """Inform meters of modules, parameters, optimizers and arithmetic on their ranks."""
+    with replaced(stand_ins()), watched_steps():
         yield
 
 

@@ -28,7 +28,7 @@ def test_values_bytes_and_calls_are_those_of_simulated_ranks(world, stage):
         assert held(other.memory[r]) == held(one.memory[r])
         assert called(other.comm[r]) == called(one.comm[r])
         assert [call.op for call in other.calls[r]] == [call.op for call in one.calls[r]]
-        assert all(call.times.issued <= call.times.matched <= call.times.done for call in other.calls[r])
+        assert all(call.issued <= call.matched <= call.done for call in other.calls[r])
         assert 0 < other.timeline[r].start < other.timeline[r].end < 30
         assert other.comm[r].sent_bytes > 0 and other.memory[r].marks["after backward"].current_bytes > 0
     assert other.comm_matrix == one.comm_matrix

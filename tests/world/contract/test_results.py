@@ -177,13 +177,13 @@ def test_calls_are_recorded_with_their_lines(world):
             message(torch.ones(2), 1 - rank()).wait()
 
     run = world(3).run(program)
-    assert [[call.op for call in calls] for calls in run.calls] == [
+    assert [[call.variant for call in calls] for calls in run.calls] == [
         ["all_reduce", "send"],
         ["all_reduce", "recv"],
         ["all_reduce"],
     ]
     assert run.calls[0][0].numels == (3,) and run.calls[0][1].root == 1
-    assert run.calls[2][0].source_line.source == "dist.all_reduce(torch.ones(3))"
+    assert run.calls[2][0].line.source == "dist.all_reduce(torch.ones(3))"
 
 
 def test_a_rank_cannot_start_a_world(world):

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.meter import SourceLine
-from course_lib.world.collectives.call import Call, Times
+from course_lib.world.collectives.call import Call
 from course_lib.world.run import Run
 from tests.world.programs import rank
 
@@ -20,10 +20,10 @@ def recorded(computed: dict[int, list[float]]) -> Run:
     for seconds in zip(*computed.values(), strict=True):
         together = now + max(seconds)
         for one, its in zip(computed, seconds, strict=True):
-            times = Times(issued=now + its, waited_from=now + its, matched=together, done=together)
-            calls[one].append(
-                Call(op="all_reduce", group_name="0", ranks=tuple(computed), source_line=line, times=times)
-            )
+            call = Call(variant="all_reduce", rank=one, group_name="0", ranks=tuple(computed), line=line)
+            call.issued = call.waited_from = now + its
+            call.matched = call.done = together
+            calls[one].append(call)
         now = together
     spans = [(0.0, now + 10 * (one == 0)) for one in computed]
     return Run(results=computed, output=[""] * len(spans), calls=calls.values(), spans=spans, memory=[])

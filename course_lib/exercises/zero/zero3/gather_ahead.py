@@ -75,7 +75,7 @@ def units_by_step(
 def in_their_order(trial: Trial) -> Iterator[Finding]:
     """Require the all-gathers in the order of the units, which the sizes of the shards show."""
     expected, yours = (
-        [[call.numels for call in calls if call.op == "all_gather_single"] for calls in seen.calls]
+        [[call.numels for call in calls if call.variant == "all_gather_single"] for calls in seen.calls]
         for seen in (trial.expected, trial.yours)
     )
     wrong = [rank for rank in range(trial.world_size) if yours[rank] != expected[rank]]

@@ -66,7 +66,7 @@ def one_all_gather(trial: Trial) -> Iterator[Finding]:
 
 
 def _ops(observation: Observation) -> list[list[str]]:
-    return [[call.op.removesuffix("_single") for call in calls] for calls in observation.calls]
+    return [[call.op for call in calls] for calls in observation.calls]
 
 
 exercise = Exercise("zero3.start_gather", title="Gather a unit", draw=draw, trial=gathered_parameters, measured=True,
