@@ -13,7 +13,7 @@ from .source_line import SourceLine, is_learners, is_learners_code, is_learners_
 from .tensors.holders import who_holds
 from .tensors.storages import storage_of, tensors_in
 from .timeline import CallInterval, Interval, Timeline, save_trace
-from .watching.operators import current, unwatched, watched_again
+from .watching.operators import current, operators_of, unwatched, watched_again
 from .watching.owners import stand_ins, watched_steps
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "is_learners_file",
     "mark",
     "matrix",
+    "operators_of",
     "save_trace",
     "stand_ins",
     "storage_of",

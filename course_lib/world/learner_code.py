@@ -104,20 +104,13 @@ LINE_LIMIT = 500
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorReport:
-    """An exception of one rank, as text: keeping the traceback would keep the rank's groups and tensors alive.
+    """An exception of one rank, as text: keeping the traceback would keep the rank's groups and tensors alive."""
 
-    Attributes:
-        type: name of the exception's class.
-        source_line: the learner's innermost line.
-        traceback: the full traceback, library frames included.
-        unfinished: an exception of the learner's code that was being handled.
-    """
-
-    type: str
+    type: str  # name of the exception's class
     message: str
-    source_line: SourceLine | None
-    traceback: str
-    unfinished: Unfinished | None = None
+    source_line: SourceLine | None  # the learner's innermost line
+    traceback: str  # the full traceback, library frames included
+    unfinished: Unfinished | None = None  # an exception of the learner's code that was being handled
 
     @staticmethod
     def of(error: BaseException) -> ErrorReport:
@@ -144,17 +137,11 @@ class ErrorReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Unfinished:
-    """An exception that a thread is still handling, in an `except`, a `finally` or the exit of a `with`.
+    """An exception that a thread is still handling, in an `except`, a `finally` or the exit of a `with`."""
 
-    Attributes:
-        type: name of the exception's class.
-        text: the first line of its text; empty if only custom code could produce the text.
-        source_line: the learner's innermost line.
-    """
-
-    type: str
-    text: str
-    source_line: SourceLine
+    type: str  # name of the exception's class
+    text: str  # the first line of its text
+    source_line: SourceLine  # the learner's innermost line
 
     @staticmethod
     def here() -> Unfinished | None:
@@ -169,11 +156,8 @@ class Unfinished:
         source_line = _innermost(error.__traceback__)
         if source_line is None:
             return None
-        args = BaseException.__dict__["args"].__get__(error)  # even if its class overrides them
-        plain = all(type(arg) in (str, bytes, int, float, type(None)) for arg in args)
-        text = str(error) if plain and type(error).__module__ == "builtins" else args[0] if args else ""
-        line = text.strip().partition("\n")[0][:LINE_LIMIT] if type(text) is str else ""
-        return Unfinished(type=type(error).__name__, text=line, source_line=source_line)
+        text = _text(error).partition("\n")[0][:LINE_LIMIT]
+        return Unfinished(type=type(error).__name__, text=text, source_line=source_line)
 
     def __str__(self) -> str:
         return f"{self.type}: {self.text}" if self.text else self.type

@@ -44,9 +44,18 @@ class Run(Sequence[Any]):
             spans: when the rank entered and left the function, in seconds from the start of the run.
             memory: what the rank held; empty if not measured.
         """
-        self._results, self.output = tuple(results), tuple(output)
-        self.calls: tuple[tuple[Call, ...], ...] = tuple(map(tuple, calls))
-        self._spans, self._memory = spans, tuple(memory)
+        self._results, self.output = self._by_rank("run", results), self._by_rank("run.output", output)
+        self.calls: tuple[tuple[Call, ...], ...] = self._by_rank("run.calls", map(tuple, calls))
+        self._spans, self._memory = spans, self._by_rank("run.memory", memory)
+
+    @property
+    def _ranks(self) -> Sequence[int]:
+        """The ranks that ran."""
+        return range(len(self._results))
+
+    def _by_rank(self, name: str, values: Iterable[Any]) -> tuple[Any, ...]:
+        """Return `values`, of the ranks that ran, to be indexed by rank."""
+        return tuple(values)
 
     @property
     def memory(self) -> tuple[MemoryReport, ...]:
@@ -65,7 +74,8 @@ class Run(Sequence[Any]):
     @cached_property
     def comm(self) -> tuple[Communication, ...]:
         """The bytes that each rank sent, by rank and meaning, and every call."""
-        return tuple(Communication(rank=rank, calls=calls) for rank, calls in enumerate(self.calls))
+        sent = (Communication(rank=r, calls=calls) for r, calls in zip(self._ranks, self.calls, strict=True))
+        return self._by_rank("run.comm", sent)
 
     @property
     def comm_matrix(self) -> tuple[tuple[int, ...], ...]:
@@ -101,10 +111,8 @@ class Run(Sequence[Any]):
         return Replay(ours if other is None else ours.beside(other._film()))
 
     def _film(self) -> Film:
-        return film(self.calls, self._memory, self._ends(), range(len(self)))
-
-    def _ends(self) -> list[tuple[str, None, str]]:
-        return [("returned", None, "" if result is None else shortened(result, 100)) for result in self]
+        ends = [("returned", None, "" if result is None else shortened(result, 100)) for result in self]
+        return film(tuple(self.calls), tuple(self._memory), ends, self._ranks)
 
     def layout(self) -> Layout:
         """Return a table of tensors: which are replicated, sharded, partial or different over the ranks.

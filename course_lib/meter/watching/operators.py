@@ -230,17 +230,24 @@ def _makes_memory(operator: Any) -> bool:
     )
 
 
+def operators_of(namespace: str) -> Iterator[tuple[str, Any]]:
+    """Yield torch's operators of a namespace, each with its name: `add.Tensor`."""
+    packets = getattr(torch.ops, namespace)
+    for qualified in torch._C._dispatch_get_all_op_names():
+        its_namespace, _, name = qualified.partition("::")
+        packet, _, overload = name.partition(".")
+        if its_namespace == namespace and hasattr(packets, packet):
+            yield name, getattr(getattr(packets, packet), overload or "default")
+
+
 def _register() -> list[torch.library.Library]:
     fallthrough, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     fallthrough.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
-    for qualified in torch._C._dispatch_get_all_op_names():
-        namespace, _, name = qualified.partition("::")
-        packet, _, overload = name.partition(".")
-        if namespace == "aten" and hasattr(torch.ops.aten, packet):
-            operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            if packet in _SPECIAL or _makes_memory(operator):
-                kernel = _SPECIAL.get(packet, _making)(operator._op, packet)
-                aten.impl(name, untraced(kernel), _KEY_NAME)
+    for name, operator in operators_of("aten"):
+        packet = name.partition(".")[0]
+        if packet in _SPECIAL or _makes_memory(operator):
+            kernel = _SPECIAL.get(packet, _making)(operator._op, packet)
+            aten.impl(name, untraced(kernel), _KEY_NAME)
     return [fallthrough, aten]
 
 

@@ -71,9 +71,9 @@ def gradient(tensor: Tensor) -> Tensor | None:
 def stand_ins() -> Iterator[tuple[Any, str, Any]]:
     """Yield replacements for parts of torch that notify the calling thread's watcher: owner, name, replacement."""
     for owner in (nn.Module, Optimizer):
-        yield owner, "__init__", _reporting_self(owner.__init__)
-        yield owner, "__setstate__", _reporting_self(owner.__setstate__)
-    yield Parameter, "__new__", _reporting_result(Parameter.__new__)
+        yield owner, "__init__", _reporting(owner.__init__)
+        yield owner, "__setstate__", _reporting(owner.__setstate__)
+    yield Parameter, "__new__", _reporting(Parameter.__new__)
     data: Any = Tensor.data
     for kind in (Parameter, FakeTensor):  # in a dry run, a parameter's class is FakeTensor
         yield kind, "data", property(data.__get__, _reporting_data(data.__set__))
@@ -90,21 +90,13 @@ def stand_ins() -> Iterator[tuple[Any, str, Any]]:
     yield from arithmetic_stand_ins()
 
 
-def _reporting_self(make: Callable[..., Any]) -> Any:
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = make(self, *args, **kwargs)
-        if (watcher := current()) is not None:
-            watcher.found(self)
-        return result
+def _reporting(make: Callable[..., Any]) -> Any:
+    """Wrap a method that makes its `self`, or, if it is `__new__`, what it returns."""
 
-    return untraced(call)
-
-
-def _reporting_result(make: Callable[..., Any]) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         result = make(*args, **kwargs)
         if (watcher := current()) is not None:
-            watcher.found(result)
+            watcher.found(args[0] if result is None else result)
         return result
 
     return untraced(call)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from ...errors import CourseError
-from ...meter import Communication, Film, MemoryReport, film
 from ..run import Run, shortened
 
 _Value = TypeVar("_Value")
@@ -42,24 +40,15 @@ class DryRunResult(Run):
     """The result of one rank out of many: `run[63]`, `run.memory[63]`, `run.comm[63]`."""
 
     def __init__(self, *, rank: int, world_size: int, **of_one_rank: Any) -> None:
-        super().__init__(**of_one_rank)
         self._rank, self._world_size = rank, world_size
-        self._results = self._only("run", self._results)
-        self.output = self._only("run.output", self.output)
-        self.calls = self._only("run.calls", self.calls)
-
-    def _only(self, name: str, values: Iterable[_Value]) -> OnlyRank[_Value]:
-        return OnlyRank(name, values, self._rank, self._world_size)
+        super().__init__(**of_one_rank)
 
     @property
-    def memory(self) -> OnlyRank[MemoryReport]:
-        """The memory that the rank held: when its function returned, at its marks, at the peak, and over time."""
-        return self._only("run.memory", super().memory)
+    def _ranks(self) -> list[int]:
+        return [self._rank]
 
-    @cached_property
-    def comm(self) -> OnlyRank[Communication]:
-        """The bytes that the rank sent, by meaning, and every call."""
-        return self._only("run.comm", [Communication(rank=self._rank, calls=self.calls[self._rank])])
+    def _by_rank(self, name: str, values: Iterable[_Value]) -> OnlyRank[_Value]:
+        return OnlyRank(name, values, self._rank, self._world_size)
 
     @property
     def comm_matrix(self) -> NoReturn:
@@ -68,9 +57,6 @@ class DryRunResult(Run):
             "run.comm_matrix: who sends to whom takes all ranks, and a dry run runs one. See run.comm, or run the same "
             "function in a small world: World(4)."
         )
-
-    def _film(self) -> Film:
-        return film([self.calls[self._rank]], self._memory, self._ends(), [self._rank])
 
     @property
     def timeline(self) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Mapping, Sequence
 
 from ...errors import CourseError, wrapped
@@ -69,7 +70,7 @@ class RankError(CourseError):
         return Replay(film(self.calls, [], ends, ranks, failure=str(self)))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (str(self), self.kind, self.rank, self.ranks, self.output, self.calls)
+        return copyreg.__newobj__, (RankError, str(self)), vars(self)
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows instead of this library's frames."""
@@ -94,17 +95,6 @@ class Interrupted(KeyboardInterrupt):
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows instead of this library's frames."""
         return [wrapped(f"KeyboardInterrupt: {self}")]
-
-
-def _rebuild(
-    message: str,
-    kind: str,
-    rank: int,
-    ranks: Sequence[RankReport],
-    output: Sequence[str],
-    calls: Sequence[Sequence[Call]],
-) -> RankError:
-    return RankError(message, kind=kind, rank=rank, ranks=ranks, output=output, calls=calls)
 
 
 def who(ranks: Sequence[int], world_size: int | None = None) -> str:

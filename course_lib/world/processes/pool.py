@@ -14,7 +14,6 @@ from itertools import count
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
-from ...errors import CourseError
 from ..errors.rank_error import who
 from .placement import LOOPBACK, Machine, Place
 from .protocol import Group
@@ -71,18 +70,12 @@ class Pool:
         return list(self._processes.values())
 
     def start(self) -> None:
-        """Prepare to start processes, unless a run is using them. Refuse a fork of the kernel."""
-        if not self.lock.acquire(blocking=False):
-            return  # a run uses it, so it has started
-        try:
-            if self._kernel != os.getpid():
-                raise CourseError(
-                    "World: this process was forked from the kernel, to which the processes of the ranks belong. Run "
-                    "this world in the kernel, or say backend='simulated' here."
-                )
-            self.prepare()
-        finally:
-            self.lock.release()
+        """Prepare to start processes, unless a run is using them."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self.prepare()
+            finally:
+                self.lock.release()
 
     def take(self, places: Sequence[Place]) -> list[WorkerHandle]:
         """Return the processes at these places, by rank."""

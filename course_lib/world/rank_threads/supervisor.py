@@ -38,7 +38,8 @@ def run_ranks(
     if fault is None:
         return []
     if not fault.from_outside:
-        _settle(coordinator)
+        with coordinator.changed:
+            coordinator.changed.wait_for(lambda: not coordinator.busy(State.RUNNING), SETTLE)
     by_number = {rank.rank: rank for rank in ranks}
     reports = coordinator.reports(lambda rank: source_line_of(by_number[rank]), by_number)
     _stop(coordinator, ranks)
@@ -59,14 +60,6 @@ def _supervise(coordinator: ThreadCoordinator, timeout: float, late: list[Any]) 
                 coordinator.fail("timeout")
             else:
                 coordinator.changed.wait(min(left, 0.1))  # short, to notice `late`
-
-
-def _settle(coordinator: ThreadCoordinator) -> None:
-    """Wait a moment, in which ranks reach their next wait or fail too."""
-    deadline = time.monotonic() + SETTLE
-    with coordinator.changed:
-        while coordinator.busy(State.RUNNING) and (left := deadline - time.monotonic()) > 0:
-            coordinator.changed.wait(left)
 
 
 def _stop(coordinator: ThreadCoordinator, ranks: Sequence[RankThread]) -> None:

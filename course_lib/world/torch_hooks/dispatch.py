@@ -6,12 +6,12 @@ uses it. It falls through, at no cost, for every operator without a kernel here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...meter import tensors_in
+from ...meter import operators_of, tensors_in
 from . import private
 
 if TYPE_CHECKING:
@@ -95,18 +95,6 @@ _no_dispatch = torch.Tensor.__torch_dispatch__
 process_generator: Any = torch.random.default_generator
 
 
-def _overloads(namespace: Any, names: list[str]) -> Iterator[Any]:
-    for name in names:
-        packet = getattr(namespace, name, None)
-        for overload in packet.overloads() if packet is not None else ():
-            yield getattr(packet, overload)
-
-
-def _names_in(namespace: str) -> list[str]:
-    qualified = torch._C._dispatch_get_all_op_names()
-    return sorted({q.split("::")[1].split(".")[0] for q in qualified if q.startswith(f"{namespace}::")})
-
-
 def register(current: Current) -> list[torch.library.Library]:
     """Register the kernels on `KEY`. Keep the libraries: a collected library removes its kernels.
 
@@ -121,11 +109,8 @@ def register(current: Current) -> list[torch.library.Library]:
         ("aten", "generator", _random_kernel),
     ):
         library = torch.library.Library(namespace, "IMPL")
-        for operator in _overloads(getattr(torch.ops, namespace), _names_in(namespace)):
+        for name, operator in operators_of(namespace):
             if telltale in [argument.name for argument in operator._schema.arguments]:
-                qualified = operator._schema.name.split("::")[1]
-                if operator._schema.overload_name:
-                    qualified += "." + operator._schema.overload_name
-                library.impl(qualified, make(operator, current), KEY, with_keyset=True)
+                library.impl(name, make(operator, current), KEY, with_keyset=True)
         libraries.append(library)
     return [*libraries, _waiting_library(current)]

@@ -201,8 +201,7 @@ def _announced_wait(wait: Callable[..., Any]) -> Callable[..., Any]:
 
 def _announced_question(question: Callable[..., Any]) -> Callable[..., Any]:
     def announce(work: Any) -> Any:
-        interposer = current()
-        if interposer is not None:
+        if (interposer := current()) is not None:
             interposer.asked(work)
         return question(work)
 
