@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, inf
 from typing import TypeVar
@@ -41,7 +41,7 @@ _RING = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1, 
 OPS = (*_RING, "gather", "scatter", "all_to_all", "send", "recv", "barrier", "new_group")
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class CommCall:
     """One rank's part in a collective, a message or a new group.
 
@@ -75,10 +75,10 @@ class CommCall:
     padding_bytes: int = 0
     piece_bytes: tuple[int, ...] = ()
     number: int = 1
-    issued: float = field(default=inf, compare=False)
-    matched: float = field(default=inf, compare=False)
-    done: float = field(default=inf, compare=False)
-    waited_from: float = field(default=inf, compare=False)
+    issued: float = inf
+    matched: float = inf
+    done: float = inf
+    waited_from: float = inf
 
     @property
     def op(self) -> str:

@@ -33,13 +33,7 @@ LARGE = 1000
 
 
 class MemoryMeter:
-    """The memory meter of one rank.
-
-    Args:
-        rank: the rank.
-        started: when the run began, on the clock of `perf_counter`.
-        size_of: maps requested bytes to the bytes that the allocator uses.
-    """
+    """The memory meter of one rank. Its arguments are those of its `Ledger`."""
 
     def __init__(self, rank: int, *, started: float, size_of: Callable[[int], int]) -> None:
         self.rank = rank
@@ -51,9 +45,10 @@ class MemoryMeter:
         self._marks: dict[str, Snapshot] = {}
         self._end: Snapshot | None = None
 
-    # -- results of operators: see operators.Watcher ---------------------------------------------------------------
+    # -- results of operators --------------------------------------------------------------------------------------
 
     def made(self, result: Any, operator: str) -> None:
+        """`operator` returned `result`, a tensor or a list or tuple with tensors. Most of them have new memory."""
         if type(result) is Tensor and not result.is_nested:
             self._note(result, result, operator, sys._getframe(1))
         else:
@@ -77,6 +72,7 @@ class MemoryMeter:
             note_place(block, (part.dtype, part.shape), caller)
 
     def resized(self, tensor: Tensor | torch.UntypedStorage, operator: str) -> None:
+        """Read the size and the address of `tensor`'s memory again: they may have changed."""
         storage = tensor if isinstance(tensor, torch.UntypedStorage) else storage_of(tensor)
         if storage is None:
             return
@@ -90,21 +86,25 @@ class MemoryMeter:
             self.ledger.resize(block, operator)
 
     def detached(self, tensor: Tensor) -> None:
+        """`tensor.detach()` was called: by autograd, when it makes `tensor` the gradient of a leaf."""
         if makes_gradient(sys._getframe(1).f_back):
             self._assign(tensor, "gradients")
 
-    # -- other events: see operators.Watcher -----------------------------------------------------------------------
+    # -- other events ----------------------------------------------------------------------------------------------
 
     def found(self, one: nn.Module | Optimizer | Tensor) -> None:
+        """Remember a module, an optimizer or a parameter that was made, or a parameter that got different memory."""
         self._owners.add(one)
         if isinstance(one, Parameter):
             self._assign(one, "parameters")
 
     def forget(self, tensor: Tensor) -> None:
+        """Drop all weak references to `tensor`."""
         self._owners.forget(tensor)
         self.ledger.forget(tensor)
 
     def stepped(self, optimizer: Optimizer) -> None:
+        """`optimizer.step()` has returned: its state exists, and the gradients still do."""
         for param in (param for group in optimizer.param_groups for param in group["params"]):
             if (grad := gradient(param)) is not None:
                 self._assign(grad, "gradients")
@@ -210,6 +210,5 @@ def mark(label: str) -> None:
 
     If a label is used again, the last snapshot counts.
     """
-    watcher = operators.current()
-    if isinstance(watcher, MemoryMeter):
+    if (watcher := operators.current()) is not None:
         watcher.mark(label)

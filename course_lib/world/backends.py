@@ -41,9 +41,8 @@ class Backend(Protocol):
         Args:
             packed: the function and its arguments, of which each rank gets a copy; see `pickling.unpack_call`.
             timeout: seconds after which ranks are stopped.
-            size_of: how memory is counted: maps the bytes that a tensor needs to the bytes that the allocator gives.
-                None: memory is not measured. It must be a function of a module, because other processes look it up by
-                name.
+            size_of: maps the bytes that a tensor needs to the bytes that the allocator gives; None: memory is not
+                measured. Other processes look it up by name.
             late: contains an interrupt as soon as it arrives; see `interrupts.put_off`.
 
         Raises:

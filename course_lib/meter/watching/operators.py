@@ -19,54 +19,34 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from .compiling import tracing, untraced
+
+if TYPE_CHECKING:
+    from ..memory_meter import MemoryMeter
 
 _KEY_NAME = "TESTING_ONLY_GenericWrapper"
 _KEY = torch._C._dispatch_key_parse(_KEY_NAME)  # passing the name would parse it in each call: 2 µs
 _leave_out = torch._C._dispatch_tls_set_dispatch_key_excluded
 
 
-class Watcher(Protocol):
-    """The receiver of a thread's memory events."""
-
-    def made(self, result: Any, operator: str) -> None:
-        """`operator` returned `result`, a tensor or a list or tuple with tensors. Most of them have new memory."""
-
-    def resized(self, tensor: Tensor | torch.UntypedStorage, operator: str) -> None:
-        """Read the size and the address of `tensor`'s memory again: they may have changed."""
-
-    def detached(self, tensor: Tensor) -> None:
-        """`tensor.detach()` was called: by autograd, when it makes `tensor` the gradient of a leaf."""
-
-    def found(self, one: nn.Module | Optimizer | Tensor) -> None:
-        """Remember a module, an optimizer or a parameter that was made, or a parameter that got different memory."""
-
-    def forget(self, tensor: Tensor) -> None:
-        """Drop all weak references to `tensor`."""
-
-    def stepped(self, optimizer: Optimizer) -> None:
-        """`optimizer.step()` has returned: its state exists, and the gradients still do."""
-
-
 _thread = threading.local()
-_watchers: list[Watcher] = []  # of all threads; one list for the process, like its kernels on torch's dispatcher
+_watchers: list[MemoryMeter] = []  # of all threads; one list for the process, like its kernels on torch's dispatcher
 
 
-def current() -> Watcher | None:
+def current() -> MemoryMeter | None:
     """Return the watcher of the calling thread, or None."""
-    watcher: Watcher | None = getattr(_thread, "watcher", None)
+    watcher: MemoryMeter | None = getattr(_thread, "watcher", None)
     return watcher
 
 
 @contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
+def watching(watcher: MemoryMeter) -> Iterator[None]:
     """Report to `watcher` what the calling thread allocates, and what autograd's threads allocate for it."""
     _thread.watcher = watcher
     _watchers.append(watcher)
@@ -145,7 +125,7 @@ def watched_again(fn: Callable[..., Any]) -> Callable[..., Any]:
 # -- kernels -----------------------------------------------------------------------------------------------------
 
 
-def _watcher_here() -> Watcher | None:
+def _watcher_here() -> MemoryMeter | None:
     """Return the calling thread's watcher. The thread may have inherited the key: autograd has one for each GPU."""
     if tracing():
         return None

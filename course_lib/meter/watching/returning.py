@@ -13,13 +13,10 @@ class Returning:
     When the function is a library's wrapper, such as the one that `torch.no_grad()` puts around a learner's function,
     the variables of the learner's function are kept as well. A profiler would see the call, too. But there is only one
     profiler for each thread, and the learner may use it.
-
-    Args:
-        caller: the frame that calls the function.
     """
 
     def __init__(self, caller: FrameType) -> None:
-        self._caller: FrameType | None = caller
+        self._caller: FrameType | None = caller  # the frame that calls the function
         self._frames: list[FrameType] = []
 
     def look(self, frame: FrameType | None) -> None:

@@ -128,11 +128,11 @@ class RemoteProcess(Process):
         host.deaths.pop(pid, None)  # of an earlier process with this number
 
     @property
-    def clock_ahead(self) -> float:
+    def clock_ahead(self) -> float:  # type: ignore[override]
         return self._host.clock_ahead
 
     @property
-    def machine_lost(self) -> bool:
+    def machine_lost(self) -> bool:  # type: ignore[override]
         return bool(self._host.lost)
 
     @property

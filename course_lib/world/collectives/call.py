@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -45,37 +45,25 @@ DEFAULT_GROUP = "0"
 """torch's name for the group of all ranks."""
 
 
-@dataclass(kw_only=True)
+Splits = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(kw_only=True, eq=False)
 class Call(CommCall):
-    """One rank's part in a collective, a message or a new group, with what its peers' calls are compared with.
+    """One rank's part in a collective, a message or a new group, with what its peers' calls are compared with."""
 
-    Attributes:
-        reduce_op: `sum`, `max`, ... if the op has one.
-        tag: of a message.
-        shapes: shapes of the tensors that the ranks must agree on.
-        layout: their layout: `torch.strided` or a sparse one.
-        splits: for all-to-all, the numbers of elements sent to and received from each group rank.
-        unfinished: an exception that the rank was still handling when it made the call.
-        values: the values of its small tensors, in a world with `replay=True`.
-        match: the number of the pending call that it belongs to, from 1; 0 if it has no peers, as in a dry run.
-        started: the start of the run, in seconds of `time.perf_counter` where the rank is.
-        delivering: the transport has the call, and its thread has not finished delivering the result.
-        open_handle: the learner's code got the call's Work, and has not waited for it or asked for its state.
-        used_at: the learner's line that used the call's tensors before its wait; noted in a strict world.
-    """
-
-    reduce_op: str | None = None
-    tag: int = 0
-    shapes: tuple[tuple[int, ...], ...] = ()
-    layout: torch.layout = torch.strided
-    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    unfinished: Unfinished | None = field(default=None, compare=False, repr=False)
-    values: Values | None = field(default=None, compare=False, repr=False)
-    match: int = field(default=0, compare=False, repr=False)
-    started: float = field(default=0.0, compare=False, repr=False)
-    delivering: bool = field(default=False, compare=False, repr=False)
-    open_handle: bool = field(default=False, compare=False, repr=False)
-    used_at: SourceLine | None = field(default=None, compare=False, repr=False)
+    reduce_op: str | None = None  # `sum`, `max`, ... if the op has one
+    tag: int = 0  # of a message
+    shapes: tuple[tuple[int, ...], ...] = ()  # of the tensors that the ranks must agree on
+    layout: torch.layout = torch.strided  # of the same tensors: strided, or a sparse one
+    splits: Splits | None = None  # for all-to-all, the numbers of elements sent to and received from each group rank
+    unfinished: Unfinished | None = None  # an exception that the rank was still handling
+    values: Values | None = None  # the values of its small tensors, in a world with `replay=True`
+    match: int = 0  # the number of its pending call, from 1; 0 if it has no peers, as in a dry run
+    started: float = 0.0  # the start of the run, in seconds of `time.perf_counter` where the rank is
+    delivering: bool = False  # the transport's thread has not finished delivering the result
+    open_handle: bool = False  # the learner's code has the Work, and has not waited or asked for its state
+    used_at: SourceLine | None = None  # the learner's line that used the tensors before the wait, if strict
 
     def now(self) -> float:
         """Return the time, in seconds from the start of the run."""
@@ -147,7 +135,7 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
     }
 
 
-def _splits(op: str, arguments: dict[str, Any], members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _splits(op: str, arguments: dict[str, Any], members: int) -> Splits:
     if op == "all_to_all":
         sent, received = (
             tuple(tensor.numel() for tensor in tensors_in(arguments[name]))

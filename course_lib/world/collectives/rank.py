@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
+import torch
+
 from ...meter import MemoryMeter, unwatched
 from ..torch_hooks import private
 from .call import Call
@@ -37,12 +39,15 @@ class Peers(Protocol):
 
 
 class InterposedRank:
-    """The handler of one rank's calls to torch: see `interposer.Interposer`.
+    """The handler of one rank's calls to torch.
 
     Attributes:
+        generator: its own random number generator; None for the process's.
         meter: measures its memory; None if that is not measured.
         in_flight: watches the tensors of asynchronous calls; None in a world that is not strict.
     """
+
+    generator: torch.Generator | None = None
 
     def __init__(self, rank: int, peers: Peers, started: float, devices: tuple[str, ...] = ("cpu",)) -> None:
         self.rank = rank
@@ -74,9 +79,11 @@ class InterposedRank:
         """Return whether a result is being delivered to the rank, which may have left without waiting for it."""
         return any(call.delivering for call in self.recorder.calls)
 
-    # -- the interposer ------------------------------------------------------------------------------------------
+    # -- for interposer and dispatch -----------------------------------------------------------------------------
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
+        """Run a `c10d` operator. `execute(*arguments.values())`, with these tensors or others that share their memory,
+        hands it to the backend and returns its result."""
         with self.shielded():
             if self.meter is None:
                 return self._collective(operator, arguments, partial(execute, *arguments.values()))
@@ -92,10 +99,12 @@ class InterposedRank:
             self._completed(LocalCall(rank=self.rank, call=call, execute=lambda: None))
 
     def not_in_group(self, op: str) -> None:
+        """Handle a collective on a group that this rank does not belong to."""
         with self.shielded():
             self._peers.called_outside(self.rank, self.recorder.made_here(op, "", ()))
 
     def asked(self, work: Any) -> None:
+        """Note that the thread asked for the state of a Work, or for its future."""
         for local in [one for one in list(self._open_handles) if one.is_of(work)]:  # a callback's thread may ask, too
             local.call.open_handle = False
             self._open_handles.pop(local, None)
@@ -103,6 +112,8 @@ class InterposedRank:
                 self.in_flight.give_back(local)
 
     def waiting(self, waited: Any) -> None:
+        """Wait for the result, before `waited.wait()` of a Work or `wait_tensor(waited)` of a functional collective.
+        Raise the error that ended the call or the run."""
         with self.shielded():
             self.asked(waited)
             for local in [one for one in list(self._promised) if one.is_of(waited)]:

@@ -23,15 +23,10 @@ class CallRecorder:
         self._numbers: Counter[tuple[str, str]] = Counter()
 
     def collective(self, operator: Any, arguments: dict[str, Any], devices: tuple[str, ...]) -> Call:
-        """Record a collective or a message, and return it, checked and numbered.
+        """Record a collective or a message, a `c10d` operator and its arguments, and return it.
 
-        Args:
-            operator: a `c10d` operator.
-            arguments: by their names in its schema.
-            devices: the device types that the group's backend supports.
-
-        Raises:
-            ValueError: the arguments are wrong on this rank, independently of its peers.
+        `devices` are the device types that the group's backend supports. Raise a ValueError if the arguments are wrong
+        on this rank, independently of its peers.
         """
         name = operator._schema.name.split("::")[1]
         group = private.group_of(arguments["process_group"])

@@ -47,6 +47,7 @@ def _first_difference(histories: Histories, fault: Fault) -> tuple[str, str]:
         rank: [(call.variant, call.line, call.shapes if call.splits is None else ()) for call in history]
         for rank, history in histories.items()
     }
+    in_message = {call.match for call in fault.calls.values()}  # the message shows their lines
     for place in range(max(map(len, keys.values()))):
         here = {rank: theirs[place] for rank, theirs in keys.items() if place < len(theirs)}
         (usual, _), *others = Counter(here.values()).most_common()
@@ -54,7 +55,7 @@ def _first_difference(histories: Histories, fault: Fault) -> tuple[str, str]:
             if any({usual, other} <= set(theirs) for theirs in keys.values()):
                 sides = [[rank for rank in here if here[rank] == key] for key in (usual, other)]
                 reason = _reason(keys, place, *sides)
-                if any(histories[rank][place] == fault.calls.get(rank) for rank in here):  # the message shows the lines
+                if any(histories[rank][place].match in in_message for rank in here):
                     return (f"by the order of the other calls, {reason} there", _ADVICE) if reason else ("", "")
                 shown = _difference([(side, histories[side[0]][place]) for side in sides], reason)
                 return shown, _ADVICE if reason else ""

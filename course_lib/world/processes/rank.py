@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any
 
-import torch
-
 from ...meter import tensors_in
 from ..collectives.call import Call
 from ..collectives.fault import Stopped
@@ -44,8 +42,6 @@ class ProcessRank(InterposedRank):
         span: when it entered and left that code.
         done: set when it has left that code for good.
     """
-
-    generator: torch.Generator | None = None  # the process's own
 
     def __init__(self, job: Job, send: Callable[..., None]) -> None:
         super().__init__(job.rank, self, job.started, ("cpu",) if job.place.device is None else ("cpu", "cuda"))

@@ -135,20 +135,12 @@ class RunLoop:
     @property
     def spent(self) -> list[int]:
         """Return the ranks whose process is dead or unusable."""
-        return [
-            rank
-            for rank, state in enumerate(self.coordinator.states)
-            if state is State.DIED or (rank in self.left and self.left[rank].spent)
-        ]
+        return sorted(self._dead | {rank for rank, left in self.left.items() if left.spent})
 
     @property
     def _active(self) -> list[int]:
         """Return the ranks that are alive and have not left."""
-        return [
-            rank
-            for rank, state in enumerate(self.coordinator.states)
-            if rank not in self.left and state is not State.DIED
-        ]
+        return [rank for rank in range(len(self._processes)) if rank not in self._dead | self.left.keys()]
 
     # -- messages of ranks -------------------------------------------------------------------------------------------
 
@@ -159,13 +151,9 @@ class RunLoop:
             self._deadline = time.monotonic() + self._timeout
 
     def called(self, rank: int, index: int, call: Call, waits: bool, gated: bool) -> None:
-        """Compare a call of `rank` with those of its peers.
+        """Compare call number `index` of `rank` with those of its peers.
 
-        Args:
-            index: of the call among all calls of the rank in this run.
-            call: the call.
-            waits: the rank does nothing until the call may proceed.
-            gated: the rank waits for `proceed` before the backend sees the call.
+        If it `waits`, the rank does nothing until the call may proceed. If `gated`, the backend does not see it before.
         """
 
         def go() -> None:

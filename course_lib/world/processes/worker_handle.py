@@ -32,13 +32,12 @@ def start_server() -> None:
 
 
 class Process:
-    """A process that runs `worker.main` with these connections, which this class closes here.
-
-    `sentinel` is an object for `select`, ready when the process may have ended.
-    """
+    """A process that runs `worker.main` with these connections, which this class closes here."""
 
     pid: int
-    sentinel: Any
+    sentinel: Any  # for `select`: ready when the process may have ended
+    machine_lost: bool = False
+    clock_ahead: float = 0.0  # seconds by which its machine's `time.perf_counter` is ahead of the kernel's
 
     def __init__(self, wire: Connection, output: Connection) -> None:
         self._stack, stack = Pipe(duplex=False)  # where faulthandler writes after a crash
@@ -67,16 +66,6 @@ class Process:
         """Return, in words, how the dead process ended."""
         assert self.exitcode is not None
         return how_it_died(self.exitcode)
-
-    @property
-    def machine_lost(self) -> bool:
-        """Return whether its machine is lost too."""
-        return False
-
-    @property
-    def clock_ahead(self) -> float:
-        """Return the seconds by which its machine's `time.perf_counter` is ahead of the kernel's."""
-        return 0.0
 
     def stack(self) -> str:
         """Return the stack of its Python code, if it crashed."""

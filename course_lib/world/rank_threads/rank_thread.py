@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-
 from ...meter import MemoryMeter
 from ..collectives.fault import leaving
 from ..collectives.rank import InterposedRank
@@ -32,14 +30,11 @@ class RankThread(Stoppable, InterposedRank):
             self.meter = MemoryMeter(rank, started=coordinator.started, size_of=size_of)
         self.coordinator = coordinator
         self.rank_state = RankState(rank, coordinator.world_size)
+        self.generator = self.rank_state.torch
         self.result: Any = None
         self.raised: ErrorReport | None = None
         self._groups = interposer.no_groups()
         self._packed = packed
-
-    @property
-    def generator(self) -> torch.Generator:
-        return self.rank_state.torch
 
     def identity(self) -> contextlib.AbstractContextManager[None]:
         return interposer.interposed(self, self._groups)

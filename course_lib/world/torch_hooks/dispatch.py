@@ -1,4 +1,4 @@
-"""The dispatch kernels that hand collectives and random operators to a rank's `Interposer`.
+"""The dispatch kernels that hand collectives and random operators to a rank's interposer.
 
 They are on a dispatch key that only rank threads have. `TESTING_ONLY_GenericMode` is above autograd and nothing else
 uses it. It falls through, at no cost, for every operator without a kernel here.
@@ -15,11 +15,11 @@ from ...meter import operators_of, tensors_in
 from . import private
 
 if TYPE_CHECKING:
-    from .interposer import Interposer
+    from ..collectives.rank import InterposedRank
 
 KEY = "TESTING_ONLY_GenericMode"
 
-Current = Callable[[], "Interposer | None"]
+Current = Callable[[], "InterposedRank | None"]
 
 _BELOW = torch._C._dispatch_keyset_full_after(KEY)
 _BACKENDS = {

@@ -1,5 +1,5 @@
-"""The redirection that makes a thread a rank: its collectives, groups and random numbers go through an `Interposer`. A
-process that is a rank has one interposer for all its threads.
+"""The redirection that makes a thread a rank: its collectives, groups and random numbers go through its interposer, an
+`InterposedRank`. A process that is a rank has one interposer for all its threads.
 
 torch's own test suite uses some form of both mechanisms:
 
@@ -8,7 +8,7 @@ While ranks run, a proxy replaces it and looks up the current thread. torch's C+
 for the same purpose (`_set_thread_isolation_mode`).
 
 *A dispatch key that only rank threads have* (see `dispatch`). It intercepts two families of operators. The `c10d`
-collectives go to the thread's `Interposer`, including those of DDP's C++ reducer, of FSDP and of functional
+collectives go to the thread's interposer, including those of DDP's C++ reducer, of FSDP and of functional
 collectives. Operators that draw random numbers get the rank's own generator.
 """
 
@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -30,39 +30,17 @@ from . import dispatch, private
 from .gloo import LoopbackGloo
 from .patching import Replacement, replaced
 
-
-class Interposer(Protocol):
-    """The handler of a thread's calls to torch."""
-
-    @property
-    def generator(self) -> torch.Generator | None:
-        """The thread's own random number generator; None for the process's."""
-
-    def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
-        """Run a `c10d` operator. `execute(*arguments.values())`, with these tensors or others that share their memory,
-        hands it to the backend and returns its result."""
-
-    def new_group(self, group_name: str, ranks: list[int]) -> None:
-        """Prepare the creation of a group by this rank, a member; it may wait for the other members."""
-
-    def not_in_group(self, op: str) -> None:
-        """Handle a collective on a group that this rank does not belong to."""
-
-    def asked(self, work: Any) -> None:
-        """Note that the thread asked for the state of a Work, or for its future."""
-
-    def waiting(self, waited: Any) -> None:
-        """Wait for the result, before `waited.wait()` of a Work or `wait_tensor(waited)` of a functional collective.
-        Raise the error that ended the call or the run."""
+if TYPE_CHECKING:
+    from ..collectives.rank import InterposedRank
 
 
 _thread = threading.local()
 _process = SimpleNamespace(interposer=None, hooks=None)
 
 
-def current() -> Interposer | None:
+def current() -> InterposedRank | None:
     """Return the interposer of the calling thread; None outside ranks."""
-    interposer: Interposer | None = getattr(_thread, "interposer", _process.interposer)
+    interposer: InterposedRank | None = getattr(_thread, "interposer", _process.interposer)
     return interposer
 
 
@@ -70,7 +48,7 @@ _libraries = dispatch.register(current)
 
 
 @contextmanager
-def interposed(interposer: Interposer, groups: SimpleNamespace) -> Iterator[None]:
+def interposed(interposer: InterposedRank, groups: SimpleNamespace) -> Iterator[None]:
     """Route the calling thread's collectives and random numbers through `interposer`, and keep its process groups in
     `groups`: at first `no_groups()`."""
     before, included = dict(vars(_thread)), torch._C._dispatch_tls_is_dispatch_key_included(dispatch.KEY)
@@ -86,7 +64,7 @@ def interposed(interposer: Interposer, groups: SimpleNamespace) -> Iterator[None
 
 
 @contextmanager
-def interposed_process(interposer: Interposer) -> Iterator[None]:
+def interposed_process(interposer: InterposedRank) -> Iterator[None]:
     """Route this process's collectives through `interposer`: of this thread, and of autograd's, which inherit its
     key."""
     with replaced(_replacements_of_ranks()):
