@@ -16,10 +16,6 @@ inside). B is the size of the whole: the tensor that every member has, or that t
 An all-reduce is a reduce-scatter and then an all-gather (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
 algorithms for clusters of workstations"; the ZeRO paper counts so too, in its section 7). Gather, scatter and
 all-to-all are sends and receives, as in NCCL. Shares are exact fractions; `sent_bytes` is the sum, rounded down once.
-
-A call does not know which of its bytes are padding. Code that pads can declare it: set the attribute `padding_numel`
-on the whole tensor (the input of a reduce-scatter, the output of an all-gather) to the number of padding elements.
-torch's FSDP2 pads and does not declare it.
 """
 
 from __future__ import annotations
@@ -56,7 +52,6 @@ class CommCall:
         root: global rank of `src` or `dst`, if the op has one.
         dtype: of the tensors; None if there are none.
         total_bytes: bytes of the whole; for an all-to-all, of this rank's input.
-        padding_bytes: how many of them are known to be padding.
         piece_bytes: for an all-to-all, the bytes that this rank has for each group rank.
         number: this rank's count of the variant in the group, from 1.
         issued, matched, done: when the rank made the call, when every member had made it, and when its bytes had
@@ -72,7 +67,6 @@ class CommCall:
     root: int | None = None
     dtype: torch.dtype | None = None
     total_bytes: int = 0
-    padding_bytes: int = 0
     piece_bytes: tuple[int, ...] = ()
     number: int = 1
     issued: float = inf
@@ -109,11 +103,6 @@ class CommCall:
         return sum(self.shares.values(), Fraction())
 
     @property
-    def sent_padding(self) -> Fraction:
-        """The sent bytes that are padding. Padding is assumed to be spread evenly."""
-        return self.sent * Fraction(self.padding_bytes, self.total_bytes) if self.padding_bytes else Fraction()
-
-    @property
     def sent_bytes(self) -> int:
         return floor(self.sent)
 
@@ -132,11 +121,6 @@ class Communication:
     def sent_bytes(self) -> int:
         """Bytes sent, padding included."""
         return floor(sum((call.sent for call in self.calls), Fraction()))
-
-    @property
-    def sent_padding_bytes(self) -> int:
-        """The part of `sent_bytes` that is known to be padding."""
-        return floor(sum((call.sent_padding for call in self.calls), Fraction()))
 
     @property
     def by_op(self) -> dict[str, int]:

@@ -103,10 +103,8 @@ class FlatBucket:
         return Shard(param=param, shape=param.shape, begin=begin - place.start, place=within, values=values)
 
     def new_flat(self, dtype: torch.dtype) -> Tensor:
-        """Return zeros, [padded_numel]. Its `padding_numel` lets the course count padding in messages."""
-        flat = torch.zeros(self.padded_numel, dtype=dtype, device=self.device)
-        flat.padding_numel = self.padded_numel - self.numel  # type: ignore[attr-defined]
-        return flat
+        """Return zeros, [padded_numel]."""
+        return torch.zeros(self.padded_numel, dtype=dtype, device=self.device)
 
     def show_params(self) -> None:
         """Let the model's parameters be views of `flat_param`."""

@@ -69,7 +69,7 @@ def told(memory: MemoryReport, comm: Communication) -> list[Any]:
     return [
         [(m.current_bytes, m.peak_bytes, dict(m.by_category), dict(m.padding)) for m in moments],
         memory.at_peak and dict(memory.at_peak.by_category),
-        [(call.op, call.total_bytes, call.padding_bytes, call.number, call.sent, call.root) for call in comm.calls],
+        [(call.op, call.total_bytes, call.number, call.sent, call.root) for call in comm.calls],
     ]
 
 

@@ -131,7 +131,6 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
         "splits": splits,
         "piece_bytes": tuple(numel * tensors[0].itemsize for numel in splits[0]) if splits and tensors else (),
         "total_bytes": parts * sum(tensor.numel() * tensor.element_size() for tensor in whole),
-        "padding_bytes": parts * sum(getattr(t, "padding_numel", 0) * t.element_size() for t in whole),
     }
 
 
