@@ -62,7 +62,7 @@ class Settings:
             DistributedDataParallel, ZeroRedundancyOptimizer on top of it (stage 1), fully_shard (stage 3); or
             "nanotron": DistributedDataParallel, whole fp32 sums of gradients, states sharded in stage 1.
         implementation: of the optimizer's step in torch: "for-loop", "foreach" (its default on GPUs), "fused".
-        expandable: whether `reserved_bytes` is for PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+        expandable: whether `reserved_bytes` is for PYTORCH_ALLOC_CONF=expandable_segments:True.
 
     Raises:
         ValueError: a value is not one of these, or two do not go together.

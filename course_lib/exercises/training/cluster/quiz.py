@@ -8,11 +8,11 @@ from ....quizzes import Choice, Numeric, Question, Quiz
 def global_batch(rng: random.Random) -> Numeric:
     micro, steps, ranks = rng.choice([(4, 8, 16), (2, 4, 64), (1, 16, 32)])
     return Numeric(
-        prompt=f"{ranks} ranks, batches of {micro} sequences, and {steps} batches accumulated before each step. How "
+        prompt=f"{ranks} ranks take batches of {micro} sequences, and accumulate {steps} batches before each step. How "
         "many sequences does one update see?",
         expected=micro * steps * ranks,
         tolerance=0,
-        right="Batch times accumulated batches times ranks.",
+        right="The update sees batch times accumulated batches times ranks.",
         wrong="Each rank sees its own sequences. Multiply the three.",
         mistakes=(
             (micro * ranks, "That leaves out the accumulated batches."),
@@ -37,7 +37,7 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         - [x] Every epoch has the same order
           > The sampler shuffles by seed and epoch number, which stays 0.
         - [ ] The examples are not shuffled
-          > They are, alike in each epoch.
+          > The sampler shuffles them, in the same way in each epoch.
         - [ ] Ranks see each other's examples
           > All ranks use the same order, and each takes every N-th of it.""")),
     Question(id="global-batch", ask=global_batch),
@@ -47,14 +47,14 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         - [x] Because `fully_shard` replaces the parameters
           > An optimizer that is made before updates tensors that nobody uses.
         - [ ] Because the optimizer would be too large
-          > Its state appears in the first step, wherever it is made.
+          > The optimizer makes its state in the first step, wherever you make the optimizer.
         - [ ] Because `fully_shard` changes the learning rate
-          > It does not.""")),
+          > `fully_shard` does not know the optimizer.""")),
     Question(id="who-saves", ask=Choice.read("""
         Which ranks call `dcp.save`?
 
         - [x] All of them
-          > Each writes its shards; and it is a collective.
+          > Each rank writes its shards, and `dcp.save` is a collective.
         - [ ] Rank 0
           > It has only its own shards, and it would wait for the others.
         - [ ] One per machine
@@ -63,7 +63,7 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         `torch.cuda.memory_reserved()` is 31 GiB, `memory_allocated()` at most 23 GiB. What are the other 8?
 
         - [x] Memory that the allocator keeps, in blocks that did not fit what was asked for
-          > Fragmentation and cached blocks. `expandable_segments:True` often lowers it.
+          > These are fragments and cached blocks. `expandable_segments:True` often makes them fewer.
         - [ ] Gathered parameters
           > They are allocated while they exist.
         - [ ] Other processes on the GPU
@@ -72,7 +72,7 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         The loss falls on 8 GPUs. What shows that the program trains as one process would?
 
         - [x] Equal gradients of a small model, here and in one process
-          > Five faults of this lesson let the loss fall.
+          > The loss also falls with each of the five faults of this lesson.
         - [ ] A lower loss than on one GPU
           > It may be lower for many reasons.
         - [ ] No error and no warning

@@ -163,8 +163,8 @@ SAVE = {
 exercise.start_edit(SEED | OPTIMIZER | EPOCH | SYNC | SAVE)
 
 exercise.edit("seed-by-rank", SEED, """
-    Each of your ranks makes a model with a seed of its own and keeps a shard of it, so that the sharded model is put
-    together from different ones. Next: use the same seed on every rank before the model is made.
+    Each of your ranks makes a model with a seed of its own and keeps a shard of it, so the sharded model is put
+    together from parts of different models. Next: use the same seed on every rank before the model is made.
     """)
 
 exercise.edit("optimizer-before-sharding", OPTIMIZER, """
@@ -178,8 +178,8 @@ exercise.edit("same-order-every-epoch", EPOCH, """
     """)
 
 exercise.edit("never-reduces", SYNC, """
-    You switch the reduction of gradients off, and never on again. Every rank keeps its own gradients, and the shards
-    get none. Next: `model.set_requires_gradient_sync(True)` for the batch before each step.
+    You switch the reduction of gradients off, and never switch it on again. Every rank keeps its own gradients, and the
+    shards get none. Next: call `model.set_requires_gradient_sync(True)` for the batch before each step.
     """)
 
 exercise.edit("one-file-for-all", SAVE, """
