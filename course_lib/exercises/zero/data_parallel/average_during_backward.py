@@ -41,7 +41,7 @@ exercise = Exercise("data_parallel.average_during_backward", title="Average duri
     gradients, start it with your `start_averaging`, and let backward continue. Every rank starts the buckets in their
     order. Return a function `finish`, which is called after backward: it starts the buckets that are not started yet,
     and finishes all. (In a backward, a parameter may have no gradient, on one rank only.) While `should_sync()` is
-    false, a backward starts nothing; gradients add up in `param.grad` as usual.""", hints="""
+    false, a backward pass starts nothing; gradients add up in `param.grad` as usual.""", hints="""
     Which gradients does backward compute first? How far has it come when the first bucket is complete?
 
     Let a hook record each gradient. Remember which parameters have their gradient and how many buckets are started.
@@ -83,7 +83,7 @@ def average_during_backward(
 
     Start each bucket as soon as it and all buckets before it have all their gradients of that backward.
     Return a function that is called after such a backward: it starts the remaining buckets and
-    finishes all. In other backwards, gradients add up on their rank and nothing is sent.
+    finishes all. In other backward passes, gradients add up on their rank and nothing is sent.
     """
     arrived: set[nn.Parameter] = set()
     finishes: list[Callable[[], None]] = []  # one for each started bucket
@@ -147,13 +147,14 @@ exercise.edit("finish-starts-nothing", {THE_REST: ""}, """
     Next: start the remaining buckets in `finish`; `start_averaging` uses zeros for a missing gradient.""")
 
 exercise.edit("always-syncs", {"if not should_sync():\nreturn\n": ""}, """
-    You start buckets in a backward in which `should_sync()` is false, so the gradients of later micro-batches are not
-    averaged. Next: call `should_sync()` in the hook, each time, and do nothing if it is false.""")
+    You start buckets in a backward pass in which `should_sync()` is false, so the gradients of later micro-batches
+    are not averaged. Next: call `should_sync()` in the hook, each time, and do nothing if it is false.""")
 
 exercise.edit("counts-quiet-backwards", {"if not should_sync():\nreturn\narrived.add(param)":
     "arrived.add(param)\nif not should_sync():\n    return"}, """
-    You also record gradients of a backward in which `should_sync()` is false. In the next backward, a bucket then seems
-    complete before its new gradients are there. Next: call `should_sync()` first, and record nothing if it is false.
+    You also record gradients of a backward pass in which `should_sync()` is false. In the next backward, a bucket
+    then seems complete before its new gradients are there. Next: call `should_sync()` first, and record nothing if
+    it is false.
     """)
 
 exercise.edit("never-begins-anew", {"\narrived.clear()\nfinishes.clear()": ""}, """

@@ -84,7 +84,7 @@ def buckets(rng: random.Random) -> Numeric:
     count = bucket_count(layers, megabytes, bucket)
     return Numeric(
         prompt=f"A model has {layers} parameters of {megabytes} MB each. A bucket is closed as soon as it has {bucket} "
-        "MB or more. How many all-reduces does a backward make?",
+        "MB or more. How many all-reduces does one backward pass make?",
         expected=count,
         tolerance=0,
         right="A bucket takes parameters until it is full, and a parameter is never cut.",
