@@ -54,7 +54,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(
         world_size=0,
         args=args,
-        about=f"{layers} layers, each used twice{', one frozen bias' * bool(frozen)}, 3 backwards",
+        about=f"{layers} layers, each used twice{', one frozen bias' * bool(frozen)}, 3 backward passes",
     )
 
 

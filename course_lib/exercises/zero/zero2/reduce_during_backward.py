@@ -39,7 +39,7 @@ def draw(rng: random.Random, number: int) -> Case:
         return widths, used, per_bucket, swapped, batches, not unused and not swapped
 
     about = f"{ranks(world_size)}, {layers} layers, {per_bucket} parameters in a bucket"
-    about += f", {backwards} backwards" * (backwards > 1) + ", a layer unused on one rank" * bool(unused)
+    about += f", {backwards} backward passes" * (backwards > 1) + ", a layer unused on one rank" * bool(unused)
     about += ", the second bucket complete before the first" * swapped
     return Case(world_size=world_size, args=args, about=about)
 

@@ -36,7 +36,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
     numel = sum(torch.Size(shape).numel() for shape in shapes)
     about = f"{ranks(world_size)}, a bucket of {numel} elements, {dtype_name(dtype)}"
-    about += f", {backwards} backwards" * (backwards > 1)
+    about += f", {backwards} backward passes" * (backwards > 1)
     about += f", no gradient on rank {silent} in the last backward" * (silent is not None)
     return Case(world_size=world_size, args=args, about=about)
 
@@ -72,7 +72,7 @@ exercise = Exercise("zero2.start_reduction", title="Reduce a bucket", draw=draw,
     Which tensor has N times as many elements as this rank needs in the end? When is it last used?
 
     There are two moments: the start, in backward, and the finish, later. Variables of the outer function hold what both
-    need. The averages of several backwards are added up, in the shard.
+    need. The averages of several backward passes are added up, in the shard.
 
     `dist.reduce_scatter_single(shard, flat_grad, async_op=True)` returns a handle with `wait()`. Make the shard with
     `torch.empty_like(bucket.param_shard)`.
@@ -125,13 +125,13 @@ FREE = "flat_grad = None  # it has been sent: nothing whole is left\n"
 AVERAGE = "average = grad_shard / dist.get_world_size()"
 
 exercise.edit("overwrites", {"average if earlier is None else earlier + average": "average"}, """
-    Your average replaces the average of earlier backwards. With several micro-batches, only the last one counts.
+    Your average replaces the average of earlier backward passes. With several micro-batches, only the last one counts.
     Next: add it to `bucket.param_shard.grad` where that is not None.""")
 
 exercise.edit("divides-what-was-there", {AVERAGE: "average = grad_shard",
     "average if earlier is None else earlier + average":
     "(average if earlier is None else earlier + average) / dist.get_world_size()"}, """
-    You add the sum and divide the result. So you divide the averages of earlier backwards again, and the older a
+    You add the sum and divide the result. So you divide the averages of earlier backward passes again, and the older a
     micro-batch is, the less it counts. Next: divide only the new sum, before you add it.""")
 
 exercise.edit("waits-at-once", {"def finish": "handle.wait()\n\ndef finish", "nonlocal flat_grad\nhandle.wait()":
