@@ -94,8 +94,8 @@ exercise.edit("by-name", {
     'if "bias" not in name',
     "param for param in model.parameters() if param.dim() < 2": 'param for name, param in model.named_parameters() '
     'if "bias" in name'}, """
-    Norms decay in your version, and only biases do not. If you select by name: a norm has a `weight` too, of one
-    dimension. Next: select by `param.dim()`: parameters with two or more dimensions decay.""")
+    Norms decay in your version, and only biases do not. A norm has a `weight` too, of one dimension, so names do not
+    show which parameters are matrices. Next: select by `param.dim()`: parameters with two or more dimensions decay.""")
 
 exercise.edit("all-decay", {GROUPS: '[{"params": [*model.parameters()], "weight_decay": weight_decay}]'}, """
     All parameters decay by `weight_decay`, biases and norms too. Next: make two groups, each with its own
