@@ -12,8 +12,8 @@ def ranks_needed(rng: random.Random) -> Numeric:
     psi, memory_bytes = billions * 10**9, gigabytes * 10**9
     ranks = smallest_world(psi, stage, memory_bytes)
     return Numeric(
-        prompt=f"{billions} billion parameters, Adam in mixed precision, stage {stage}, {gigabytes} GB for model "
-        "states on each rank. How many ranks do you need at least?",
+        prompt=f"{billions} billion parameters train at stage {stage} with Adam in mixed precision. Each rank has "
+        f"{gigabytes} GB for model states. How many ranks do you need at least?",
         expected=ranks,
         unit="ranks",
         tolerance=0.0,
@@ -36,7 +36,7 @@ def held_by_stage_3(rng: random.Random) -> Numeric:
         "How many bytes of model states does a rank hold?",
         expected=held,
         unit="GB",
-        right="16 bytes for each parameter, sharded over all ranks.",
+        right="Each parameter takes 16 bytes, and stage 3 shards all of them over all ranks.",
         wrong="How many bytes does each parameter take in all? Over how many ranks are they sharded?",
         mistakes=(
             (held * ranks, "This is the sum over all ranks. Each rank holds its shard."),
@@ -76,7 +76,7 @@ QUIZ = Quiz(name="capstone", title="Capstone", questions=(
         - [x] Stage 1: it is as fast, and the simplest
           > Free memory has no use by itself, and each higher stage has more that can fail.
         - [ ] Stage 3: it holds the fewest bytes
-          > Only if you have a use for the memory: a larger batch, a longer sequence.
+          > Fewer bytes help only if you have a use for the memory: a larger batch, a longer sequence.
         - [ ] Stage 2: the middle is a compromise
           > Here stage 2 is more complex than stage 1, without an advantage that you use.
         - [ ] Plain data parallel
