@@ -52,7 +52,9 @@ def _caption(matrix: Sequence[Sequence[int]]) -> str:
     if all(receiver == (sender + 1) % len(matrix) for sender, receiver in sends):
         even = "the same" if len(set(sends.values())) == 1 and len(sends) == len(matrix) else "at most"
         return f"{reading} All bytes go to the next rank, as on a ring: {even} {size(most)} from each rank."
-    return f"{reading} Rank {a} sent most, to rank {b}: {size(most)}."
+    alike = sum(sent == most for sent in sends.values()) - 1
+    as_much = f" {alike} other pair{'s' * (alike > 1)} of ranks sent as much." if alike else ""
+    return f"{reading} Rank {a} sent most, to rank {b}: {size(most)}.{as_much}"
 
 
 def _text(matrix: Sequence[Sequence[int]]) -> str:

@@ -256,6 +256,8 @@ def test_the_heat_map_names_who_sent_how_much():
     picture = plot_comm([[0, 1_000, 0], [0, 0, 0], [5, 2_500_000, 0]])
     assert {"1 kB", "5 bytes", "2.5 MB", "from ↓", "to rank →"} <= texts(picture.svg)
     assert picture.caption.endswith("Rank 2 sent most, to rank 1: 2.5 MB.")
+    alike = plot_comm([[0, 0, 5], [5, 0, 0], [0, 0, 0]]).caption
+    assert alike.endswith("Rank 0 sent most, to rank 2: 5 bytes. 1 other pair of ranks sent as much.")
     assert picture.text.split("\n") == [
         "rank 0 sent 1,000 bytes: 1,000 to rank 1",
         "rank 1 sent 0 bytes",

@@ -32,13 +32,13 @@ def volume(rng: random.Random) -> Numeric:
         "much does each rank send for this block in forward and backward together, on a ring?",
         expected=expected,
         unit="MB",
-        right="Two all-reduces in each pass, and a ring all-reduce sends 2(N − 1)/N of its tensor.",
+        right="There are two all-reduces in each pass, and a ring all-reduce sends 2(N − 1)/N of its tensor.",
         wrong="Attention and MLP make one all-reduce each in forward, and one each in backward, of [tokens, width].",
         mistakes=(
-            (expected / 2, "That is forward alone, or an all-reduce that sends its tensor once."),
-            (expected / 4, "That is one all-reduce in each pass. Attention and MLP make one each."),
-            (expected * 2, "In bf16 an element has 2 bytes, not 4."),
-            (16 * tokens * width, "Nearly: a ring sends (N − 1)/N of it."),
+            Mistake.near(float(expected) / 2, "That is forward alone, or an all-reduce that sends its tensor once."),
+            Mistake.near(float(expected) / 4, "That is one all-reduce in each pass. Attention and MLP make one each."),
+            Mistake.near(float(expected) * 2, "In bf16 an element has 2 bytes, not 4."),
+            Mistake.near(16 * tokens * width, "Nearly: a ring sends (N − 1)/N of it."),
         ),
     )
 
@@ -112,7 +112,7 @@ def clipped_norm(rng: random.Random) -> Numeric:
         "clipping?",
         expected=expected,
         tolerance=0.001,
-        right="The root of the sum of both squares. The copies on the tensor ranks count once.",
+        right="It is the root of the sum of both squares. The copies on the tensor ranks count once.",
         wrong="Add the two squares. How often does a gradient count that several ranks have?",
         mistakes=(
             (
@@ -160,7 +160,7 @@ QUIZ = Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
         - [ ] They halve
           > A reduce-scatter alone would be half. An all-gather follows.
         - [ ] They are divided by the number of ranks
-          > The memory between the matrices is. The whole sequence still enters each pair.""")),
+          > Only the memory between the matrices is divided. The whole sequence still enters each pair.""")),
     Question(id="gradients-to-sum", ask=Choice.read("""
         Under sequence parallel, which gradients have to be summed over the tensor ranks?
 
@@ -176,7 +176,7 @@ QUIZ = Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
     Question(id="scores", ask=scores),
     Question(id="clipped-norm", ask=clipped_norm),
     Question(id="which-axis-leaves-the-node", ask=Choice.read("""
-        Nodes of 8 GPUs, 64 GPUs in all, FSDP and tensor parallel. Which ranks belong on one node?
+        A model trains with FSDP and tensor parallel on 64 GPUs, in nodes of 8. Which ranks belong on one node?
 
         - [x] The ranks of a tensor group
           > Their all-reduces stand between two matrices, where nothing else can be computed. The collectives of FSDP
@@ -184,7 +184,7 @@ QUIZ = Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
         - [ ] The ranks of a data group
           > Their collectives can wait for slower links: FSDP gathers a layer ahead.
         - [ ] It makes no difference, because the sum of bytes is the same
-          > The sum is. The links between nodes are several times slower than those inside.
+          > The sum is the same, but the links between nodes are several times slower than those inside.
         - [ ] Half of each group
           > Then both groups cross the slow links.""")),
 ))
