@@ -22,7 +22,7 @@ exercise = Exercise("pipeline.one_forward_one_backward", title="One forward, one
 
     There are three phases: `ahead` forwards; then pairs of a forward and a backward; then the last `ahead` backwards.
 
-    In the second phase, forward number `ahead + n` stands beside backward number `n`.
+    In the second phase, forward number `ahead + n` is paired with backward number `n`.
 
     ```python
     ahead = min(world_size - rank - 1, micro_batches)

@@ -14,7 +14,7 @@ def bubble_percent(rng: random.Random) -> Numeric:
         expected=share,
         unit="%",
         tolerance=0.005,
-        right="P − 1 of waiting beside M of work: (P − 1)/(M + P − 1).",
+        right="A rank waits for P − 1 micro-batches and works for M: (P − 1)/(M + P − 1).",
         wrong="Count in micro-batches: a rank works for M of them, and waits for P − 1.",
         mistakes=(
             ((ranks - 1) / micro_batches, "That is waiting over working. Divide by the whole step."),
@@ -26,8 +26,8 @@ def bubble_percent(rng: random.Random) -> Numeric:
 def micro_batches_kept(rng: random.Random) -> Numeric:
     ranks, micro_batches = rng.choice([(4, 16), (8, 32), (8, 64)])
     return Numeric(
-        prompt=f"1F1B on {ranks} ranks, {micro_batches} micro-batches: of how many micro-batches does rank 0 keep the "
-        "activations, at most?",
+        prompt=f"{ranks} ranks take {micro_batches} micro-batches through 1F1B. Of how many micro-batches "
+        "does rank 0 keep the activations, at most?",
         expected=ranks,
         tolerance=0,
         right="Rank 0 goes P − 1 forward, and one more before the first gradient is back.",
@@ -48,7 +48,7 @@ def bytes_sent(rng: random.Random) -> Numeric:
         f"through its part, width {width}, in bf16. How much does it send in a step?",
         expected=2 * micro_batches * one,
         unit="MB",
-        right="Per micro-batch, the activations to the next rank and their gradients to the rank before.",
+        right="For each micro-batch, it sends activations to the next rank, and gradients to the rank before.",
         wrong="Count the messages of one micro-batch: one forward, one backward. Each is batch × length × width.",
         mistakes=(
             (micro_batches * one, "That is forward only. Gradients of the same size go back."),
@@ -69,13 +69,13 @@ QUIZ = Quiz(name="pipeline", title="Pipeline parallel", questions=(
         - [ ] Partial sums of each layer's output
           > That is tensor parallel. A part of a pipeline has whole layers.
         - [ ] Gradients of the parameters
-          > Only if data parallel is added to it.""")),
+          > They travel only if you add data parallel.""")),
     Question(id="bubble", ask=bubble_percent),
     Question(id="less-bubble", ask=Choice.read("""
         What makes the bubble smaller?
 
         - [x] More micro-batches
-          > More work beside the same waiting.
+          > Each rank works more, and waits as long as before.
         - [x] Interleaving: several parts a rank
           > Each part is shorter, so the next rank starts sooner. It sends more.
         - [ ] 1F1B instead of all forward, all backward
@@ -90,7 +90,7 @@ QUIZ = Quiz(name="pipeline", title="Pipeline parallel", questions=(
         - [x] Nothing
           > It keeps at most P micro-batches.
         - [ ] It doubles
-          > It would if all forwards came first.
+          > It would double if all forwards came first.
         - [ ] It is halved
           > The micro-batches have the same size as before.""")),
     Question(id="sent", ask=bytes_sent),
@@ -108,7 +108,7 @@ QUIZ = Quiz(name="pipeline", title="Pipeline parallel", questions=(
         with the least loss?
 
         - [x] Pipeline: few bytes, between two ranks only
-          > One message of activations per border and micro-batch.
+          > There is one message of activations for each border and micro-batch.
         - [ ] Tensor: its messages are smallest
           > It has two collectives a block in each pass, and nothing computes meanwhile.
         - [ ] It makes no difference

@@ -126,8 +126,8 @@ def run_schedule(
 
 
 exercise.edit("sum-of-the-losses", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])"}, """
-    You add up the losses of the micro-batches, and their gradients with them: number-of-micro-batches times too much.
-    Next: divide each loss by `len(xs)` before its backward.
+    You add up the losses of the micro-batches, and their gradients with them. Both are too large, by a factor of the
+    number of micro-batches. Next: divide each loss by `len(xs)` before its backward.
     """)
 
 exercise.edit("mean-of-the-value-only", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])",
