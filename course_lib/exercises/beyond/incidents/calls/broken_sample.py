@@ -52,7 +52,7 @@ exercise = Exercise("incidents.broken_sample", title="Incident: a broken sample"
     ```
     """, explanation="""
     The gradient of the broken sample was in the mean before the rank decided, so the other ranks took the step with it;
-    and the rank that left its step out now has other parameters than they have. Every later gradient is a mean over
+    and the rank that left its step out now has parameters that differ from theirs. Every later gradient is a mean over
     different models. No call is missing, so no tool that compares calls can see it: compare parameters over ranks,
     with a norm in the log, for example. A decision about all ranks has to be made by all ranks.
     """)
@@ -94,8 +94,8 @@ exercise.start_edit({AGREE: "", "if worst > 30": "if loss > 30", NORMAL:
 
 exercise.edit("still-alone", {AGREE: "worst = loss.detach()\ndist.barrier()\n"}, """
     One rank decides alone, by its own loss. It leaves the step out, and the others take it, with the gradient of the
-    broken sample; from then on the ranks have different parameters. Waiting for each other does not change what each
-    knows. Next: find the largest loss of all ranks, and let all decide by it.
+    broken sample; from then on the ranks have different parameters. A barrier does not help: each rank still knows only
+    its own loss. Next: find the largest loss of all ranks, and let all decide by it.
     """)
 
 exercise.edit("leaves-the-calls-out", {AGREE: "", "loss.backward()\n": "worst = loss.detach()\nif worst > 30:\n    "

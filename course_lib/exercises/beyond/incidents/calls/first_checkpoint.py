@@ -47,7 +47,7 @@ exercise = Exercise("incidents.first_checkpoint", title="Incident: the first che
 
     No rank has the whole model. To save it, something has to bring the shards to rank 0.
 
-    `dcp_states.get_model_state_dict` with `full_state_dict=True` gathers: it is a collective. Writing the file is none.
+    `dcp_states.get_model_state_dict` with `full_state_dict=True` gathers: it is a collective. Writing the file is not.
 
     ```python
     state = dcp_states.get_model_state_dict(...)

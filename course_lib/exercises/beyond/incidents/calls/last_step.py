@@ -30,7 +30,7 @@ def trained(solution: Solution, model: nn.Module, x: torch.Tensor, y: torch.Tens
     return {"losses": solution(model, x, y), "parameters": parameters(model)}
 
 
-exercise = Exercise("incidents.last_step", title="Incident: the last batch", draw=draw, trial=trained,
+exercise = Exercise("incidents.last_step", title="Incident: the last step", draw=draw, trial=trained,
     inputs_matter=False, case_count=4, task="""
     The job trains well, and hangs in the last step of its first epoch. The report is the one that led to DDP's `join`:
     [PyTorch, issue 38174](https://github.com/pytorch/pytorch/issues/38174). Repair the program, so that what its
@@ -41,8 +41,8 @@ exercise = Exercise("incidents.last_step", title="Incident: the last batch", dra
     The ranks have to agree on the number of steps before the first one. A rank without a batch takes part with an
     empty one.
 
-    `dist.all_reduce(steps, dist.ReduceOp.MAX)` finds the largest number. `x[4 * step : 4 * step + 4]` is empty behind
-    the end, and `F.mse_loss(..., reduction="sum")` of nothing is 0, with gradients of zero.
+    `dist.all_reduce(steps, dist.ReduceOp.MAX)` finds the largest number. `x[4 * step : 4 * step + 4]` is empty past the
+    end, and `F.mse_loss(..., reduction="sum")` of nothing is 0, with gradients of zero.
 
     ```python
     count = torch.tensor(float(len(batch)))
@@ -53,8 +53,8 @@ exercise = Exercise("incidents.last_step", title="Incident: the last batch", dra
     ```
     """, explanation="""
     `DistributedSampler` hides this: it repeats examples, or drops them, until all ranks have the same number. With
-    data in files, or a dataset that streams, nobody does. An empty batch keeps the calls alike; counting examples, in
-    place of ranks, keeps the mean right, because the last batches differ in size. DDP's `join` contributes zeros for a
+    data in files, or a dataset that streams, nobody does. An empty batch keeps the calls alike; counting examples
+    instead of ranks keeps the mean right, because the last batches differ in size. DDP's `join` contributes zeros for a
     rank that has finished, and divides by the number of ranks.
     """)
 

@@ -46,7 +46,7 @@ def local(param: Any) -> torch.Tensor:
     return shard.detach()
 
 
-exercise = Exercise("incidents.mixed_data", title="Incident: a batch without images", draw=draw, trial=trained,
+exercise = Exercise("incidents.mixed_data", title="Incident: the new data", draw=draw, trial=trained,
     inputs_matter=False, case_count=3, task="""
     A model for images and text stops as soon as one rank has a batch without images:
     [transformers, issue 37186](https://github.com/huggingface/transformers/issues/37186), rebuilt. Repair the program,
@@ -57,15 +57,15 @@ exercise = Exercise("incidents.mixed_data", title="Incident: a batch without ima
     A unit of FSDP gathers its parameters when its forward is called, and reduces gradients when its backward runs. Both
     are collectives, so every rank has to run both for every batch.
 
-    Give the vision tower something to compute for a batch without images: `torch.zeros_like(texts)`. Its output may not
-    change the result, and backward has to pass through it.
+    Give the vision tower something to compute for a batch without images: `torch.zeros_like(texts)`. Its output must
+    not change the result, and backward has to pass through it.
 
     ```python
     seen = vision(torch.zeros_like(texts) if images is None else images)
     hidden = texts + ... * seen
     ```
     """, explanation="""
-    FSDP's collectives hang on modules: a module that is not called makes none. The output of the vision tower, times
+    FSDP's collectives belong to modules: a module that is not called makes none. The output of the vision tower, times
     zero, keeps the graph and changes nothing: forward gathers, backward reduces gradients of zero. Reading the data in
     an order in which all ranks have images, or none has, is the other repair in use
     ([prime-rl, 1959](https://github.com/PrimeIntellect-ai/prime-rl/pull/1959)). A forward under `no_grad` repairs only
@@ -112,7 +112,7 @@ exercise.edit("barrier-before-each-batch", {SEEN: "dist.barrier()\n",
 
 exercise.edit("without-backward", {SEEN: "", HIDDEN: "if images is None:\n    with torch.no_grad():\n        "
     "vision(torch.zeros_like(texts))\nhidden = texts if images is None else texts + vision(images)"}, """
-    Your vision tower runs forward without a graph. That is its gather; the reduce-scatter of its backward is still
+    Your vision tower runs forward without a graph. So it gathers, and the reduce-scatter of its backward is still
     missing on this rank. Next: use its output in the loss, times zero.
     """)
 

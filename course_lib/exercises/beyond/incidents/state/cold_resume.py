@@ -121,7 +121,7 @@ exercise.start_edit(PLAIN)
 
 exercise.edit("optimizer-starts-again", PLAIN | {"dcp.load(": "dist.barrier()\ndcp.load("}, """
     After the restart, the parameters are those of the checkpoint and the optimizer has no moments. Nothing was loaded
-    into it. Next: print the optimizer's part of the dict before `dcp.load`: has it tensors to fill?""")
+    into it. Next: print the optimizer's part of the dict before `dcp.load`: does it contain tensors to fill?""")
 
 exercise.edit("model-starts-again", {"dcp.load(state, ": 'dcp.load({"optimizer": state["optimizer"]}, '}, """
     The optimizer has its state back, and the model starts from its first parameters.

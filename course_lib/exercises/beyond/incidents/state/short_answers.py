@@ -41,7 +41,7 @@ def four_steps(solution: Solution, lengths: list[int], padding: list[int], seed:
     return {"losses": losses, "parameters": [param.detach() for param in model.parameters()]}
 
 
-exercise = Exercise("incidents.short_answers", title="Incident: another curve on every cluster", draw=draw,
+exercise = Exercise("incidents.short_answers", title="Incident: a different curve on every cluster", draw=draw,
     trial=four_steps, inputs_matter=False, case_count=3, task="""
     The same model, the same data, the same global batch: with 2 ranks and 4 micro-batches the loss curve differs from
     that with 8 ranks and 1. Answers of few tokens get better, long ones worse. Repair the step: every target token of
@@ -51,8 +51,8 @@ exercise = Exercise("incidents.short_answers", title="Incident: another curve on
     Two micro-batches have 2 and 10 tokens. By how much does each token change the gradient, as the program is, and in
     one batch of 12?
 
-    The mean of means is not the mean. How many target tokens has the global batch, over all micro-batches and ranks?
-    This number has to be known before the first backward.
+    The mean of means is not the mean. How many target tokens does the global batch have, over all micro-batches and
+    ranks? This number has to be known before the first backward.
 
     `cross_entropy(..., reduction="sum")` adds up and leaves out targets of -100. Count the targets of all
     micro-batches, and all-reduce the count.

@@ -55,7 +55,7 @@ exercise = Exercise("incidents.untied", title="Incident: worse after the export"
     the last loss of the training. The export has all names except `head.weight`, as the servers expect: they tie the
     head again. Repair the training program.
     """, hints="""
-    How many parameters has the model on the meta device, and how many when the optimizer is made? Count them:
+    How many parameters does the model have on the meta device, and how many when the optimizer is made? Count them:
     `len(list(model.parameters()))`.
 
     A tied weight is one parameter under two names. Which line gives each name a tensor of its own?

@@ -125,8 +125,8 @@ exercise.edit("average-of-the-last-step", {COPY: "", UPDATE: "pass", RETURN:
 exercise.edit("only-on-rank-zero", WHOLE | {COPY: COPY + SHARD, SHARD: "", UPDATE:
     "whole = param.full_tensor().detach()\nif dist.get_rank() == 0:\n    average[name].lerp_(whole, 0.1)",
     "optimizer = torch": "if dist.get_rank() > 0:\n    average.clear()\noptimizer = torch"}, """
-    Only rank 0 has the average now, and it still holds the whole: the largest model is what fits there. The other
-    ranks return nothing. Next: let each rank average its own shards.""")
+    Only rank 0 has the average now, and it still holds the whole: the model can be no larger than what fits there. The
+    other ranks return nothing. Next: let each rank average its own shards.""")
 
 exercise.edit("gradients-stay", {"optimizer.zero_grad()\n": ""}, """
     The gradients are never removed, so they stay between two steps and add up over the batches.
