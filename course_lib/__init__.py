@@ -91,8 +91,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "quizzes":  # exercises registers them
-        import_module(".exercises", __name__)
     home = _HOMES.get(name)
     return import_module(f".{name}", __name__) if home is None else getattr(import_module(f".{home}", __name__), name)
 

@@ -1,7 +1,8 @@
 """The quizzes of the course by name. `course_lib.exercises` registers them, because each is a part of a lesson."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 
 from ..errors import CourseError
 from .quiz import Quiz
@@ -16,15 +17,21 @@ def register(name: str, load: Callable[[], Quiz]) -> None:
 
 def get(name: str) -> Quiz:
     """Return the quiz of that name. Raises CourseError, with the names that exist, if there is none."""
-    if name in _course:
-        return _course[name]()
-    near = difflib.get_close_matches(name, _course, n=1)
+    course = _registered()
+    if name in course:
+        return course[name]()
+    near = difflib.get_close_matches(name, course, n=1)
     raise CourseError(
-        f"There is no quiz named {name!r}. The course has: {', '.join(_course)}."
+        f"There is no quiz named {name!r}. The course has: {', '.join(course)}."
         + (f" Did you mean {near[0]!r}?" if near else "")
     )
 
 
 def names() -> tuple[str, ...]:
     """Return the name of every quiz, in the order of the lessons."""
-    return tuple(_course)
+    return tuple(_registered())
+
+
+def _registered() -> Mapping[str, Callable[[], Quiz]]:
+    import_module("course_lib.exercises")  # imported here, because it imports this package
+    return _course

@@ -104,14 +104,11 @@ def stage_1(rng: random.Random) -> Numeric:
         mistakes=(
             (
                 sum(moments_only.values()),
-                "You shard 8 bytes. The fp32 master weights belong to the optimizer, and are sharded, too: 12 bytes.",
+                "That is 8 + 8/N bytes, as in fp32. In mixed precision the fp32 master weights belong to the optimizer, "
+                "and are sharded, too: 4 + 12/N.",
             ),
             (total(psi, "mixed"), "That is data parallel, where the ranks share nothing."),
             (total(psi, "mixed") / world_size, "You share everything. Parameters and gradients are whole."),
-            (
-                sum(rank_bytes(psi, "fp32", world_size, OPTIMIZER).values()),
-                "Those are the bytes of fp32: 4 + 4 + 8/N. Mixed precision has 2 + 2 + 12/N.",
-            ),
         ),
     )
 

@@ -29,10 +29,9 @@ def stage_1(rng: random.Random) -> Numeric:
         right="Each rank holds 2 + 2 + 12/N bytes for each parameter.",
         wrong="Each rank holds all parameters and gradients, 2 bytes each. Masters and both moments are sharded.",
         mistakes=(
-            (8 * params + 8 * params / world_size, "You shard only the moments. The masters are sharded as well."),
+            (8 * params + 8 * params / world_size, "That is fp32, or only the moments sharded. The masters are sharded, too."),
             (16 * params, "That is data parallel, where nothing is sharded."),
             (states_bytes(params, world_size, 2), "That is stage 2, which shards gradients as well."),
-            (states_bytes(params, world_size, 1, "fp32"), "That is stage 1 with everything in fp32."),
             (12 * params / world_size, "Add the parameters and gradients: each rank holds all of them."),
         ),
     )

@@ -33,9 +33,8 @@ def bytes_in_mixed_precision(rng: random.Random) -> Numeric:
         right="For each parameter, 2 bytes stay whole; 2 of gradient and 12 of optimizer state are sharded.",
         wrong="Write down 2 + 2 + 12 bytes for each parameter, and divide the bytes that ZeRO-2 shards.",
         mistakes=(
-            (rank_bytes(billions, world_size, 1, "mixed"), "This is ZeRO-1: the gradients are whole."),
+            (rank_bytes(billions, world_size, 1, "mixed"), "This is ZeRO-1 in mixed precision, or ZeRO-2 in fp32."),
             (rank_bytes(billions, world_size, 3, "mixed"), "This is ZeRO-3: it shards parameters, too."),
-            (rank_bytes(billions, world_size, 2, "fp32"), "This is fp32, where 4 bytes stay whole."),
             (
                 billions * 10**9 * (2 + 10 / world_size),
                 "You sharded 2 + 8 bytes. ZeRO-2 shards the fp32 master weights, too.",
