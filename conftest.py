@@ -56,9 +56,10 @@ def pytest_xdist_auto_num_workers() -> Iterator[None]:
 
 
 class ByPart(LoadScopeScheduling):
-    """Give a worker a file at a time, or the tests of one exercise, or the contract's tests on one backend.
+    """Give a worker a file at a time, or the tests of one exercise, or what shares something that takes long to start.
 
-    On one backend, because a cluster starts for seconds, and because each rank's process imports what programs use.
+    That is a browser with JupyterLab, and one backend in the contract's tests: a cluster, and processes that import
+    what programs use.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -68,6 +69,8 @@ class ByPart(LoadScopeScheduling):
             return f"{file}::{part[1] if part else test}"
         if file.endswith("test_elsewhere.py"):
             return nodeid
+        if file.startswith("tests/browser/"):
+            return "browser"
         backend = re.search(r"\[(simulated|processes|cluster)\b", test)
         return f"contract on {backend[1]}" if "/contract/" in file and backend else file
 

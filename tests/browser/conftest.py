@@ -51,9 +51,9 @@ def jupyterlab(server: JupyterLab) -> JupyterLab:
     return server
 
 
-# The browser ends with each module: while it lives, Playwright keeps an event loop running in this thread,
+# The browser ends with this folder: while it lives, Playwright keeps an event loop running in this thread,
 # and other tests could not start one.
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     executable = find_chromium()
     if executable is None:
@@ -79,8 +79,8 @@ def page(browser: Browser) -> Iterator[Page]:
         yield page
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def shared_page(browser: Browser) -> Iterator[Page]:
-    """One page for the tests of a module that do not need a kernel of their own."""
+    """One page for all tests that open a notebook: Chromium takes seconds to load JupyterLab."""
     with new_page(browser) as page:
         yield page

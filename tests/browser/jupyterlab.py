@@ -76,26 +76,31 @@ def wait_until_it_answers(server: JupyterLab, log: Path) -> None:
     raise RuntimeError(f"JupyterLab did not answer within {START_SECONDS} s:\n{log.read_text()}")
 
 
-def open_lab(page: Page, server: JupyterLab, path: str = "") -> None:
-    """Open JupyterLab, and the file `path` if one is given, in a workspace of its own: no tab is restored."""
-    address = f"{server.url}/lab/workspaces/{secrets.token_hex(4)}"
-    page.goto(f"{address}/tree/{path}?token={server.token}" if path else f"{address}?token={server.token}")
-    page.wait_for_function("window.jupyterapp?.restored.then(() => true)", timeout=READY_MS)
+def wait_for(page: Page, expression: str, arg: object = None, *, seconds: float = READY_MS / 1000) -> None:
+    """Wait until JavaScript gives something true. It is asked ten times a second, and not at each frame, as it would be
+    by default: Chromium would draw all the time, on a core that the kernel needs."""
+    page.wait_for_function(expression, arg=arg, timeout=seconds * 1000, polling=100)
+
+
+def open_lab(page: Page, server: JupyterLab) -> None:
+    """Open JupyterLab in a workspace of its own: no tab is restored. Where the page shows it, close every tab."""
+    if page.url.startswith(f"{server.url}/lab/"):
+        page.evaluate("[...window.jupyterapp.shell.widgets('main')].forEach(tab => tab.dispose())")
+        return
+    page.goto(f"{server.url}/lab/workspaces/{secrets.token_hex(4)}?token={server.token}")
+    wait_for(page, "window.jupyterapp?.restored.then(() => true)")
 
 
 def open_notebook(page: Page, server: JupyterLab, name: str) -> None:
     """Open the notebook `name` of the served folder and wait until its kernel is idle."""
-    open_lab(page, server, name)
-    page.wait_for_function(
-        f"name => {NOTEBOOK}?.context?.path === name && {NOTEBOOK}.context.isReady",
-        arg=name,
-        timeout=READY_MS,
-    )
-    wait_until_idle(page, READY_MS / 1000)
+    open_lab(page, server)
+    page.evaluate("path => { window.jupyterapp.commands.execute('docmanager:open', { path }); }", name)
+    wait_for(page, f"name => {NOTEBOOK}?.context?.path === name && {NOTEBOOK}.context.isReady", name)
+    wait_until_idle(page)
 
 
-def wait_until_idle(page: Page, seconds: float) -> None:
-    page.wait_for_function(f"{NOTEBOOK}?.sessionContext?.session?.kernel?.status === 'idle'", timeout=seconds * 1000)
+def wait_until_idle(page: Page, seconds: float = READY_MS / 1000) -> None:
+    wait_for(page, f"{NOTEBOOK}?.sessionContext?.session?.kernel?.status === 'idle'", seconds=seconds)
 
 
 def choose_theme(page: Page, theme: Literal["Light", "Dark"]) -> None:
@@ -121,7 +126,7 @@ def run_all(page: Page, seconds: float = 120) -> None:
                    window.jupyterapp.commands.execute('notebook:run-all-cells')
                          .finally(() => { window.cellsEnded = true; }); }"""
     )
-    page.wait_for_function("window.cellsEnded", timeout=seconds * 1000)
+    wait_for(page, "window.cellsEnded", seconds=seconds)
     wait_until_idle(page, seconds)
 
 

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from course_lib.plots import plot_shards
-from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, open_notebook, run_all, wait_until_idle
+from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, open_notebook, run_all, wait_for, wait_until_idle
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -28,15 +28,15 @@ TEXTS_BEFORE = """widget => [widget, ...widget.querySelectorAll('*')]
 
 
 @pytest.fixture
-def lesson(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Page:
+def lesson(shared_page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Page:
     """A short lesson with every widget, open, and every cell run."""
     write(notebooks / NAME, [nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    open_notebook(page, jupyterlab, NAME)
-    run_all(page)
+    open_notebook(shared_page, jupyterlab, NAME)
+    run_all(shared_page)
     for number in WIDGETS:
-        expect(cell(page, number).locator(".course-widget")).to_be_visible(timeout=READY_MS)
-        expect(cell(page, number).locator(".course-saved").first).to_be_hidden()
-    return page
+        expect(cell(shared_page, number).locator(".course-widget")).to_be_visible(timeout=READY_MS)
+        expect(cell(shared_page, number).locator(".course-saved").first).to_be_hidden()
+    return shared_page
 
 
 def write(path: Path, cells: list[nbformat.NotebookNode]) -> None:
@@ -52,8 +52,9 @@ def cell(page: Page, number: int) -> Locator:
 def open_on_day_two(page: Page, server: JupyterLab) -> None:
     """Save, end the kernel, and open the notebook with a new one; until the old widgets are given up."""
     page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
-    page.wait_for_function(f"!{NOTEBOOK}.context.model.dirty", timeout=READY_MS)
+    wait_for(page, f"!{NOTEBOOK}.context.model.dirty")
     page.evaluate(f"async () => await {NOTEBOOK}.sessionContext.shutdown()")
+    page.goto("about:blank")  # the day ends
     open_notebook(page, server, NAME)
 
 
@@ -78,7 +79,7 @@ def test_on_day_two_each_widget_is_one_card_with_title_and_state(lesson: Page, j
 
 def test_after_a_restart_a_card_keeps_what_it_says_and_has_nothing_to_click(lesson: Page) -> None:
     lesson.evaluate(f"async () => await {NOTEBOOK}.sessionContext.session.kernel.restart()")
-    wait_until_idle(lesson, READY_MS / 1000)
+    wait_until_idle(lesson)
 
     for number in WIDGETS:
         widget = cell(lesson, number).locator(".course-widget")
@@ -92,8 +93,9 @@ def test_after_a_restart_a_card_keeps_what_it_says_and_has_nothing_to_click(less
 
 
 def test_where_a_notebook_is_not_trusted_a_figure_is_whole_and_no_widget_is_missed(
-    page: Page, jupyterlab: JupyterLab, notebooks: Path
+    shared_page: Page, jupyterlab: JupyterLab, notebooks: Path
 ) -> None:
+    page = shared_page
     picture = plot_shards([("weight", 10, [(0, 0, 5), (1, 5, 10)])])
     widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "gone"}, "text/plain": ""}
     outputs = [nbformat.v4.new_output("display_data", data) for data in (picture._repr_mimebundle_(), widget)]

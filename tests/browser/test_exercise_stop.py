@@ -17,7 +17,8 @@ CELLS = [
 ]
 
 
-def test_the_stop_button_of_a_check_ends_it(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> None:
+def test_the_stop_button_of_a_check_ends_it(shared_page: Page, jupyterlab: JupyterLab, notebooks: Path) -> None:
+    page = shared_page
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, notebooks / "stop.ipynb")
@@ -30,4 +31,4 @@ def test_the_stop_button_of_a_check_ends_it(page: Page, jupyterlab: JupyterLab, 
     # Without the click the check would tell of the time limit, or that nothing was returned.
     expect(page.get_by_text("the check was stopped after 0 of 6 cases").first).to_be_visible(timeout=READY_MS)
     expect(page.get_by_text("the next cell ran", exact=True)).to_be_visible(timeout=READY_MS)
-    wait_until_idle(page, READY_MS / 1000)
+    wait_until_idle(page)

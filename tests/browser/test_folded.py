@@ -13,7 +13,8 @@ from tests.notebooks.save import fold_answers
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-def test_an_answer_is_folded_until_its_cell_is_run(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> None:
+def test_an_answer_is_folded_until_its_cell_is_run(shared_page: Page, jupyterlab: JupyterLab, notebooks: Path) -> None:
+    page = shared_page
     saved = [new_output("stream", name="stdout", text="42\n")]
     question, code = "**Predict:** what is 6 times 7?", "print(6 * 7)"
     notebook = new_notebook(cells=[new_markdown_cell(question), new_code_cell(code, outputs=saved)])

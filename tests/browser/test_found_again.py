@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, open_notebook, run_all, wait_until_idle
+from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, open_notebook, run_all, wait_for, wait_until_idle
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -45,14 +45,14 @@ FIELDS = {PREDICT: "Your prediction", QUIZ: "Your answer"}
 
 
 @pytest.fixture
-def lesson(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Page:
+def lesson(shared_page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Page:
     """A short lesson, open, with every cell run as it came."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, notebooks / NAME)
-    open_notebook(page, jupyterlab, NAME)
-    run_all(page)
-    return page
+    open_notebook(shared_page, jupyterlab, NAME)
+    run_all(shared_page)
+    return shared_page
 
 
 def cell(page: Page, number: int) -> Locator:
@@ -66,20 +66,20 @@ def source(page: Page, number: int) -> str:
 def run(page: Page, number: int, text: str) -> Locator:
     """Write `text` into a cell and run it, until the kernel is idle; the cell."""
     page.evaluate(RUN_CELL, [number, text, True])
-    wait_until_idle(page, READY_MS / 1000)
+    wait_until_idle(page)
     return cell(page, number)
 
 
 def keep_busy(page: Page, number: int, seconds: float) -> None:
     """Write into a cell what lets the kernel sleep, and run it, until the kernel has begun."""
     page.evaluate(RUN_CELL, [number, f"import time; time.sleep({seconds})", False])
-    page.wait_for_function(f"{NOTEBOOK}.sessionContext.session.kernel.status === 'busy'", timeout=READY_MS)
+    wait_for(page, f"{NOTEBOOK}.sessionContext.session.kernel.status === 'busy'")
 
 
 def restart(page: Page) -> None:
     """A new kernel, and every cell run again."""
     page.evaluate(f"async () => await {NOTEBOOK}.sessionContext.session.kernel.restart()")
-    wait_until_idle(page, READY_MS / 1000)
+    wait_until_idle(page)
     run_all(page)
 
 
@@ -107,10 +107,10 @@ def test_all_that_was_done_is_found_again(lesson: Page) -> None:
     seen(lesson, QUIZ, "That is the rank's number")
 
     lesson.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
-    lesson.wait_for_function(f"!{NOTEBOOK}.context.model.dirty", timeout=READY_MS)
+    wait_for(lesson, f"!{NOTEBOOK}.context.model.dirty")
     lesson.reload()
-    lesson.wait_for_function(f"{NOTEBOOK}?.context?.isReady", timeout=READY_MS)
-    wait_until_idle(lesson, READY_MS / 1000)
+    wait_for(lesson, f"{NOTEBOOK}?.context?.isReady")
+    wait_until_idle(lesson)
     seen(lesson, PREDICT, "42. You predicted 41. Off.")
     seen(lesson, EXERCISE, "Hint 1 of")
     seen(lesson, QUIZ, "That is the rank's number")
@@ -127,9 +127,7 @@ def test_all_that_was_done_is_found_again(lesson: Page) -> None:
     expect(cell(lesson, MAP).locator("li", has_text="Say hello by rank")).to_contain_text("1 attempt, 1 hint")
 
     cell(lesson, EXERCISE).get_by_role("button", name="Insert my last attempt below").click()
-    lesson.wait_for_function(
-        f"{NOTEBOOK}.content.model.sharedModel.cells.length === {len(CELLS) + 1}", timeout=READY_MS
-    )
+    wait_for(lesson, f"{NOTEBOOK}.content.model.sharedModel.cells.length === {len(CELLS) + 1}")
     assert source(lesson, EXERCISE + 1) == WRONG
 
 
@@ -152,7 +150,7 @@ def test_an_answer_is_marked_while_a_cell_runs(lesson: Page) -> None:
     seen(lesson, PREDICT, "You predicted 41.")
     seen(lesson, QUIZ, "Right.")
     lesson.evaluate("window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
-    wait_until_idle(lesson, READY_MS / 1000)
+    wait_until_idle(lesson)
 
 
 def test_a_click_right_after_typing_marks_what_was_typed(lesson: Page) -> None:

@@ -1,7 +1,13 @@
-"""What a learner does in a browser: solve an exercise wrong and right, ask for a hint, take a quiz, break a world."""
+"""What a learner does in a browser: solve an exercise wrong and right, ask for a hint, take a quiz, break a world.
+
+At the end, axe-core reads what the lesson shows by then, in both themes.
+"""
+
+import shutil
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Frame, Locator, Page, expect
 
 from tests.browser.jupyterlab import (
     NOTEBOOK,
@@ -16,11 +22,14 @@ from tests.browser.jupyterlab import (
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 START = "00-start-here.ipynb"
+OURS = [".course-widget", ".jp-RenderedHTML"]  # the rest of the page is JupyterLab's
+TABLE_AND_REPLAY = "display(plots.table([{'rank': 0}]), World(2, replay=True).run(dist.get_rank).replay())"
 
 
 @pytest.fixture(scope="module")
 def lesson(shared_page: Page, server: JupyterLab) -> Page:
     """The first lesson, open, with every cell run. Each test works in different cells, or writes its cell again."""
+    shutil.rmtree(server.progress, ignore_errors=True)  # what other modules did
     open_notebook(shared_page, server, START)
     draw_all_cells(shared_page)
     run_all(shared_page)
@@ -97,6 +106,27 @@ def test_a_verdict_can_be_read_in_both_themes(lesson: Page, theme: str) -> None:
     told = cell.get_by_text("Not right yet.").first
     expect(told).to_be_visible(timeout=READY_MS)
     assert contrast(told) >= 4.5
+
+
+def test_axe_finds_nothing(lesson: Page) -> None:
+    """In widgets, figures, tables and replays: the lesson has no table and no replay of its own."""
+    cell = run(lesson, number_of(lesson, "world.run(first)"), TABLE_AND_REPLAY)
+    expect(cell.frame_locator("iframe").locator("#caption")).to_be_visible(timeout=READY_MS)
+    expect(cell.get_by_role("table").first).to_be_visible()
+    violations = []
+    for theme in ("Light", "Dark"):
+        choose_theme(lesson, theme)
+        outside, *replays = lesson.frames
+        violations += [*axe_finds(outside, OURS), *(one for frame in replays for one in axe_finds(frame, ["main"]))]
+    assert violations == []
+
+
+def axe_finds(frame: Frame, include: list[str]) -> list[str]:
+    """Return what axe finds below the elements `include`: the rule, the element and what is wrong."""
+    violations = Axe().run(frame, {"include": [[css] for css in include]}).response["violations"]
+    return [
+        f"{one['id']}: {node['html'][:200]}: {node['failureSummary']}" for one in violations for node in one["nodes"]
+    ]
 
 
 def contrast(text: Locator) -> float:

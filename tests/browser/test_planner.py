@@ -6,9 +6,8 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, choose_theme, open_notebook, run_all
-from tests.browser.test_accessibility import found
-from tests.browser.test_learning import contrast
+from tests.browser.jupyterlab import NOTEBOOK, READY_MS, JupyterLab, choose_theme, open_notebook, run_all, wait_for
+from tests.browser.test_learning import axe_finds, contrast
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -58,7 +57,7 @@ def test_keys_typed_in_a_list_are_no_commands_to_the_notebook(planner: Locator, 
     assert stage.input_value() == "2: gradients sharded, too"
     expect(stage).to_be_focused()
     stage.press("Shift+Enter")  # runs the cell, as it does everywhere
-    page.wait_for_function(f"{NOTEBOOK}.content.activeCellIndex === 1", timeout=READY_MS)
+    wait_for(page, f"{NOTEBOOK}.content.activeCellIndex === 1")
 
 
 def cells(page: Page) -> list[str]:
@@ -74,4 +73,4 @@ def test_it_can_be_read_in_both_themes(planner: Locator, page: Page, theme: str)
     expect(planner.get_by_text("Held by rank 0; no rank holds more:")).to_be_visible()
     for text in ("Fits:", "The figure as text", "Tab goes from field to field."):
         assert contrast(planner.get_by_text(text).first) >= 4.5
-    assert found(page.main_frame, [".course-widget"]) == []
+    assert axe_finds(page.main_frame, [".course-widget"]) == []

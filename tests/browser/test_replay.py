@@ -92,7 +92,10 @@ def test_the_page_plays_as_a_file_without_a_network(page: Page, tmp_path: Path) 
     assert (len(requests), problems) == (1, [])
 
 
-def test_the_replay_plays_in_jupyterlab_in_both_themes(page: Page, jupyterlab: JupyterLab, notebooks: Path) -> None:
+def test_the_replay_plays_in_jupyterlab_in_both_themes(
+    shared_page: Page, jupyterlab: JupyterLab, notebooks: Path
+) -> None:
+    page = shared_page
     saved(notebooks, "replay.ipynb", new_code_cell(RUN), new_code_cell(FAILURE))
     open_notebook(page, jupyterlab, "replay.ipynb")
     run_all(page)
@@ -115,7 +118,7 @@ def test_the_replay_plays_in_notebook_7(page: Page, notebooks: Path, tmp_path: P
     options = ["--allow-root", f"--ServerApp.root_dir={notebooks}", "--JupyterNotebookApp.expose_app_in_browser=True"]
     with served([sys.executable, "-m", "notebook", *options], tmp_path) as server:
         page.goto(f"{server.url}/notebooks/replay.ipynb?token={server.token}")
-        wait_until_idle(page, READY_MS / 1000)
+        wait_until_idle(page)
         run_all(page)
         frame = page.frame_locator("iframe")
         press(frame, "ArrowRight")
@@ -129,8 +132,9 @@ def press(frame: FrameLocator, key: str) -> None:
 
 
 def test_a_notebook_that_is_not_trusted_says_how_to_get_the_film(
-    page: Page, jupyterlab: JupyterLab, notebooks: Path
+    shared_page: Page, jupyterlab: JupyterLab, notebooks: Path
 ) -> None:
+    page = shared_page
     replay = World(2).run(ranks_differ).replay()
     forms = {"text/html": replay._repr_html_(), "text/plain": repr(replay)}
     saved(notebooks, "copied.ipynb", new_code_cell("run.replay()", outputs=[new_output("display_data", data=forms)]))
