@@ -104,7 +104,7 @@ def stage_1(rng: random.Random) -> Numeric:
         mistakes=(
             (
                 sum(moments_only.values()),
-                "That is 8 + 8/N bytes, as in fp32. In mixed precision the fp32 master weights belong to the optimizer, "
+                "That is 8 + 8/N bytes, as in fp32. In mixed precision the masters belong to the optimizer, "
                 "and are sharded, too: 4 + 12/N.",
             ),
             (total(psi, "mixed"), "That is data parallel, where the ranks share nothing."),

@@ -29,7 +29,7 @@ def stage_1(rng: random.Random) -> Numeric:
         right="Each rank holds 2 + 2 + 12/N bytes for each parameter.",
         wrong="Each rank holds all parameters and gradients, 2 bytes each. Masters and both moments are sharded.",
         mistakes=(
-            (8 * params + 8 * params / world_size, "That is fp32, or only the moments sharded. The masters are sharded, too."),
+            (8 * params + 8 * params / world_size, "That is fp32, or you shard only the moments."),
             (16 * params, "That is data parallel, where nothing is sharded."),
             (states_bytes(params, world_size, 2), "That is stage 2, which shards gradients as well."),
             (12 * params / world_size, "Add the parameters and gradients: each rank holds all of them."),
