@@ -38,9 +38,10 @@ def notebooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(notebooks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
-    """JupyterLab over that copy. Its kernels run the Python that runs the tests."""
-    command = [sys.executable, "-m", "course_lib.commands.cli", "lab", "--LabApp.expose_app_in_browser=True"]
-    with served([*command, f"--notebooks={notebooks}"], tmp_path_factory.mktemp("home")) as server:
+    """JupyterLab over that copy, which serves Notebook 7, too. Its kernels run the Python that runs the tests."""
+    command = [sys.executable, "-m", "course_lib.commands.cli", "lab", f"--notebooks={notebooks}"]
+    exposed = [f"--{app}.expose_app_in_browser=True" for app in ("LabApp", "JupyterNotebookApp")]
+    with served([*command, *exposed], tmp_path_factory.mktemp("home")) as server:
         yield server
 
 

@@ -1,6 +1,5 @@
 """The replay of a run in a browser: as a file, in JupyterLab, in Notebook 7, and in a notebook that is not trusted."""
 
-import sys
 from pathlib import Path
 
 import nbformat
@@ -18,7 +17,6 @@ from tests.browser.jupyterlab import (
     errors,
     open_notebook,
     run_all,
-    served,
     wait_until_idle,
 )
 
@@ -113,18 +111,16 @@ def test_the_replay_plays_in_jupyterlab_in_both_themes(
         expect(good.locator("html")).to_have_attribute("data-theme", theme.lower())
 
 
-def test_the_replay_plays_in_notebook_7(page: Page, notebooks: Path, tmp_path: Path) -> None:
+def test_the_replay_plays_in_notebook_7(page: Page, server: JupyterLab, notebooks: Path) -> None:
     saved(notebooks, "replay.ipynb", new_code_cell(RUN))
-    options = ["--allow-root", f"--ServerApp.root_dir={notebooks}", "--JupyterNotebookApp.expose_app_in_browser=True"]
-    with served([sys.executable, "-m", "notebook", *options], tmp_path) as server:
-        page.goto(f"{server.url}/notebooks/replay.ipynb?token={server.token}")
-        wait_until_idle(page)
-        run_all(page)
-        frame = page.frame_locator("iframe")
-        press(frame, "ArrowRight")
-        expect(frame.locator("#caption")).to_have_text("Both ranks: barrier #1")
-        choose_theme(page, "Dark")
-        expect(frame.locator("html")).to_have_attribute("data-theme", "dark")
+    page.goto(f"{server.url}/notebooks/replay.ipynb?token={server.token}")
+    wait_until_idle(page)
+    run_all(page)
+    frame = page.frame_locator("iframe")
+    press(frame, "ArrowRight")
+    expect(frame.locator("#caption")).to_have_text("Both ranks: barrier #1")
+    choose_theme(page, "Dark")
+    expect(frame.locator("html")).to_have_attribute("data-theme", "dark")
 
 
 def press(frame: FrameLocator, key: str) -> None:
