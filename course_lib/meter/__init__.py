@@ -1,39 +1,31 @@
 """The memory, communication and time of each rank in a run. Of our packages, this one imports only `errors`."""
 
 from .comm import CommCall, Communication, matrix
-from .cuda import CudaMemory, cuda_snapshot
+from .cuda import cuda_snapshot
 from .ledger.allocator import ALLOCATORS
-from .ledger.history import MemoryEvent
 from .ledger.ledger import CATEGORIES
-from .ledger.peak import Holding, Peak
-from .memory import MemoryReport, Snapshot, StillHeld
+from .ledger.peak import Peak
+from .memory import MemoryReport, Snapshot
 from .memory_meter import MemoryMeter, mark
 from .replay import Film, Replay, film
 from .source_line import SourceLine, is_learners, is_learners_code, is_learners_file
-from .tensors.holders import who_holds
 from .tensors.storages import storage_of, tensors_in
-from .timeline import CallInterval, Interval, Timeline, save_trace
+from .timeline import Timeline, save_trace, slowest
 from .watching.operators import current, operators_of, unwatched, watched_again
 from .watching.owners import stand_ins, watched_steps
 
 __all__ = [
     "ALLOCATORS",
     "CATEGORIES",
-    "CallInterval",
     "CommCall",
     "Communication",
-    "CudaMemory",
     "Film",
-    "Holding",
-    "Interval",
-    "MemoryEvent",
     "MemoryMeter",
     "MemoryReport",
     "Peak",
     "Replay",
     "Snapshot",
     "SourceLine",
-    "StillHeld",
     "Timeline",
     "cuda_snapshot",
     "current",
@@ -45,11 +37,11 @@ __all__ = [
     "matrix",
     "operators_of",
     "save_trace",
+    "slowest",
     "stand_ins",
     "storage_of",
     "tensors_in",
     "unwatched",
     "watched_again",
     "watched_steps",
-    "who_holds",
 ]

@@ -16,10 +16,8 @@ from torch.optim import Optimizer
 from .cuda import CudaMemory
 from .ledger.ledger import CATEGORIES, LASTING, Block, Ledger
 from .ledger.peak import peak_of
-from .ledger.places import note_place
 from .ledger.purposes import purposes
 from .memory import MemoryReport, Snapshot, StillHeld
-from .source_line import is_learners
 from .tensors.aliases import Aliases, AliasesInUse, Progress
 from .tensors.graph import makes_gradient
 from .tensors.holders import holders
@@ -69,7 +67,7 @@ class MemoryMeter:
         if makes_gradient(caller.f_back):
             block.category = "gradients"
         if block.size * LARGE >= self.ledger.peak:
-            note_place(block, (part.dtype, part.shape), caller)
+            block.note_place((part.dtype, part.shape), caller)
 
     def resized(self, tensor: Tensor | torch.UntypedStorage, operator: str) -> None:
         """Read the size and the address of `tensor`'s memory again: they may have changed."""
@@ -188,7 +186,7 @@ class MemoryMeter:
         """Return the holders of `block`, cached: a search takes a tenth of a second, and there may be many marks."""
         if block not in self._holders:
             storage = block()
-            self._holders[block] = () if storage is None else holders(storage, is_learners)
+            self._holders[block] = () if storage is None else holders(storage)
         return self._holders[block]
 
     # -- the report ------------------------------------------------------------------------------------------------

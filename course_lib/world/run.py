@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
-from ..meter import Communication, Film, MemoryReport, Replay, Timeline, film, matrix, save_trace
+from ..meter import Communication, Film, MemoryReport, Replay, Timeline, film, matrix, save_trace, slowest
 from .collectives.call import Call
 from .errors.layout import Layout, layout
-from .errors.slowest import slowest
 from .errors.warnings import warnings_of
 
 if TYPE_CHECKING:

@@ -14,12 +14,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from time import perf_counter
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import distributed
 
-from ..source_line import SourceLine
+from ..source_line import SourceLine, is_learners
 from .history import History
 
 BATCH = 4096
@@ -39,6 +41,9 @@ CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "communicat
 
 LASTING = ("parameters", "gradients", "optimizer")
 """Categories of persistent state. They take precedence over the transient ones."""
+
+_MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
+"""The functions of DDP from which its C++ part allocates buckets."""
 
 
 class Block(weakref.ref[torch.UntypedStorage]):
@@ -65,6 +70,18 @@ class Block(weakref.ref[torch.UntypedStorage]):
         """Set the category, unless one is known."""
         if self.category is None:
             self.category = category
+
+    def note_place(self, layout: tuple[torch.dtype, torch.Size], frame: FrameType | None) -> None:
+        """Set the layout, the line from the stack of `frame`, and the category if DDP made the block for a bucket."""
+        self.layout = layout
+        while frame is not None:
+            code = frame.f_code
+            if is_learners(code):
+                self.line = SourceLine(code.co_filename, frame.f_lineno, code.co_name)
+                return
+            if code.co_name in _MAKE_BUCKETS and code.co_filename == distributed.__file__:
+                self.guess("communication")
+            frame = frame.f_back
 
 
 class Ledger:

@@ -8,41 +8,35 @@ from __future__ import annotations
 
 import gc
 import inspect
-import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from types import CellType, CodeType, FrameType, FunctionType, ModuleType
+from collections.abc import Iterator, Mapping
+from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..source_line import is_learners
 from .graph import saved_for_backward
 from .storages import plain, storage_of
 
-_HERE = os.path.join(os.path.dirname(__file__), "")
 _DEEPEST = 3
 """The number of nested containers that are searched for a name."""
 
 
-def who_holds(tensor: Tensor) -> tuple[str, ...]:
-    """Return the name of everything that keeps the memory of `tensor`, as far as it has a name.
+def holders(storage: torch.UntypedStorage) -> tuple[str, ...]:
+    """Return the name of everything that keeps `storage`, as far as it has a name.
 
-    These are variables, attributes, globals and closures with the tensor or a view of it, on all threads and therefore
-    on all simulated ranks, and graphs that saved it for backward. The call takes a tenth of a second: see the module.
+    These are variables of the learner's functions, attributes, globals and closures with a tensor of it, on all threads
+    and therefore on all simulated ranks, and graphs that saved it for backward. The call takes a tenth of a second: see
+    the module.
     """
-    storage = storage_of(next(plain(tensor)))
-    return () if storage is None else holders(storage)
-
-
-def holders(storage: torch.UntypedStorage, is_learners: Callable[[CodeType], bool] = lambda _: True) -> tuple[str, ...]:
-    """Return the names of everything that keeps `storage`; of running functions, only those in `is_learners`."""
     objects = gc.get_objects()  # while ranks run, older objects are frozen, and not among these
     tensors = [one for one in _instances(objects, Tensor) if _is_whole(one)]
     modules = _instances(objects, nn.Module)
     keeping = {id(one): one for one in tensors if any(storage_of(part) is storage for part in plain(one))}
-    found = [*_variables(keeping, is_learners), *_in_modules(keeping, modules)]
+    found = [*_variables(keeping), *_in_modules(keeping, modules)]
     nodes = [node for part, node in saved_for_backward(tensors) if storage_of(part) is storage]
     del objects, tensors, modules  # if not, `_names` would find these lists, too
     if keeping:
@@ -65,7 +59,7 @@ def _is_whole(tensor: Tensor) -> bool:
     return True
 
 
-def _variables(keeping: Mapping[int, Any], is_learners: Callable[[CodeType], bool]) -> Iterator[str]:
+def _variables(keeping: Mapping[int, Any]) -> Iterator[str]:
     """Yield variables of running functions."""
     threads = {thread.ident: thread for thread in threading.enumerate()}
     for ident, innermost in sys._current_frames().items():
@@ -73,7 +67,7 @@ def _variables(keeping: Mapping[int, Any], is_learners: Callable[[CodeType], boo
         where = "" if thread is threading.current_thread() else f" on {thread.name}"
         frame: FrameType | None = innermost
         while frame is not None:
-            if is_learners(frame.f_code) and not frame.f_code.co_filename.startswith(_HERE):
+            if is_learners(frame.f_code):
                 for name, value in variables(frame).items():
                     if id(value) in keeping or any(id(item) in keeping for item in _items(value)):
                         yield f"variable `{name}` of {frame.f_code.co_name}{where}"

@@ -1,1 +1,1 @@
-"""Faults of a run: `RankError` and its message, warnings, layouts that differ, the slowest rank."""
+"""Faults of a run: `RankError` and its message, warnings, layouts that differ."""
