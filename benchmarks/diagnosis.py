@@ -86,7 +86,7 @@ def without_records() -> ExitStack:
     stack.enter_context(patch.object(local_call, "receiver_of_work", lambda: None))
     stack.enter_context(patch.object(recorder, "learner_line", lambda: LINE))
     stack.enter_context(patch.object(recorder, "check", lambda *arguments: None))
-    stack.enter_context(patch.object(Unfinished, "here", lambda: None))
+    stack.enter_context(patch.object(Unfinished, "of", lambda error: None))
     stack.enter_context(patch.object(InterposedRank, "asked", lambda rank, work: None))
     return stack
 

@@ -7,7 +7,7 @@ import os
 import sys
 import sysconfig
 from functools import lru_cache
-from types import CodeType
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 import torch
@@ -31,6 +31,11 @@ class SourceLine(NamedTuple):
     filename: str
     line: int
     function: str
+
+    @staticmethod
+    def of(frame: FrameType) -> SourceLine:
+        """Return the line that `frame` is at."""
+        return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
     @property
     def source(self) -> str:

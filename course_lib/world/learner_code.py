@@ -27,7 +27,11 @@ _INTERNAL = (_WORLD, _CHECK, os.path.join(os.path.dirname(meter.__file__), ""), 
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Return whether a module is being imported on the stack of `frame`."""
+    """Return whether a module is being imported on the stack of `frame`.
+
+    A rank must not be stopped there: Python could not import the rest of the package later, and torch imports some of
+    its own packages on first use, for seconds.
+    """
     frames = () if frame is None else traceback.walk_stack(frame)
     return any(one.f_code.co_filename.startswith("<frozen importlib") for one, _ in frames)
 
@@ -35,7 +39,7 @@ def importing(frame: FrameType | None) -> bool:
 def learner_line() -> SourceLine:
     """Return the innermost line of the learner's code on the caller's stack."""
     caller = sys._getframe(1)
-    return source_line_on(caller) or _source_line(caller)
+    return source_line_on(caller) or SourceLine.of(caller)
 
 
 def source_line_on(frame: FrameType) -> SourceLine | None:
@@ -47,10 +51,10 @@ def source_line_on(frame: FrameType) -> SourceLine | None:
     outermost: FrameType | None = None
     for walker, _ in traceback.walk_stack(frame):
         if is_learners(walker.f_code):
-            return _source_line(walker)
+            return SourceLine.of(walker)
         if not walker.f_code.co_filename.startswith(_INTERNAL):
             outermost = walker
-    return None if outermost is None else _source_line(outermost)
+    return None if outermost is None else SourceLine.of(outermost)
 
 
 def source_line_of(thread: threading.Thread) -> SourceLine | None:
@@ -92,10 +96,6 @@ def receiver_of_work() -> CodeType | None:
         names.append(frame.f_code.co_name)
         frame = frame.f_back
     return frame.f_code if frame is not None and names and not {"send", "recv"} & set(names) else None
-
-
-def _source_line(frame: FrameType) -> SourceLine:
-    return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 LINE_LIMIT = 500
@@ -142,11 +142,6 @@ class Unfinished:
     type: str  # name of the exception's class
     text: str  # the first line of its text
     source_line: SourceLine  # the learner's innermost line
-
-    @staticmethod
-    def here() -> Unfinished | None:
-        """Return the exception of the learner's code that this thread is handling, if any."""
-        return Unfinished.of(sys.exception())
 
     @staticmethod
     def of(error: BaseException | None) -> Unfinished | None:

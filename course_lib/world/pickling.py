@@ -12,7 +12,6 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -135,31 +134,20 @@ class _ResultPickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Packed:
-    """A packed return value. If it cannot be pickled, `data` is empty, and `why` is the reason."""
-
-    type_name: str
-    data: bytes = b""
-    why: str = ""
-
-
-def pack_result(value: Any) -> Packed:
-    """Return `value`, packed for `unpack_result` in another process."""
+def pack_result(rank: int, value: Any) -> tuple[str, bytes]:
+    """Return `value`, packed for another process, after the name of its type. If it cannot be pickled, pack a
+    `StayedBehind`."""
     buffer, type_name = io.BytesIO(), type(value).__name__
     try:
         _ResultPickler(buffer).dump(value)
     except Exception as error:
-        return Packed(type_name=type_name, why=f"{type(error).__name__}: {error}")
-    return Packed(type_name=type_name, data=buffer.getvalue())
+        return type_name, pickle.dumps(StayedBehind(rank, type_name, f"{type(error).__name__}: {error}"))
+    return type_name, buffer.getvalue()
 
 
-def unpack_result(rank: int, packed: Packed) -> Any:
-    """Return what `rank` returned, or a `StayedBehind` if it could not be sent."""
-    why = packed.why
-    if packed.data:
-        try:
-            return pickle.loads(packed.data)
-        except Exception as error:  # it can be unpickled only on a rank
-            why = f"{type(error).__name__}: {error}"
-    return StayedBehind(rank, packed.type_name, why)
+def unpack_result(rank: int, type_name: str, data: bytes) -> Any:
+    """Return what `rank` returned, or a `StayedBehind`."""
+    try:
+        return pickle.loads(data)
+    except Exception as error:  # it can be unpickled only on a rank
+        return StayedBehind(rank, type_name, f"{type(error).__name__}: {error}")

@@ -77,7 +77,7 @@ class Block(weakref.ref[torch.UntypedStorage]):
         while frame is not None:
             code = frame.f_code
             if is_learners(code):
-                self.line = SourceLine(code.co_filename, frame.f_lineno, code.co_name)
+                self.line = SourceLine.of(frame)
                 return
             if code.co_name in _MAKE_BUCKETS and code.co_filename == distributed.__file__:
                 self.guess("communication")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from typing import Any
@@ -58,7 +59,7 @@ class CallRecorder:
             line=learner_line(),
             issued=time.perf_counter() - self._started,
             started=self._started,
-            unfinished=Unfinished.here(),
+            unfinished=Unfinished.of(sys.exception()),
             **details,
         )
 

@@ -62,7 +62,7 @@ class Processes:
             )
         left = [run_loop.left[rank] for rank in range(self._world_size)]
         return Run(
-            results=[unpack_result(rank, one.result) for rank, one in enumerate(left)],
+            results=[unpack_result(rank, *one.result) for rank, one in enumerate(left)],
             output=outputs,
             calls=[one.calls for one in left],
             spans=[one.span for one in left],

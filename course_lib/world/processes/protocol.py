@@ -13,7 +13,6 @@ from ...meter import MemoryReport
 from ..collectives.call import Call
 from ..collectives.fault import Leaving
 from ..learner_code import ErrorReport
-from ..pickling import Packed
 from .placement import Place
 
 
@@ -52,7 +51,7 @@ class Finished:
 
     how: Leaving
     raised: ErrorReport | None
-    result: Packed  # the function's return value; None if there is none
+    result: tuple[str, bytes]  # the function's return value, or None: its type's name, and the value packed
     calls: list[Call]
     span: tuple[float, float]  # when it entered and left the function, in seconds from the start of the run
     memory: MemoryReport | None

@@ -96,7 +96,7 @@ class Worker:
             self._wire.send((number, event, arguments))
 
     def _stop(self, _: int, frame: FrameType | None) -> None:
-        if self._rank is not None and self._rank.stoppable and not importing(frame):  # see stopping.imports
+        if self._rank is not None and self._rank.stoppable and not importing(frame):
             raise Stopped
 
     # -- a job -----------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Worker:
         return Finished(
             how=leaving(error),
             raised=None if error is None or rank.stopping else ErrorReport.of(error),
-            result=pickling.pack_result(value),
+            result=pickling.pack_result(rank.rank, value),
             calls=rank.calls,
             span=rank.span,
             memory=rank.meter.report() if rank.meter is not None and error is None else None,

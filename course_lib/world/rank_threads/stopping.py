@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ..collectives.fault import Stopped
-from ..learner_code import importing, stack_of
 from . import interrupts
 from .rank_state import RankState
 
@@ -63,12 +62,6 @@ class Stoppable(threading.Thread):
             yield
         finally:
             self._stoppable = before
-
-
-def imports(thread: threading.Thread) -> bool:
-    """Return whether the thread is importing a module, and so must not be stopped: Python could not import the rest of
-    the package later, and torch imports some of its own packages on first use, for seconds."""
-    return importing(stack_of(thread))
 
 
 def without_stopped(report: Callable[[sys.UnraisableHookArgs], object]) -> Callable[[sys.UnraisableHookArgs], object]:

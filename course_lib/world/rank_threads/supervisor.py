@@ -9,10 +9,10 @@ from typing import Any
 
 from ..collectives.coordinator import SETTLE
 from ..collectives.fault import RankReport, State
-from ..learner_code import source_line_of
+from ..learner_code import importing, source_line_of, stack_of
 from .coordinator import ThreadCoordinator
 from .rank_thread import RankThread
-from .stopping import imports, stop_looking
+from .stopping import stop_looking
 
 STOP_EVERY = 0.02
 """Seconds between two requests to a rank that must stop."""
@@ -71,7 +71,7 @@ def _stop(coordinator: ThreadCoordinator, ranks: Sequence[RankThread]) -> None:
         for rank in ranks:
             if coordinator.states[rank.rank] not in (State.RUNNING, State.WAITING):
                 continue
-            if now < began + IMPORTING and imports(rank):
+            if now < began + IMPORTING and importing(stack_of(rank)):
                 deadline = now + GRACE
             else:
                 rank.stop()
