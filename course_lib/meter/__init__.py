@@ -1,6 +1,6 @@
 """The memory, communication and time of each rank in a run. Of our packages, this one imports only `errors`."""
 
-from .comm import CommCall, Communication, matrix
+from .comm import CommCall, Communication
 from .cuda import cuda_snapshot
 from .ledger.allocator import ALLOCATORS
 from .ledger.ledger import CATEGORIES
@@ -34,7 +34,6 @@ __all__ = [
     "is_learners_code",
     "is_learners_file",
     "mark",
-    "matrix",
     "operators_of",
     "save_trace",
     "slowest",

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, inf
-from typing import TypeVar
+from typing import Any
 
 import torch
 
@@ -159,16 +159,8 @@ class Communication:
     __repr__ = __str__
 
 
-def matrix(ranks: Sequence[Communication]) -> tuple[tuple[int, ...], ...]:
-    """Return the bytes sent between ranks: `matrix(ranks)[a][b]` is the number of bytes that rank a sent to rank b."""
-    return tuple(tuple(rank.by_rank.get(peer, 0) for peer in range(len(ranks))) for rank in ranks)
-
-
-_Key = TypeVar("_Key")
-
-
-def _totals(shares: Iterable[tuple[_Key, Fraction]]) -> dict[_Key, int]:
-    totals: defaultdict[_Key, Fraction] = defaultdict(Fraction)
+def _totals(shares: Iterable[tuple[Any, Fraction]]) -> dict[Any, int]:
+    totals: defaultdict[Any, Fraction] = defaultdict(Fraction)
     for key, share in shares:
         totals[key] += share
     return {key: floor(total) for key, total in totals.items()}

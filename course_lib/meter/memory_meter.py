@@ -26,8 +26,7 @@ from .watching import operators
 from .watching.owners import Owners, gradient
 from .watching.returning import Returning
 
-LARGE = 1000
-"""A block gets its line and layout if it has at least 1/LARGE of the peak."""
+LARGE = 1000  # a block gets its line and layout if it has at least 1/LARGE of the peak
 
 
 class MemoryMeter:

@@ -98,8 +98,7 @@ def receiver_of_work() -> CodeType | None:
     return frame.f_code if frame is not None and names and not {"send", "recv"} & set(names) else None
 
 
-LINE_LIMIT = 500
-"""The most characters shown of each line of an exception's text."""
+LINE_LIMIT = 500  # the most characters shown of each line of an exception's text
 
 
 @dataclass(frozen=True, kw_only=True)

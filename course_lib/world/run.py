@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
-from ..meter import Communication, Film, MemoryReport, Replay, Timeline, film, matrix, save_trace, slowest
+from ..meter import Communication, Film, MemoryReport, Replay, Timeline, film, save_trace, slowest
 from .collectives.call import Call
 from .errors.layout import Layout, layout
 from .errors.warnings import warnings_of
@@ -79,7 +79,7 @@ class Run(Sequence[Any]):
     @property
     def comm_matrix(self) -> tuple[tuple[int, ...], ...]:
         """The bytes sent between each two ranks: rank a sent `comm_matrix[a][b]` bytes to rank b."""
-        return matrix(self.comm)
+        return tuple(tuple(sent.by_rank.get(peer, 0) for peer in range(len(self))) for sent in self.comm)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:

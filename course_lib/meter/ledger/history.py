@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from .ledger import Block
 
-DETAILED = 20_000
-"""At least this many of the latest changes are kept one by one."""
-
-GROUP = 100
-"""Earlier changes are combined in groups of this size."""
+DETAILED = 20_000  # at least this many of the latest changes are kept one by one
+GROUP = 100  # earlier changes are combined in groups of this size
 
 
 class MemoryEvent(NamedTuple):

@@ -24,8 +24,7 @@ from torch.nn.parallel import distributed
 from ..source_line import SourceLine, is_learners
 from .history import History
 
-BATCH = 4096
-"""The number of recorded events above which they are added up."""
+BATCH = 4096  # the number of recorded events above which they are added up
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "communication", "other")
 """The purposes of memory. Each block counts once, in the first category that fits, so the categories sum to the total.
@@ -42,8 +41,7 @@ CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "communicat
 LASTING = ("parameters", "gradients", "optimizer")
 """Categories of persistent state. They take precedence over the transient ones."""
 
-_MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")
-"""The functions of DDP from which its C++ part allocates buckets."""
+_MAKE_BUCKETS = ("_ddp_init_helper", "_pre_forward")  # the functions of DDP from which its C++ part allocates buckets
 
 
 class Block(weakref.ref[torch.UntypedStorage]):

@@ -14,11 +14,8 @@ from typing import Any
 from .record import Event, Film
 from .words import differing, numbers
 
-MOST_LINES = 60
-"""The most lines of a function that the page shows; of a longer one, those around the lines in use."""
-
-AROUND = 2
-"""Lines before and after the lines in use, if a function is not shown as a whole."""
+MOST_LINES = 60  # the most lines of a function that the page shows; of a longer one, those around the lines in use
+AROUND = 2  # lines before and after the lines in use, if a function is not shown as a whole
 
 
 class _Table:

@@ -9,8 +9,7 @@ from typing import Any
 
 from .record import Event, Film, Lane
 
-MOST_PARTS = 8
-"""The most messages that a caption names, and the most ranks whose values the text form shows."""
+MOST_PARTS = 8  # the most messages that a caption names, and the most ranks whose values the text form shows
 
 
 def captions(film: Film) -> list[str]:

@@ -27,11 +27,8 @@ except ImportError:
         "Install it on all of them, from the course's folder: pip install '.[cluster]'."
     ) from None
 
-OPENING = 120.0
-"""Seconds in which a machine must load torch."""
-
-SILENCE = 30.0
-"""Seconds without an answer from this kernel's machine after which a machine ends its ranks."""
+OPENING = 120.0  # seconds in which a machine must load torch
+SILENCE = 30.0  # seconds without an answer from this kernel's machine after which a machine ends its ranks
 
 
 class Cluster(Pool):

@@ -17,8 +17,7 @@ from ..processes.placement import Machine
 from ..processes.worker_handle import Process, WorkerHandle
 from ..rank_threads import interrupts
 
-ANSWER = 10.0
-"""Seconds after which a machine that does not answer is lost."""
+ANSWER = 10.0  # seconds after which a machine that does not answer is lost
 
 
 def tuned(connection: Connection, silence: float) -> Connection:

@@ -41,8 +41,7 @@ OPS = {operator: op for operator, (op, _, _) in _OPERATORS.items()}
 _AGREED = {op: agreed for op, agreed, _ in _OPERATORS.values()}
 _WHOLE = {op: whole for op, _, whole in _OPERATORS.values()}
 
-DEFAULT_GROUP = "0"
-"""torch's name for the group of all ranks."""
+DEFAULT_GROUP = "0"  # torch's name for the group of all ranks
 
 
 Splits = tuple[tuple[int, ...], tuple[int, ...]]

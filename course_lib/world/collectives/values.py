@@ -17,8 +17,7 @@ import torch
 
 from ...meter import is_learners, tensors_in
 
-MOST_NUMEL = 32
-"""The most elements that are kept of each side of a call."""
+MOST_NUMEL = 32  # the most elements that are kept of each side of a call
 
 Named = tuple[str, tuple[Any, ...]]
 """The variable of the learner's that holds a tensor (empty if none does), and the tensor's elements."""

@@ -31,8 +31,7 @@ from .fake_patches import replacements
 from .fake_tensors import WithoutNumbers, fake_copy
 from .run import DryRunResult
 
-CLOSING = 0.6
-"""Seconds in which the rank must end its groups, before it is left behind."""
+CLOSING = 0.6  # seconds in which the rank must end its groups, before it is left behind
 
 
 class DryRun:

@@ -18,8 +18,7 @@ from ..torch_hooks.patching import Replacement
 from ..torch_hooks.private import FakeTensor
 from .fake_tensors import WithoutNumbers, no_numbers
 
-SPACING = 2**40
-"""Bytes between the addresses of storages: more than any storage has."""
+SPACING = 2**40  # bytes between the addresses of storages: more than any storage has
 
 
 def replacements() -> Iterator[Replacement]:

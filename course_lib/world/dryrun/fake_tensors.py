@@ -43,11 +43,8 @@ _ASKED = {
 """Code that leads to these operators. The other operators that raise have a result whose shape depends on numbers."""
 
 
-KNOWN_NUMEL = 2**16
-"""Integer tensors up to this size keep their known values; a mesh of ranks needs this."""
-
-_COUNTING = {"arange", "zeros", "ones", "full"}
-"""Operators that make integers without any input tensor."""
+KNOWN_NUMEL = 2**16  # integer tensors up to this size keep their known values; a mesh of ranks needs this
+_COUNTING = {"arange", "zeros", "ones", "full"}  # operators that make integers without any input tensor
 
 
 class WithoutNumbers(FakeTensorMode):

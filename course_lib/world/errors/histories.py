@@ -25,9 +25,7 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
     groups = {c.group_name: c for c in fault.calls.values() if c.ranks and c.op not in ("send", "recv", "new_group")}
     for group_name, call in groups.items():
         histories = {
-            rank: [
-                one for one in calls[rank] if one.group_name == group_name and one.op != "new_group" and one.match
-            ]
+            rank: [one for one in calls[rank] if one.group_name == group_name and one.op != "new_group" and one.match]
             for rank in call.ranks
         }
         line, advice = _first_difference(histories, fault)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 from collections.abc import Mapping, Sequence
 
 from ...errors import CourseError, wrapped
@@ -70,7 +69,7 @@ class RankError(CourseError):
         return Replay(film(self.calls, [], ends, ranks, failure=str(self)))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return copyreg.__newobj__, (RankError, str(self)), vars(self)
+        return RankError.__new__, (RankError, str(self)), vars(self)
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows instead of this library's frames."""

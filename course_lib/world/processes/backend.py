@@ -17,8 +17,7 @@ from .pool import Pool, pool
 from .protocol import Job
 from .run_loop import RunLoop
 
-MAX_RANKS = 64
-"""The most processes of a world on one machine."""
+MAX_RANKS = 64  # the most processes of a world on one machine
 
 TAKEN_ALONG = ("NCCL_", "TORCH_", "GLOO_", "OMP_", "COURSE_")
 """Prefixes of environment variables that configure torch and the course."""

@@ -26,11 +26,8 @@ from ..learner_code import source_line_of
 from ..torch_hooks import private
 from .protocol import Job
 
-STOP = signal.SIGUSR1
-"""The signal to a rank's main thread: raise `Stopped` in the learner's function."""
-
-STOP_EVERY = 0.02
-"""Seconds between two signals to a rank that must stop."""
+STOP = signal.SIGUSR1  # the signal to a rank's main thread: raise `Stopped` in the learner's function
+STOP_EVERY = 0.02  # seconds between two signals to a rank that must stop
 
 
 class ProcessRank(InterposedRank):

@@ -19,11 +19,8 @@ import torch
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement
 
-TORCH_SEED = 67280421310721
-"""The seed of torch in a new process (`c10::detail::default_rng_seed_val`)."""
-
-OUTPUT_LIMIT = 1_000_000
-"""The most characters kept of a rank's output; the rest is counted and dropped."""
+TORCH_SEED = 67280421310721  # the seed of torch in a new process (`c10::detail::default_rng_seed_val`)
+OUTPUT_LIMIT = 1_000_000  # the most characters kept of a rank's output; the rest is counted and dropped
 
 _sleep = time.sleep
 

@@ -7,13 +7,11 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any
 
 from ..collectives.fault import Stopped
 from . import interrupts
 from .rank_state import RankState
-
-Result = TypeVar("Result")
 
 
 class Stoppable(threading.Thread):
@@ -35,7 +33,7 @@ class Stoppable(threading.Thread):
                 self._stop_sent = True
                 _send(self, _STOPPED)
 
-    def stoppably(self, learners: Callable[[], Result]) -> Result:
+    def stoppably(self, learners: Callable[[], Any]) -> Any:
         """Call `learners` on this thread, where it may be stopped."""
         try:
             self._stoppable = True

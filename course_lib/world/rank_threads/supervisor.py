@@ -14,14 +14,9 @@ from .coordinator import ThreadCoordinator
 from .rank_thread import RankThread
 from .stopping import stop_looking
 
-STOP_EVERY = 0.02
-"""Seconds between two requests to a rank that must stop."""
-
-GRACE = 0.4
-"""Seconds in which ranks must stop, before they are left behind."""
-
-IMPORTING = 10.0
-"""Seconds that a rank may take to finish an import before it is stopped there."""
+STOP_EVERY = 0.02  # seconds between two requests to a rank that must stop
+GRACE = 0.4  # seconds in which ranks must stop, before they are left behind
+IMPORTING = 10.0  # seconds that a rank may take to finish an import before it is stopped there
 
 
 def run_ranks(

@@ -28,11 +28,8 @@ from ..run import Run, show
 from ..torch_hooks import gloo, private
 from .open_files import make_room
 
-MAX_RANKS = 64
-"""The most ranks of a simulated world."""
-
-DELIVERING = 0.4
-"""Seconds in which results that no rank waits for may still be delivered."""
+MAX_RANKS = 64  # the most ranks of a simulated world
+DELIVERING = 0.4  # seconds in which results that no rank waits for may still be delivered
 
 
 class Simulated:

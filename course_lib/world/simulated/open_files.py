@@ -16,8 +16,7 @@ try:
 except ImportError:  # Windows has no such limit
     resource = None  # type: ignore[assignment]
 
-SPARE = 256
-"""Files for other uses: the kernel's, the learner's, and those of groups that are made at the same moment."""
+SPARE = 256  # files for other uses: the kernel's, the learner's, and those of groups that are made at the same moment
 
 
 def make_room(ranks: int) -> None:
