@@ -38,8 +38,7 @@ class Job:
     size_of: Callable[[int], int] | None  # how memory is counted, pickled by name; None if it is not measured
     started: float  # when the run began, in seconds of `time.perf_counter` on the rank's machine
     environ: Mapping[str, str]  # the kernel's: all on its machine, and on others those that configure torch
-    folder: str | None  # the kernel's working directory and `sys.path`; None on other machines
-    path: list[str] | None
+    folder: tuple[str, list[str]] | None  # the kernel's working directory and `sys.path`; None on other machines
     interface: str  # the network interface through which ranks reach each other
     threads: int  # the number of threads that compute: the rank's part of the cores
     sources: Mapping[str, list[str]]  # source code that is in no file, such as that of cells: lines by filename

@@ -165,9 +165,9 @@ class Worker:
         os.environ.clear()
         os.environ.update(_nccl(job.interface) | (self._environ if job.folder is None else {}) | dict(job.environ))
         os.environ.update(rank_variables(job.rank, job.world_size) | job.place.variables)
-        if job.folder is not None and job.path is not None:
-            sys.path[:] = job.path
-            os.chdir(job.folder)
+        if job.folder is not None:
+            folder, sys.path[:] = job.folder
+            os.chdir(folder)
         for filename, lines in job.sources.items():
             linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
         if job.group.store is not None:  # several machines

@@ -48,7 +48,7 @@ class Simulated:
         with process_state.of_threads(one_process.replacements(), measure=size_of is not None):
             coordinator = ThreadCoordinator(self._world_size)
             store = dist.HashStore()
-            ranks = [Rank(rank, coordinator, packed, size_of, store) for rank in range(self._world_size)]
+            ranks = [Rank(store, rank, coordinator, packed, size_of) for rank in range(self._world_size)]
             reports = run_ranks(coordinator, ranks, timeout, late)
             _close(coordinator, ranks)
         outputs, calls = [rank.rank_state.printed.text for rank in ranks], [rank.recorder.calls for rank in ranks]
@@ -74,19 +74,12 @@ class Rank(RankThread):
         left_groups: the groups that it has closed.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        coordinator: ThreadCoordinator,
-        packed: bytes,
-        size_of: Callable[[int], int] | None,
-        store: dist.Store,
-    ) -> None:
-        super().__init__(rank, coordinator, packed, size_of)
+    def __init__(self, store: dist.Store, *thread: Any) -> None:
+        super().__init__(*thread)
         self.finish = threading.Event()
         self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
         self._store = store
-        self._threads = max(1, torch.get_num_threads() // coordinator.world_size)
+        self._threads = max(1, torch.get_num_threads() // self.coordinator.world_size)
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
         make_room(len(ranks))
