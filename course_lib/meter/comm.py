@@ -18,8 +18,6 @@ algorithms for clusters of workstations"; the ZeRO paper counts so too, in its s
 all-to-all are sends and receives, as in NCCL. Shares are exact fractions; `sent_bytes` is the sum, rounded down once.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The memory report of a rank: at the end, at each mark, at the peak, and over time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The memory meter of one rank: it watches the rank's thread, keeps its ledger and finds what the bytes are for."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ A rank computes whenever it does not wait for a call. In simulated worlds all ra
 computing rank may also be waiting for a core. Times are seconds from the start of the run.
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence

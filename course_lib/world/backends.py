@@ -1,7 +1,5 @@
 """The list of backends, by name. A backend's module is imported when a world first uses that backend."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os

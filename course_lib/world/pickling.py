@@ -3,8 +3,6 @@
 Ranks share no memory, as processes do not: each works on its own copy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dis
 import inspect

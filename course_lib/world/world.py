@@ -1,7 +1,5 @@
 """`World`: run the same function on every rank."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

@@ -1,7 +1,5 @@
 """The bytes that an allocator uses for a tensor, which are often more than were requested."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 # The constants of CUDA's caching allocator, with its names for them.

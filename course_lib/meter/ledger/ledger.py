@@ -9,8 +9,6 @@ While the learner's code runs, events are only recorded. They are added up when 
 reference to its storage. Its callback is `list.append`, on whichever thread drops the last tensor.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from time import perf_counter

@@ -1,7 +1,5 @@
 """The moment when a rank held the most memory, with a list of what it held."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The purpose of each block of memory at one moment."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The film as JSON, for the page's script: what many events share is in a table, and events hold its place there."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import linecache

@@ -7,8 +7,6 @@ Notebook 7, VS Code, Colab and nbconvert all show such a frame. A notebook that 
 and style; then the text form is left, with a sentence that says how to get the film.
 """
 
-from __future__ import annotations
-
 import os
 from functools import cached_property
 from html import escape

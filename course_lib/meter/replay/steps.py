@@ -5,8 +5,6 @@ is one step after its last, and a collective ends at the step at which the last 
 to wait stays where it is for as many steps as its peers need. Two runs of the same program have the same steps.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise

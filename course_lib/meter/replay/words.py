@@ -1,7 +1,5 @@
 """The film in sentences: a caption for each step, the text form, and the first difference between two runs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby

@@ -5,8 +5,6 @@ make every figure depend on timing, and another backend would not need them. So 
 tensors. If gloo still holds them although the collective is done, the meter waits, for about 0.1 ms.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from math import inf

@@ -1,7 +1,5 @@
 """The tensors that autograd saves, and the node that it runs: all reads of autograd's private attributes are here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import cache
 from types import FrameType

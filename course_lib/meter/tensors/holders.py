@@ -4,8 +4,6 @@ Python offers only `gc.get_referrers` for this. Each call traverses every object
 notebook's kernel. So one call asks about many objects together.
 """
 
-from __future__ import annotations
-
 import gc
 import inspect
 import sys

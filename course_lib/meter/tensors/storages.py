@@ -1,7 +1,5 @@
 """The storages behind a tensor, for ordinary tensors, sparse tensors and wrappers such as DTensor."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ so the ranks of a kernel would mostly wait for each other. Therefore the methods
 replacement calls torch's method with the dispatch key excluded and reports the result, as a kernel of `operators` does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any

@@ -1,7 +1,5 @@
 """Keeping the meter out of what torch.compile traces and compiles."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

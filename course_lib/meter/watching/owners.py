@@ -1,7 +1,5 @@
 """The modules, parameters and optimizers of one rank, recorded as they are made. They decide what memory is for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

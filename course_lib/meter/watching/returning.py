@@ -1,7 +1,5 @@
 """The variables of a function at the moment when it returns."""
 
-from __future__ import annotations
-
 from types import FrameType
 
 from ..source_line import is_learners

@@ -4,8 +4,6 @@ A host does for its workers what the kernel does for local ones: the fork server
 host. The kernel connects to the host, and twice to each worker: for messages and for output.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import socket

@@ -1,7 +1,5 @@
 """The backends `processes` and `nccl`: processes on this machine, or on the machines of a cluster."""
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial

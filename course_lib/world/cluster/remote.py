@@ -1,7 +1,5 @@
 """The kernel's side of a `host.Host`, and of its workers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

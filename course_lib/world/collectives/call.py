@@ -1,7 +1,5 @@
 """`Call`: the record of one collective, send, receive or new group on one rank."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from math import inf

@@ -12,8 +12,6 @@ differs, a peer that has left, ranks that wait for each other.
                   that the message can say where each of them would have waited.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable

@@ -5,8 +5,6 @@ tensors that receive, and nobody may change those that are sent. Tensors count a
 their elements; views and shapes do not matter. Strided tensors with gaps are left out.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from typing import Any, NamedTuple

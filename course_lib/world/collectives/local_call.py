@@ -4,8 +4,6 @@ A rank waits in the call, or it goes on at once with a Work and waits later. The
 member has called: `PendingCall` knows who has, and nothing of Works and results.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress

@@ -1,7 +1,5 @@
 """Matching: the calls of one collective or message, and the pending call that a rank's call belongs to."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Backends differ in the rank's peers: threads of this process, other processes, or nobody.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial

@@ -1,7 +1,5 @@
 """The recorder of a rank's calls: it reads each call from the arguments of a `c10d` operator."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

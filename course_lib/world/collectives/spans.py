@@ -1,7 +1,5 @@
 """The memory of tensors, as spans of bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import torch

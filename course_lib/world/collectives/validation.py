@@ -3,8 +3,6 @@
 gloo checks them only after the peers' calls have started, which would then hang.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -4,8 +4,6 @@ which `run.layout()` compares.
 A world keeps them only with `replay=True`. They are kept as numbers: a kept tensor would keep its memory alive.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import zlib

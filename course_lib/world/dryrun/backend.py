@@ -6,8 +6,6 @@ the meter counts as usual: so 7.5 B parameters on 16,384 ranks fit in a laptop. 
 of its result is known, the numbers are not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

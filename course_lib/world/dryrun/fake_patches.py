@@ -1,8 +1,6 @@
 """Patches for torch's fake tensors: for methods that would crash (`deepcopy`), mislead (`data_ptr`) or fail with an
 obscure error, and for functions that need memory or would take too long on thousands of ranks."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count

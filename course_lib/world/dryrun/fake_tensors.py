@@ -5,8 +5,6 @@ stay known: `torch.tensor(3.0).item()` is 3.0. Code that needs an unknown value,
 `NoNumbers`.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """The death of a rank's process, in words, with advice."""
 
-from __future__ import annotations
-
 import signal
 
 _MACHINE = "the machine "

@@ -1,7 +1,5 @@
 """The ranks' histories of collectives, compared: where they first differ, and which rank is behind."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import pairwise

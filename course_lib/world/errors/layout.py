@@ -4,8 +4,6 @@ The words are those of torch's DTensor. A tensor is Replicate if all ranks hold 
 and Partial if the ranks' tensors are still to be added up. A tensor that differs for another reason is Varying.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The message of a failed run: what happened, the values, why, and what to do next."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from ..collectives.call import Call

@@ -1,7 +1,5 @@
 """Mismatches: which ranks disagree, about what, and how to fix it."""
 
-from __future__ import annotations
-
 from ..collectives.call import Call
 from ..collectives.fault import Fault
 from .rank_error import grouped, who

@@ -1,7 +1,5 @@
 """`RankError`: the exception for a failed run, with functions that name ranks and quote the learner's lines."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from ...errors import CourseError, wrapped

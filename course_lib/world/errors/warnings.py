@@ -1,7 +1,5 @@
 """Warnings of a run that went through: what is legal, and yet very likely wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...meter import SourceLine

@@ -1,7 +1,5 @@
 """The backend of ranks that are processes: on one machine or several, on the CPU or on GPUs, kept from run to run."""
 
-from __future__ import annotations
-
 import linecache
 import os
 import sys

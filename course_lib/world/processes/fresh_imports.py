@@ -1,7 +1,5 @@
 """Fresh imports: a learner's module that has changed is imported again in a rank's process."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """The ranks' output, shown while they run."""
 
-from __future__ import annotations
-
 import time
 
 from ..rank_threads.rank_state import Printed

@@ -4,8 +4,6 @@ On one machine, rank r of any world is process r, so worlds of 1 to 4 ranks shar
 function leaves in them. A process that has died is replaced.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import threading

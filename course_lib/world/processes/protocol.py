@@ -4,8 +4,6 @@ The kernel sends the name of a method of `ProcessRank` and its argument, or `"ru
 of a method of `RunLoop` and its arguments, preceded by the number of the run, because the message may arrive late.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

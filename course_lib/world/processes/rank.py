@@ -6,8 +6,6 @@ backend once every member has called. So a call that does not match never reache
 aborts those that never end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading

@@ -4,8 +4,6 @@ It waits for the next event: a rank's message, its output, its death, the time l
 calls proceed, and stops the ranks when the run cannot go on.
 """
 
-from __future__ import annotations
-
 import selectors
 import signal
 import time

@@ -5,8 +5,6 @@ native code. The signal `STOP` stops a rank's Python code, even in a sleep. The 
 and starts another process for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import faulthandler

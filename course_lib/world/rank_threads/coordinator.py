@@ -1,7 +1,5 @@
 """The coordinator of ranks that are threads: they wait in it, and the last member hands all calls to the backend."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict

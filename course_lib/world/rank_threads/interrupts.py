@@ -1,7 +1,5 @@
 """Interrupts: put off Jupyter's interrupt until it does no harm."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ torch's profiler crashes the process when two threads start it. torch.export set
 whole process while it traces. When two threads trace at once, the flags stay set, and DDP refuses every forward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

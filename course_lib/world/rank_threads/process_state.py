@@ -1,7 +1,5 @@
 """The process state while threads of this process are ranks, in a simulated world or a dry run."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

@@ -1,7 +1,5 @@
 """`RankThread`: a rank that is a thread of this process, behaves like a process, and can be stopped."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from functools import partial

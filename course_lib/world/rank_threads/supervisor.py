@@ -1,8 +1,6 @@
 """The supervisor of ranks that are threads: it waits for all, and ends the run at a fault, the time limit or an
 interrupt. It is the thread that called `World.run`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Nothing is kept between runs: groups, threads and sockets are made in a few mill
 returns.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

@@ -3,8 +3,6 @@
 gloo ends the process, the kernel included, when it may open no more files. So each group asks for room first.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import psutil

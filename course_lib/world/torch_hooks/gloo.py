@@ -1,7 +1,5 @@
 """gloo for ranks: one network device per process, and process groups that close fast."""
 
-from __future__ import annotations
-
 import atexit
 import threading
 from collections.abc import Iterator

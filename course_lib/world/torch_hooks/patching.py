@@ -1,7 +1,5 @@
 """Patching: replace attributes of other modules while ranks run, and restore them afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -3,8 +3,6 @@
 In worlds, only the modules of `torch_hooks` and `dryrun`, and `rank_threads/one_process.py`, use private torch names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
