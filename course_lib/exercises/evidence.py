@@ -94,8 +94,11 @@ class Incident:
         return "\n".join(map(str.rstrip, lines))
 
     def answer(self, question: str) -> str | float:
-        """Return the answer to a prediction of the lesson."""
-        return ANSWERS[self._exercise.name][question]
+        """Return the answer to a prediction of the lesson. Raises CourseError if there is no such prediction."""
+        answers = ANSWERS[self._exercise.name]
+        if question not in answers:
+            raise CourseError(f"answer({question!r}): no such prediction. Give one of {', '.join(map(repr, answers))}.")
+        return answers[question]
 
     def diagnosis(self) -> None:
         """Print what the course reports: why the run failed, or how its results differ from the right ones."""

@@ -57,3 +57,8 @@ def test_the_evidence_does_not_contain_the_diagnosis(capsys: pytest.CaptureFixtu
 def test_only_an_incident_can_be_shown() -> None:
     with pytest.raises(CourseError, match=r"'ranks\.hello' is not an incident"):
         incident("ranks.hello")
+
+
+def test_an_answer_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(CourseError, match=r"answer\('wher'\): no such prediction. Give one of 'where', 'why'\."):
+        incident("incidents.broken_sample").answer("wher")
