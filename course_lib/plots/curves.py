@@ -57,7 +57,10 @@ def draw_curves(
         plot.set(xlabel=xlabel, ylabel=ylabel)
         for axis in log:
             plot.set(**{f"{axis}scale": "log"})
+            shown = xs if axis == "x" else [value for values in lines.values() for value in values]
             getattr(plot, f"{axis}axis").set_major_formatter("{x:g}")
+            if max(shown) < 10 * min(shown):  # at most one power of ten: the numbers between them are labelled, too
+                getattr(plot, f"{axis}axis").set_minor_formatter("{x:g}")
         if "x" not in log:
             plot.xaxis.set_major_locator(MaxNLocator(8, integer=all(at == int(at) for at in xs)))
         plot.grid(axis="y", linewidth=0.5)

@@ -283,6 +283,10 @@ def test_many_ranks_have_no_numbers_and_small_cells():
     assert "10 kB" not in texts(picture.svg) and len(rects(picture.svg, tint(1))) == 20
 
 
+def test_a_logarithmic_axis_within_a_power_of_ten_has_plain_numbers():
+    assert {"30", "40", "50", "60"} <= texts(curve({"a": [30, 45, 60]}, log="y").svg)
+
+
 def test_the_time_chart_says_who_waits_and_what_is_hidden():
     idle = Lane(1, overlap=0.5, waited_for_peers=[Interval(0.1, 0.11)])
     picture = plot_timeline([Lane(0), idle])
