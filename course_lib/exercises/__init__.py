@@ -23,20 +23,6 @@ from .form.exercise import Exercise
 from .registry import get, names
 
 __all__ = [
-    "Case",
-    "Exercise",
-    "Finding",
-    "Incident",
-    "Mistake",
-    "Observation",
-    "Row",
-    "Trial",
-    "Verdict",
-    "at_most",
-    "get",
-    "holds_no_more",
-    "incident",
-    "names",
-    "only_calls",
-    "same_calls",
-]
+    "Case", "Exercise", "Finding", "Incident", "Mistake", "Observation", "Row", "Trial", "Verdict", "at_most", "get",
+    "holds_no_more", "incident", "names", "only_calls", "same_calls",
+]  # fmt: skip

@@ -20,20 +20,8 @@ from .tensor import TensorParallelBlock, TensorParallelGPT
 from .vocabulary import vocabulary_cross_entropy
 
 __all__ = [
-    "Pipeline",
-    "PipelinePart",
-    "TensorParallelBlock",
-    "TensorParallelGPT",
-    "all_forward_all_backward",
-    "all_gather",
-    "all_reduce",
-    "clip_grad_norm_",
-    "copy",
-    "load_whole_optimizer_state_dict",
-    "load_whole_state_dict",
-    "one_forward_one_backward",
-    "reduce_scatter",
-    "vocabulary_cross_entropy",
-    "whole_optimizer_state_dict",
+    "Pipeline", "PipelinePart", "TensorParallelBlock", "TensorParallelGPT", "all_forward_all_backward", "all_gather",
+    "all_reduce", "clip_grad_norm_", "copy", "load_whole_optimizer_state_dict", "load_whole_state_dict",
+    "one_forward_one_backward", "reduce_scatter", "vocabulary_cross_entropy", "whole_optimizer_state_dict",
     "whole_state_dict",
-]
+]  # fmt: skip

@@ -18,25 +18,7 @@ from .timeline import plot_timeline
 from .validation import plot_validation
 
 __all__ = [
-    "Picture",
-    "Report",
-    "Table",
-    "compare",
-    "compare_memory",
-    "curve",
-    "plot_buckets",
-    "plot_comm",
-    "plot_flat",
-    "plot_memory",
-    "plot_mesh",
-    "plot_plan",
-    "plot_ranks",
-    "plot_schedule",
-    "plot_shards",
-    "plot_timeline",
-    "plot_units",
-    "plot_validation",
-    "plot_zero",
-    "report",
-    "table",
-]
+    "Picture", "Report", "Table", "compare", "compare_memory", "curve", "plot_buckets", "plot_comm", "plot_flat",
+    "plot_memory", "plot_mesh", "plot_plan", "plot_ranks", "plot_schedule", "plot_shards", "plot_timeline",
+    "plot_units", "plot_validation", "plot_zero", "report", "table",
+]  # fmt: skip

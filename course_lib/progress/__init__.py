@@ -5,17 +5,6 @@ from .lessons import NOTEBOOKS, Lesson, lessons, named, read_cells
 from .progress import Attempt, ExerciseProgress, Prediction, Progress, Summary
 
 __all__ = [
-    "NOTEBOOKS",
-    "Attempt",
-    "CourseMap",
-    "ExerciseProgress",
-    "Item",
-    "Lesson",
-    "Prediction",
-    "Progress",
-    "Stop",
-    "Summary",
-    "lessons",
-    "named",
-    "read_cells",
-]
+    "NOTEBOOKS", "Attempt", "CourseMap", "ExerciseProgress", "Item", "Lesson", "Prediction", "Progress", "Stop",
+    "Summary", "lessons", "named", "read_cells",
+]  # fmt: skip

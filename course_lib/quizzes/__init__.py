@@ -16,22 +16,6 @@ from .review import review
 from .sitting import Answer, Score, Sitting, Turn
 
 __all__ = [
-    "Answer",
-    "Choice",
-    "Feedback",
-    "Numeric",
-    "Option",
-    "Problem",
-    "Question",
-    "Quiz",
-    "Score",
-    "Sitting",
-    "Turn",
-    "Unreadable",
-    "get",
-    "names",
-    "read",
-    "register",
-    "review",
-    "write",
-]
+    "Answer", "Choice", "Feedback", "Numeric", "Option", "Problem", "Question", "Quiz", "Score", "Sitting", "Turn",
+    "Unreadable", "get", "names", "read", "register", "review", "write",
+]  # fmt: skip

@@ -19,13 +19,6 @@ from .stage2 import Stage2
 from .stage3 import Stage3
 
 __all__ = [
-    "DataParallel",
-    "InBackward",
-    "LossScaler",
-    "ShardedOptimizer",
-    "Stage1",
-    "Stage2",
-    "Stage3",
-    "load_checkpoint",
+    "DataParallel", "InBackward", "LossScaler", "ShardedOptimizer", "Stage1", "Stage2", "Stage3", "load_checkpoint",
     "save_checkpoint",
-]
+]  # fmt: skip
