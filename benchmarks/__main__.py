@@ -1,7 +1,5 @@
 """Run every benchmark, print one table and write it to RESULTS.md."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import os

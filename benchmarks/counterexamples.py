@@ -1,7 +1,5 @@
 """How small the case is that a verdict shows: medians over all known mistakes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from statistics import median

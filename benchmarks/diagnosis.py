@@ -1,7 +1,5 @@
 """What diagnosis costs: a training step, beside the same without the records that messages and warnings are made of."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext

@@ -1,7 +1,5 @@
 """What a dry run takes: a training step of 7.5 B parameters on a rank out of 64 to 16,384, in seconds and in memory."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

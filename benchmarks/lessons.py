@@ -1,7 +1,5 @@
 """How long the lessons take, from top to bottom in a fresh kernel, as they are shipped."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One row of the results: two things done in the same run, and their ratio."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What measuring costs: a training step on ranks whose memory is measured, beside the same where it is not."""
 
-from __future__ import annotations
-
 import statistics
 import time
 import weakref

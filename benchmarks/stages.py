@@ -1,7 +1,5 @@
 """A training step of each engine beside torch's own, on simulated ranks: its time, its peak, and what it sends."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator

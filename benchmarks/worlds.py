@@ -1,7 +1,5 @@
 """How long it takes to have ranks: worlds beside `torch.multiprocessing.spawn` doing the same."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

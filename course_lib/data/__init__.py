@@ -1,7 +1,5 @@
 """Images, a text and a model that the lessons train on. README.md in this folder has sources and licences."""
 
-from __future__ import annotations
-
 from importlib.resources import as_file, files
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The model and the text that the lessons train on."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 
 import torch

@@ -7,7 +7,10 @@ diagrams: drawings of the algorithms, from numbers and without a run
 from .comm import plot_comm
 from .comparison import compare, compare_memory
 from .curves import curve
-from .diagrams import plot_buckets, plot_mesh, plot_ranks, plot_schedule, plot_units, plot_zero
+from .diagrams.pipeline import plot_schedule
+from .diagrams.ranks import plot_mesh, plot_ranks
+from .diagrams.schedules import plot_buckets, plot_units
+from .diagrams.stages import plot_zero
 from .memory import plot_memory
 from .picture import Picture
 from .plan import plot_plan

@@ -5,24 +5,23 @@ from dataclasses import replace
 import pytest
 
 from course_lib.planner import HARDWARE, Link, plan
-from course_lib.planner.timing.schedule import COMMUNICATION, COMPUTE, HOST, Streams
+from course_lib.planner.timing.schedule import COMMUNICATION, COMPUTE, HOST, Timeline
 
 GIVEN = {"model": "llama-7b", "world_size": 8, "sequence": 4096, "attention": "flash"}
 
 
 def test_streams_run_beside_each_other_and_wait_for_what_they_need() -> None:
-    streams = Streams()
+    streams = Timeline()
     first = streams.issue("a", "first", 2)
     beside = streams.issue("b", "beside", 1)
     waits = streams.issue("b", "waits", 3, [first])
-    line = streams.timeline()
 
     assert [(span.start, span.end) for span in (first, beside, waits)] == [(0, 2), (0, 1), (2, 5)]
-    assert (line.seconds, line.busy("b"), line.exposed("b", behind="a")) == (5, 4, 3)
+    assert (streams.seconds, streams.busy("b"), streams.exposed("b", behind="a")) == (5, 4, 3)
 
 
 def test_an_empty_timeline_takes_no_time() -> None:
-    assert Streams().timeline().seconds == 0
+    assert Timeline().seconds == 0
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

@@ -1,7 +1,5 @@
 """Models in awkward corners, their data, and one process that trains them: what the engines are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 
