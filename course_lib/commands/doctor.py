@@ -20,7 +20,6 @@ from course_lib.errors import CourseError
 from course_lib.progress import Progress
 
 DISTRIBUTION = "sharded-course"
-OLDEST_PYTHON = (3, 11)
 COMFORTABLE_BYTES = 4 * 2**30  # lesson 04 trains two ranks, and each holds 1.7 GB at its peak
 NAME_WIDTH = len("simulated worlds")
 INSTALL_AGAIN = "run `make lab` again, or: python -m pip install --editable ."
@@ -77,10 +76,7 @@ def verdict(findings: Iterable[Finding]) -> str:
 
 
 def python() -> Finding:
-    value = f"{platform.python_version()}, {sys.executable}"
-    if sys.version_info >= OLDEST_PYTHON:
-        return ok("Python", value)
-    return missing("Python", value, "install Python 3.11 or newer")
+    return ok("Python", f"{platform.python_version()}, {sys.executable}")
 
 
 def packages() -> Finding:

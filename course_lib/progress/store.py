@@ -115,8 +115,8 @@ class Store:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             return self._transact_file(work, busy_seconds)
-        except _Unusable:
-            self._put_aside()
+        except _Unusable as error:
+            self._put_aside(error)
         return self._transact_file(work, busy_seconds)
 
     def _transact_file(self, work: Work[T], busy_seconds: float) -> T:
@@ -128,23 +128,17 @@ class Store:
                 self._checked = True
             return _transact(db, work)
 
-    def _put_aside(self) -> None:
-        """Rename the file, unless another kernel has just done so: then this would move its new file."""
+    def _put_aside(self, error: _Unusable) -> None:
         self._checked = False
-        with closing(_connect(self.path.with_name(f"{self.path.name}.lock"), BUSY_SECONDS)) as lock:
-            lock.execute("BEGIN EXCLUSIVE")
-            try:
-                self._transact_file(lambda db: None, BUSY_SECONDS)
-            except _Unusable as error:
-                names = (f"{self.path}.{error.suffix}-{n}" for n in itertools.count(1))
-                aside = next(name for name in names if not Path(name).exists())
-                for part in ("-journal", ""):  # the journal first: it must never meet the new file
-                    with suppress(FileNotFoundError):
-                        Path(f"{self.path}{part}").rename(f"{aside}{part}")
-                self._notices["aside"] = (
-                    f"The progress file {self.path} {error}. It is kept, unchanged, as {aside}, and a new one was "
-                    f"begun, so earlier work shows as not started. {ADVICE[error.suffix]}"
-                )
+        names = (f"{self.path}.{error.suffix}-{n}" for n in itertools.count(1))
+        aside = next(name for name in names if not Path(name).exists())
+        for part in ("-journal", ""):  # the journal first: it must never meet the new file
+            with suppress(FileNotFoundError):
+                Path(f"{self.path}{part}").rename(f"{aside}{part}")
+        self._notices["aside"] = (
+            f"The progress file {self.path} {error}. It is kept, unchanged, as {aside}, and a new one was begun, so "
+            f"earlier work shows as not started. {ADVICE[error.suffix]}"
+        )
 
     def _enter_memory(self, error: Exception) -> sqlite3.Connection:
         """Return a connection in memory that holds what can still be read from the file."""

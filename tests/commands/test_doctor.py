@@ -51,12 +51,6 @@ def test_only_what_is_missing_keeps_the_lessons_from_running() -> None:
     assert not doctor.lessons_can_run([OK, WARN, MISSING])
 
 
-def test_an_old_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "version_info", (3, 10, 12))
-
-    assert doctor.python().status == "missing"
-
-
 @pytest.mark.parametrize("package", ["cloudpickle", "torch", "sharded-course"])
 def test_an_absent_package_is_told(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     installed = doctor.version_of

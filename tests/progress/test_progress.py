@@ -487,35 +487,6 @@ def test_each_damaged_file_is_kept(path: Path) -> None:
     assert [file.read_bytes()[:5] for file in kept_aside(path)] == [b"first", b"secon"]
 
 
-def test_kernels_that_meet_a_damaged_file_at_once_share_the_new_one(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_bytes(b"not a database at all\n" * 1000)
-    kernels = [run_killer("write", path, 5) for _ in range(4)]
-    for kernel in kernels:
-        kernel.communicate(timeout=60)
-        assert kernel.returncode == 0
-    assert len(kept_aside(path)) == 1
-    assert {done.attempts for done in Progress(path).summary().exercises.values()} == {4}
-
-
-def test_a_kernel_that_meets_damage_late_leaves_the_new_file_alone(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_bytes(b"not a database at all\n" * 1000)
-    aside = path.with_name("progress.sqlite3.damaged-1")
-    late = threading.Thread(target=solve, args=(Progress(path), "zero1.step"))
-    with closing(sqlite3.connect(f"{path}.lock", isolation_level=None)) as first:
-        first.execute("BEGIN EXCLUSIVE")  # another kernel is about to put the file aside
-        late.start()
-        late.join(timeout=0.2)
-        assert late.is_alive() and not aside.exists()
-        path.rename(aside)
-        Progress(path).hint_taken("zero1.step", 0)
-    late.join()
-    assert kept_aside(path) == [aside]
-    assert Progress(path).hints("zero1.step") == [0]
-    assert Progress(path).last_attempt("zero1.step") is not None
-
-
 def test_a_damaged_file_in_a_read_only_folder_stays_where_it_is(open_path: Path) -> None:
     open_path.write_bytes(b"not a database at all\n" * 1000)
     with read_only_folder(open_path):
