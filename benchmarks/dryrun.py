@@ -79,11 +79,5 @@ def rows() -> Iterator[Row]:
         told = subprocess.run([sys.executable, "-W", "ignore", "-c", call], capture_output=True, text=True, check=True)
         took, nbytes = json.loads(told.stdout.splitlines()[-1])
         what = f"dry run of a step of 7.5 B parameters, {name} on {world_size:,} ranks"
-        yield Row(what=what, ours=took, goal=f"≤ {SECONDS:g} s", met=took <= SECONDS)
-        yield Row(
-            what=f"{what}: memory",
-            ours=nbytes / 1e9,
-            goal=f"≤ {GIGABYTES:g} GB",
-            met=nbytes <= GIGABYTES * 1e9,
-            unit="GB",
-        )
+        yield Row(what=what, ours=took, most=SECONDS)
+        yield Row(what=f"{what}: memory", ours=nbytes / 1e9, most=GIGABYTES, unit="GB")

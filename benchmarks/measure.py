@@ -15,17 +15,32 @@ class Row:
         ours: what it took; seconds, unless `unit` says otherwise.
         peer: what the other way took, in the same run.
         peer_name: what the other way is.
-        goal: the bound that the row must meet, in words; empty when it is only information.
-        met: whether it does; None when there is no goal.
+        most: the most that it may take; None without such a goal.
+        most_of_peer: the same, as a multiple of the peer's.
     """
 
     what: str
     ours: float
     peer: float | None = None
     peer_name: str = ""
-    goal: str = ""
-    met: bool | None = None
+    most: float | None = None
+    most_of_peer: float | None = None
     unit: str = "s"
+
+    @property
+    def goal(self) -> str:
+        """The goals in words; empty when the row is only information."""
+        absolute = [] if self.most is None else [f"≤ {self.most:g} {self.unit}"]
+        relative = [] if self.most_of_peer is None else [f"≤ {self.most_of_peer:g} × {self.peer_name}"]
+        return " and ".join(absolute + relative)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goals are met; None when there is none."""
+        limits = [self.most] if self.most is not None else []
+        if self.most_of_peer is not None and self.peer is not None:
+            limits.append(self.most_of_peer * self.peer)
+        return self.ours <= min(limits) if limits else None
 
     @property
     def ratio(self) -> float | None:

@@ -136,35 +136,16 @@ def rows() -> Iterator[Row]:
 def _times(world_size: int) -> Iterator[Row]:
     for name, (peer, bound) in SECONDS.items():
         ours, theirs = World(world_size, timeout=600, measure=False).run(median_seconds, name, peer)[0]
-        yield Row(
-            what=f"{name}, a step of {world_size} ranks",
-            ours=ours,
-            peer=theirs,
-            peer_name=peer,
-            goal="" if bound is None else f"≤ {bound} × {peer}",
-            met=None if bound is None else ours <= bound * theirs,
-        )
+        what = f"{name}, a step of {world_size} ranks"
+        yield Row(what=what, ours=ours, peer=theirs, peer_name=peer, most_of_peer=bound)
 
 
 def _bytes(world_size: int) -> Iterator[Row]:
     for name, peer in PEERS.items():
-        most, most_of_peer = peak_bytes(name, world_size), peak_bytes(peer, world_size)
-        yield Row(
-            what=f"{name}, peak of a rank of {world_size}",
-            ours=most / 1e6,
-            peer=most_of_peer / 1e6,
-            peer_name=peer,
-            goal=f"≤ {peer}" if name in PEAKS else "",
-            met=most <= most_of_peer if name in PEAKS else None,
-            unit="MB",
-        )
-        sent, sent_by_peer = sent_bytes(name, world_size), sent_bytes(peer, world_size)
-        yield Row(
-            what=f"{name}, sent by a rank of {world_size} in a step",
-            ours=sent / 1e6,
-            peer=sent_by_peer / 1e6,
-            peer_name=peer,
-            goal=f"≤ {PADDING} × {peer}",
-            met=sent <= PADDING * sent_by_peer,
-            unit="MB",
-        )
+        bound = 1 if name in PEAKS else None
+        for what, measured, most in (
+            (f"peak of a rank of {world_size}", peak_bytes, bound),
+            (f"sent by a rank of {world_size} in a step", sent_bytes, PADDING),
+        ):
+            ours, theirs = (measured(each, world_size) / 1e6 for each in (name, peer))
+            yield Row(what=f"{name}, {what}", ours=ours, peer=theirs, peer_name=peer, most_of_peer=most, unit="MB")
