@@ -4,20 +4,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 
 from ..planner import AVERAGING, STEP, Hardware, Plan, Span, Timeline, duration, hardware, how, size
-from .canvas import (
-    CATEGORIES,
-    COMPUTE,
-    EARLIER,
-    FETCHING,
-    FORWARD,
-    INK,
-    MOVING,
-    SHADE,
-    UPDATE,
-    WAITING,
-    WIDTH,
-    Canvas,
-)
+from .canvas import CATEGORIES, COMPUTE, EARLIER, FETCHING, FORWARD, INK, MOVING, SHADE, UPDATE, WAITING, WIDTH, Canvas
 from .picture import Picture
 from .timeline import merged
 

@@ -23,7 +23,7 @@ def draw_mean(rng: random.Random, number: int) -> Case:
     def args(rank: int) -> tuple[torch.Tensor]:
         return (torch.randint(-9, 10, (numel,), generator=torch.Generator().manual_seed(seed + rank)).float(),)
 
-    return Case(world_size=world_size, args=args, about=f"{world_size} ranks, {numel} elements")
+    return Case(world_size=world_size, args=args, what=f"{numel} elements")
 
 
 MEAN = Exercise(
@@ -75,7 +75,7 @@ def odd(x: torch.Tensor) -> torch.Tensor:
 
 def draw_doubled(rng: random.Random, number: int) -> Case:
     numbers = [rng.randint(1, 99) for _ in range(3 + number)]
-    return Case(world_size=0, args=lambda rank: (list(numbers),), about=f"{len(numbers)} numbers")
+    return Case(world_size=0, args=lambda rank: (list(numbers),), what=f"{len(numbers)} numbers")
 
 
 DOUBLED = Exercise(

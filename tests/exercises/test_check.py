@@ -65,7 +65,7 @@ def test_a_wrong_solution_is_shown_on_the_smallest_case_that_fails() -> None:
     verdict = MEAN.check(halved)
 
     assert (verdict.status, verdict.mistake) == ("failed", "halved")
-    assert (verdict.cases_tried, verdict.case_count, verdict.case) == (2, 6, "1 ranks, 3 elements")
+    assert (verdict.cases_tried, verdict.case_count, verdict.case) == (2, 6, "1 rank, 3 elements")
     finding = only(verdict)
     assert finding.observed.startswith("rank 0 returned [")
     assert [(row.rank, row.differs) for row in finding.table] == [(0, True)]

@@ -130,7 +130,7 @@ def trial(expected: Sequence[Any], given: Sequence[Any], before: Sequence[Any] =
     given_observed = observed | more
     return Trial(
         exercise=MEAN,
-        case=Case(world_size=size, args=lambda rank: (), about=""),
+        case=Case(world_size=size, args=lambda rank: ()),
         expected=Observation(values=tuple(map(plain, expected)), **observed),
         yours=Observation(values=tuple(map(plain, given)), **given_observed),
     )
@@ -293,7 +293,7 @@ def test_one_rank_that_returns_nothing_is_asked_for_nothing() -> None:
 )
 def test_what_became_of_an_argument_is_told(expected: Any, yours: Any, observed: str, action: str) -> None:
     before, unmoved = (plain(t(1)),), (plain(t(2)),)
-    case = Case(world_size=2, args=lambda rank: (), about="")
+    case = Case(world_size=2, args=lambda rank: ())
     reference, solution = (
         Observation(values=(None, None), before=(before, unmoved), after=((plain(after),), unmoved), calls=((), ()))
         for after in (expected, yours)
@@ -421,7 +421,7 @@ def test_an_argument_that_other_ranks_have_right_did_not_come_to_this_one() -> N
         Observation(after=tuple((plain(t(number)),) for number in after), **observed)
         for after in ((2, 2, 2), (1, 2, 2))
     )
-    case = Case(world_size=3, args=lambda rank: (), about="")
+    case = Case(world_size=3, args=lambda rank: ())
     (finding,) = findings(Trial(exercise=MEAN, case=case, expected=reference, yours=solution))
 
     assert finding.observed == "the argument x was left as it was on rank 0."

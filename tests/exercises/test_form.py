@@ -19,7 +19,7 @@ def declared() -> Exercise:
             Return the sum of `numbers`,
             0 for an empty list.
             """,
-        draw=lambda rng, number: Case(world_size=0, args=lambda rank: ([1, number],), about="2 numbers"),
+        draw=lambda rng, number: Case(world_size=0, args=lambda rank: ([1, number],), what="2 numbers"),
         hints="What is a sum?",
         explanation="Addition.",
     )

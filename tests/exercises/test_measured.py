@@ -21,7 +21,7 @@ SHARD = Exercise(
     "sample.shard",
     title="Shard",
     task="Return this rank's part.",
-    draw=lambda rng, number: Case(world_size=(4, 2)[number % 2], args=lambda rank: (80,), about="80 elements"),
+    draw=lambda rng, number: Case(world_size=(4, 2)[number % 2], args=lambda rank: (80,), what="80 elements"),
     trial=kept,
     measured=True,
     rules=[holds_no_more("other", "with its part")],

@@ -14,8 +14,9 @@ from course_lib.exercises.beyond.tensor import (
     mlp,
     row_linear,
 )
-from course_lib.exercises.beyond.tensor.data import linear, my_part, normal
+from course_lib.exercises.beyond.tensor.data import linear, my_part
 from course_lib.exercises.beyond.tensor.quiz import block_sent_bytes
+from course_lib.exercises.machine.ranks.data import normal
 
 WIDTH, TOKENS, SEED = 4, 8, 3
 

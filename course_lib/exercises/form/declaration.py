@@ -32,14 +32,20 @@ class Case:
         world_size: number of ranks; 0 for a solution that needs no world and is called once.
         args: returns, for a rank, the positional arguments of the solution there. It makes new, equal arguments on
             every call, because a run may change them. It is called on the rank itself.
-        about: the case in a few words, for the learner ("3 ranks, 10 elements").
+        what: the case in a few words, for the learner, without its number of ranks: "10 elements".
         drawn: the seed, the number and the kind of random stream that it was drawn from; set by the check.
     """
 
     world_size: int
     args: Callable[[int], tuple[Any, ...]]
-    about: str
+    what: str = ""
     drawn: tuple[Any, ...] = ()
+
+    @property
+    def about(self) -> str:
+        """The case in a few words: "3 ranks, 10 elements"."""
+        ranks = f"{self.world_size} rank{'s' * (self.world_size > 1)}" if self.world_size else ""
+        return ", ".join(filter(None, [ranks, self.what]))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

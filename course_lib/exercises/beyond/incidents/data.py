@@ -1,6 +1,5 @@
 """Small models and batches that incidents share."""
 
-import random
 
 import torch
 from torch import nn
@@ -38,8 +37,3 @@ def batches(sizes: list[int], width: int, seed: int) -> list[Batch]:
 def parameters(model: nn.Module) -> list[torch.Tensor]:
     """Return the model's parameters as plain tensors."""
     return [param.detach().clone() for param in model.parameters()]
-
-
-def seed_of(rng: random.Random) -> int:
-    """Return a seed for torch."""
-    return rng.getrandbits(31)

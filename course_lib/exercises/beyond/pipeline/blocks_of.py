@@ -8,8 +8,8 @@ from ...form.exercise import Case, Exercise
 def draw(rng: random.Random, number: int) -> Case:
     world_size, blocks = ((4, 10), (3, 6), (5, 8), (4, 3), (8, 80), (3, 11))[number % 6]
     rank = (1, 2, 4, 3, rng.randrange(8), rng.randrange(3))[number % 6]
-    about = f"rank {rank} of {world_size}, {blocks} blocks"
-    return Case(world_size=0, args=lambda _: (rank, world_size, blocks), about=about)
+    what = f"rank {rank} of {world_size}, {blocks} blocks"
+    return Case(world_size=0, args=lambda _: (rank, world_size, blocks), what=what)
 
 
 def as_list(solution, rank, world_size, blocks):  # type: ignore[no-untyped-def]

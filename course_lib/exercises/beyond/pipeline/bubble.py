@@ -8,8 +8,8 @@ from ...form.exercise import Case, Exercise
 def draw(rng: random.Random, number: int) -> Case:
     sizes = ((4, 8, 1), (4, 8, 2), (1, 4, 1), (8, 8, 4), (16, 32, 1), (8, 64, 5))
     world_size, micro_batches, chunks = sizes[number % 6]
-    about = f"{world_size} ranks, {micro_batches} micro-batches, chunks = {chunks}"
-    return Case(world_size=0, args=lambda rank: (world_size, micro_batches, chunks), about=about)
+    what = f"{micro_batches} micro-batches, chunks = {chunks}"
+    return Case(world_size=0, args=lambda rank: (world_size, micro_batches, chunks), what=what)
 
 
 exercise = Exercise("pipeline.bubble", title="The bubble", draw=draw, task="""

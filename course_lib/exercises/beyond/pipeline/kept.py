@@ -12,14 +12,14 @@ def draw(rng: random.Random, number: int) -> Case:
     if number % 3 == 2:  # goes further ahead later than at first
         schedule = [("forward", 0), ("forward", 1), ("backward", 0), *(("forward", n) for n in range(2, micro_batches))]
         schedule += [("backward", n) for n in range(1, micro_batches)]
-        about = f"a schedule of {micro_batches} micro-batches"
+        what = f"a schedule of {micro_batches} micro-batches"
     elif number % 3 == 1:
         schedule = [("forward", n) for n in range(micro_batches)] + [("backward", n) for n in range(micro_batches)]
-        about = f"all forward, all backward, {micro_batches} micro-batches"
+        what = f"all forward, all backward, {micro_batches} micro-batches"
     else:
         schedule = one_forward_one_backward(rank, world_size, micro_batches)
-        about = f"1F1B on rank {rank} of {world_size}, {micro_batches} micro-batches"
-    return Case(world_size=0, args=lambda _: (list(schedule),), about=about)
+        what = f"1F1B on rank {rank} of {world_size}, {micro_batches} micro-batches"
+    return Case(world_size=0, args=lambda _: (list(schedule),), what=what)
 
 
 exercise = Exercise("pipeline.kept", title="Micro-batches in memory", draw=draw, task="""

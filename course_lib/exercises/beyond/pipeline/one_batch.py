@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size
 from .data import NO_GRADIENT_OF_THE_INPUT, STARTS_FROM_ONES, a_part, gradients
 
 
@@ -27,7 +27,7 @@ def draw(rng: random.Random, number: int) -> Case:
         nothing = torch.full_like(x, float("nan"))
         return width, seed, x if rank == 0 else nothing, target if rank == world_size - 1 else nothing
 
-    return Case(world_size=world_size, args=args, about=f"{ranks(world_size)}, batch {batch}, width {width}")
+    return Case(world_size=world_size, args=args, what=f"batch {batch}, width {width}")
 
 
 def trained(solution: Solution, width: int, seed: int, x: torch.Tensor, target: torch.Tensor) -> Any:

@@ -8,8 +8,8 @@ from ...form.exercise import Case, Exercise
 def draw(rng: random.Random, number: int) -> Case:
     world_size, micro_batches = ((4, 6), (3, 4), (4, 2), (1, 3), (8, 8), (2, 5))[number % 6]
     rank = (1, 2, 0, 0, rng.randrange(8), rng.randrange(2))[number % 6]
-    about = f"rank {rank} of {world_size}, {micro_batches} micro-batches"
-    return Case(world_size=0, args=lambda _: (rank, world_size, micro_batches), about=about)
+    what = f"rank {rank} of {world_size}, {micro_batches} micro-batches"
+    return Case(world_size=0, args=lambda _: (rank, world_size, micro_batches), what=what)
 
 
 exercise = Exercise("pipeline.one_forward_one_backward", title="One forward, one backward", draw=draw, task="""

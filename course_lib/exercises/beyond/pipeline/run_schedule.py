@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ...checking.findings import Finding, Row
 from ...checking.observe import Trial
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size
 from .data import NO_GRADIENT_OF_THE_INPUT, STARTS_FROM_ONES, a_part, gradients
 from .one_forward_one_backward import one_forward_one_backward
 
@@ -30,7 +30,7 @@ def draw(rng: random.Random, number: int) -> Case:
         schedule = one_forward_one_backward(rank, world_size, count)
         return width, seed, schedule, list(xs), list(targets)
 
-    return Case(world_size=world_size, args=args, about=f"{ranks(world_size)}, {count} micro-batches")
+    return Case(world_size=world_size, args=args, what=f"{count} micro-batches")
 
 
 def trained(solution: Solution, width: int, seed: int, *args: Any) -> Any:

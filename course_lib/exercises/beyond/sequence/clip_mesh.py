@@ -13,14 +13,14 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from ...checking.rules import at_most, only_calls
 from ...form.exercise import Case, Exercise, Solution
-from ..tensor.data import normal
+from ...machine.ranks.data import normal
 
 
 def draw(rng: random.Random, number: int) -> Case:
     sizes, seed = ((2, 2), (1, 2), (2, 1), (1, 4))[number % 4], rng.getrandbits(32)
     max_norm = (1.0, 100.0)[number == 1]
-    about = f"a mesh of {sizes[0]} × {sizes[1]} (data × tensor), max_norm {max_norm:g}"
-    return Case(world_size=sizes[0] * sizes[1], args=lambda rank: (sizes, max_norm, seed), about=about)
+    what = f"a mesh of {sizes[0]} × {sizes[1]} (data × tensor), max_norm {max_norm:g}"
+    return Case(world_size=sizes[0] * sizes[1], args=lambda rank: (sizes, max_norm, seed), what=what)
 
 
 def norm_and_gradients(solution: Solution, sizes: tuple[int, int], max_norm: float, seed: int) -> Any:

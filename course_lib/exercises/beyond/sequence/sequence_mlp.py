@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from ....meter import mark
 from ...checking.rules import holds_no_more, sends_no_more
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size, normal
 from ..tensor.copy import copy
-from ..tensor.data import my_part, normal, output_and_gradients
+from ..tensor.data import my_part, output_and_gradients
 from ..tensor.mlp import make_layers
 from .gather_sequence import gather_sequence
 from .scatter_sequence import scatter_sequence
@@ -21,11 +21,8 @@ from .scatter_sequence import scatter_sequence
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed, width = draw_world_size(rng, number), rng.getrandbits(32), 4
     length = 8 * world_size  # a part is 128 bytes, so that the rule sees copies of the whole
-    return Case(
-        world_size=world_size,
-        args=lambda rank: (seed, width, length),
-        about=f"{ranks(world_size)}, {length} tokens of width {width}",
-    )
+    what = f"{length} tokens of width {width}"
+    return Case(world_size=world_size, args=lambda rank: (seed, width, length), what=what)
 
 
 def one_step(solution: Solution, seed: int, width: int, length: int) -> Any:

@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from ...checking.rules import at_most, only_calls
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size, normal
 from .all_reduce import all_reduce
 from .copy import copy
-from .data import normal, output_and_gradients
+from .data import output_and_gradients
 
 HEAD = 12
 """Elements of a head. Every number of ranks divides it, so that heads cut in the wrong place still have whole sizes."""
@@ -22,11 +22,7 @@ HEAD = 12
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed, length = draw_world_size(rng, number), rng.getrandbits(32), rng.randint(2, 3)
     heads = 2 * world_size
-    return Case(
-        world_size=world_size,
-        args=lambda rank: (seed, length, heads),
-        about=f"{ranks(world_size)}, {heads} heads, {length} tokens",
-    )
+    return Case(world_size=world_size, args=lambda rank: (seed, length, heads), what=f"{heads} heads, {length} tokens")
 
 
 def one_step(solution: Solution, seed: int, length: int, heads: int) -> Any:

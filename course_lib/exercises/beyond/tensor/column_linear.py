@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
-from .data import linear, normal
+from ...machine.ranks.data import draw_world_size, normal
+from .data import linear
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -18,7 +18,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(
         world_size=world_size,
         args=lambda rank: (normal(outs, ins, seed=seed), normal(outs, seed=seed + 1), normal(2, ins, seed=seed + 2)),
-        about=f"{ranks(world_size)}, {ins} input features, {outs} output features",
+        what=f"{ins} input features, {outs} output features",
     )
 
 

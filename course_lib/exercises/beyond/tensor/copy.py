@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...checking.rules import at_most, only_calls
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
-from .data import normal, output_and_gradients
+from ...machine.ranks.data import draw_world_size, normal
+from .data import output_and_gradients
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -21,7 +21,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(
         world_size=world_size,
         args=lambda rank: (normal(*shape, seed=seed), normal(*shape, seed=seed + 1 + rank)),
-        about=f"{ranks(world_size)}, a tensor of shape {list(shape)}",
+        what=f"a tensor of shape {list(shape)}",
     )
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ...checking.rules import at_most, only_calls, sends_no_more
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size, normal
 from .all_reduce import all_reduce
-from .data import my_part, normal, output_and_gradients
+from .data import my_part, output_and_gradients
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -22,7 +22,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(
         world_size=world_size,
         args=lambda rank: (my_part(largest * normal(count, vocab, seed=seed), 1), torch.tensor(targets)),
-        about=f"{ranks(world_size)}, {count} tokens, a vocabulary of {vocab}, scores up to about {3 * largest}",
+        what=f"{count} tokens, a vocabulary of {vocab}, scores up to about {3 * largest}",
     )
 
 

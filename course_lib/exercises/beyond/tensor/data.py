@@ -9,12 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...form.exercise import Case, Solution
-from ...machine.ranks.data import draw_world_size, ranks
-
-
-def normal(*shape: int, seed: int) -> Tensor:
-    """Return normal numbers, the same for the same seed. Add the rank to the seed for values of a rank's own."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+from ...machine.ranks.data import draw_world_size, normal
 
 
 def my_part(x: Tensor, dim: int) -> Tensor:
@@ -52,7 +47,7 @@ def draw_sequence(*, whole_output: bool) -> Callable[[random.Random, int], Case]
         return Case(
             world_size=world_size,
             args=lambda rank: (normal(*ins, seed=seed + rank), normal(*outs, seed=seed + 10 + rank)),
-            about=f"{ranks(world_size)}, a tensor of shape {list(ins)} on each",
+            what=f"a tensor of shape {list(ins)} on each",
         )
 
     return draw

@@ -7,12 +7,12 @@ import torch
 import torch.distributed as dist
 
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size
 
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed = draw_world_size(rng, number), rng.randint(10, 99)
-    return Case(world_size=world_size, args=lambda rank: (seed,), about=f"{ranks(world_size)}, seed {seed}")
+    return Case(world_size=world_size, args=lambda rank: (seed,), what=f"seed {seed}")
 
 
 def how_streams_relate(solution: Solution, seed: int) -> Any:

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from ...checking.rules import at_most, only_calls
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size, normal
 from .all_reduce import all_reduce
-from .data import my_part, normal, output_and_gradients
+from .data import my_part, output_and_gradients
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -23,7 +23,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(
         world_size=world_size,
         args=lambda rank: (torch.tensor(tokens), my_part(normal(vocab, width, seed=seed), 0), seed),
-        about=f"{ranks(world_size)}, a vocabulary of {vocab}, the tokens {', '.join(map(str, tokens))}",
+        what=f"a vocabulary of {vocab}, the tokens {', '.join(map(str, tokens))}",
     )
 
 

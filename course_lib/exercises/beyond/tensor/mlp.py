@@ -9,19 +9,16 @@ from torch.nn import functional as F
 
 from ...checking.rules import at_most, only_calls
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size, normal
 from .all_reduce import all_reduce
 from .copy import copy
-from .data import linear, my_part, normal, output_and_gradients
+from .data import linear, my_part, output_and_gradients
 
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed, width = draw_world_size(rng, number), rng.getrandbits(32), rng.randint(2, 3)
-    return Case(
-        world_size=world_size,
-        args=lambda rank: (seed, width, 2 * world_size),
-        about=f"{ranks(world_size)}, width {width}, {2 * world_size} features between the matrices",
-    )
+    what = f"width {width}, {2 * world_size} features between the matrices"
+    return Case(world_size=world_size, args=lambda rank: (seed, width, 2 * world_size), what=what)
 
 
 def make_layers(seed: int, width: int, hidden: int) -> tuple[nn.Linear, nn.Linear]:

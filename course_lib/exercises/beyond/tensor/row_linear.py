@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from ...checking.rules import at_most, only_calls
 from ...form.exercise import Case, Exercise
-from ...machine.ranks.data import draw_world_size, ranks
-from .data import my_part, normal
+from ...machine.ranks.data import draw_world_size, normal
+from .data import my_part
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -21,9 +21,7 @@ def draw(rng: random.Random, number: int) -> Case:
         x, weight = normal(3, ins, seed=seed), normal(outs, ins, seed=seed + 1)
         return my_part(x, 1), my_part(weight, 1), normal(outs, seed=seed + 2)
 
-    return Case(
-        world_size=world_size, args=args, about=f"{ranks(world_size)}, {ins} input features, {outs} output features"
-    )
+    return Case(world_size=world_size, args=args, what=f"{ins} input features, {outs} output features")
 
 
 exercise = Exercise("tensor.row_linear", title="Cut the input features", draw=draw, case_count=4,

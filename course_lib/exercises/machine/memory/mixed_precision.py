@@ -29,11 +29,8 @@ def draw(rng: random.Random, number: int) -> Case:
     name, *widths = OPTIMIZERS[number % len(OPTIMIZERS)]
     if number >= len(OPTIMIZERS):
         name, widths = "an invented optimizer", [rng.choice([2, 4]), *(rng.randint(1, 9) for _ in range(4))]
-    return Case(
-        world_size=0,
-        args=lambda rank: (measurement(*widths), widths[0]),
-        about=f"{name}, parameters of {widths[0]} bytes",
-    )
+    what = f"{name}, parameters of {widths[0]} bytes"
+    return Case(world_size=0, args=lambda rank: (measurement(*widths), widths[0]), what=what)
 
 
 exercise = Exercise("memory.mixed_precision", title="An unknown optimizer", draw=draw, task="""

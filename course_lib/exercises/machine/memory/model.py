@@ -10,7 +10,7 @@ from .data import about_model, make_model
 
 def draw(rng: random.Random, number: int) -> Case:
     seed = rng.getrandbits(32)
-    return Case(world_size=0, args=lambda rank: (make_model(seed, number),), about=about_model(number))
+    return Case(world_size=0, args=lambda rank: (make_model(seed, number),), what=about_model(number))
 
 
 exercise = Exercise("memory.model", title="The bytes of a model", draw=draw, task="""

@@ -15,11 +15,8 @@ OPTIMIZERS = ("adam", "momentum", "sgd", "adamw")
 
 def draw(rng: random.Random, number: int) -> Case:
     seed, optimizer = rng.getrandbits(32), OPTIMIZERS[number % 4]
-    return Case(
-        world_size=0,
-        args=lambda rank: (make_model(seed, number // 2), optimizer),
-        about=f"{optimizer}, {about_model(number // 2)}",
-    )
+    what = f"{optimizer}, {about_model(number // 2)}"
+    return Case(world_size=0, args=lambda rank: (make_model(seed, number // 2), optimizer), what=what)
 
 
 exercise = Exercise("memory.optimizer", title="What an optimizer keeps", draw=draw, case_count=12, task="""

@@ -22,8 +22,8 @@ def draw(rng: random.Random, number: int) -> Case:
         psi, world_size, precision = 7 * 10**9, 8, "mixed"
     else:
         psi += -psi % world_size + (1 if number % 2 else -1)  # rounds down, or leaves more than one over
-    about = f"psi = {psi:,}, {precision}, {world_size} ranks, cut: {', '.join(cut) or 'nothing'}"
-    return Case(world_size=0, args=lambda rank: (psi, precision, world_size, list(cut)), about=about)
+    what = f"psi = {psi:,}, {precision}, {world_size} ranks, cut: {', '.join(cut) or 'nothing'}"
+    return Case(world_size=0, args=lambda rank: (psi, precision, world_size, list(cut)), what=what)
 
 
 exercise = Exercise("memory.rank_bytes", title="What is left when copies go", draw=draw, task="""

@@ -34,8 +34,8 @@ def draw(rng: random.Random, number: int) -> Case:
         drawn = zip(kinds.items(), numels, strict=True)
         return ([make_tensor(kind, numel, seed, rank).to(dtype) for (kind, dtype), numel in drawn],)
 
-    about = f"{world_size} rank{'s' * (world_size > 1)}, {len(kinds)} tensors"
-    return Case(world_size=world_size, args=args, about=about)
+    what = f"{len(kinds)} tensors"
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def make_tensor(kind: str, numel: int, seed: int, rank: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 
 from ...checking.rules import only_calls, sends_no_more
 from ...form.exercise import Case, Exercise
-from .data import DTYPES, draw_world_size, dtype_name, ranks, whole_numbers
+from .data import DTYPES, draw_world_size, dtype_name, whole_numbers
 from .ring_all_gather import ring_all_gather
 from .ring_reduce_scatter import ring_reduce_scatter
 
@@ -22,7 +22,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(
         world_size=world_size,
         args=lambda rank: (whole_numbers(*shape, seed=seed, rank=rank, dtype=dtype),),
-        about=f"{ranks(world_size)}, shape {list(shape)}, {dtype_name(dtype)}",
+        what=f"shape {list(shape)}, {dtype_name(dtype)}",
     )
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ...checking.rules import only_calls
 from ...form.exercise import Case, Exercise
-from .data import DTYPES, draw_world_size, dtype_name, ranks, whole_numbers
+from .data import DTYPES, draw_world_size, dtype_name, whole_numbers
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -20,7 +20,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(
         world_size=world_size,
         args=lambda rank: (whole_numbers(numel, seed=seed, rank=rank, dtype=dtype), src),
-        about=f"{ranks(world_size)}, src={src}, {numel} elements, {dtype_name(dtype)}",
+        what=f"src={src}, {numel} elements, {dtype_name(dtype)}",
     )
 
 

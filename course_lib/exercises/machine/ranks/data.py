@@ -20,14 +20,14 @@ def whole_numbers(*shape: int, seed: int, rank: int, dtype: torch.dtype = torch.
     return torch.randint(-500, 501, shape, generator=generator).to(dtype)
 
 
+def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return normal numbers, the same for the same seed. Add the rank to the seed for values of a rank's own."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
 def draw_world_size(rng: random.Random, number: int) -> int:
     """Return 2, 3, 4 and 1 ranks in the first four draws; then any of 2, 3 and 4."""
     return (2, 3, 4, 1)[number] if number < 4 else rng.randint(2, 4)
-
-
-def ranks(world_size: int) -> str:
-    """Return `1 rank`, `2 ranks`."""
-    return f"{world_size} rank{'s' * (world_size > 1)}"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -42,7 +42,7 @@ def draw_ring_case(rng: random.Random, number: int) -> Case:
     return Case(
         world_size=world_size,
         args=lambda rank: (whole_numbers(numel, seed=seed, rank=rank, dtype=dtype),),
-        about=f"{ranks(world_size)}, {numel} elements, {dtype_name(dtype)}",
+        what=f"{numel} elements, {dtype_name(dtype)}",
     )
 
 

@@ -19,7 +19,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(
         world_size=world_size,
         args=lambda rank: (whole_numbers(numel, seed=seed, rank=rank, dtype=dtype),),
-        about=f"{world_size} ranks, {numel} elements, {dtype_name(dtype)}",
+        what=f"{numel} elements, {dtype_name(dtype)}",
     )
 
 

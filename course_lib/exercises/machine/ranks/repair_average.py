@@ -19,7 +19,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(
         world_size=world_size,
         args=lambda rank: (whole_numbers(numels[rank], seed=seed, rank=rank),),
-        about=f"{world_size} ranks with {', '.join(map(str, numels))} losses",
+        what=f"losses on each: {', '.join(map(str, numels))}",
     )
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from ...form.exercise import Case, Exercise
-from .data import DTYPES, draw_world_size, dtype_name, ranks, whole_numbers
+from .data import DTYPES, draw_world_size, dtype_name, whole_numbers
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -23,8 +23,8 @@ def draw(rng: random.Random, number: int) -> Case:
         return piece, dst
 
     sizes = ", ".join(map(str, numels))
-    about = f"{ranks(world_size)} with {sizes} elements, dst={dst}, {dtype_name(dtype)}"
-    return Case(world_size=world_size, args=args, about=about)
+    what = f"elements on each: {sizes}, dst={dst}, {dtype_name(dtype)}"
+    return Case(world_size=world_size, args=args, what=what)
 
 
 exercise = Exercise("ranks.repair_gather", title="Repair: ranks disagree", draw=draw, task="""

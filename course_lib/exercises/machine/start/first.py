@@ -10,7 +10,7 @@ from ...form.exercise import Case, Exercise
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size = (4, 1, 2, 3)[number] if number < 4 else rng.randint(2, 4)
-    return Case(world_size=world_size, args=lambda rank: (), about=f"{world_size} rank{'s' * (world_size > 1)}")
+    return Case(world_size=world_size, args=lambda rank: ())
 
 
 exercise = Exercise("start.first", title="Your first exercise", draw=draw, task="""

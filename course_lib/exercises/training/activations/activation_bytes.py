@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ...form.exercise import Case, Exercise
-from ..precision.data import normal
+from ...machine.ranks.data import normal
 
 
 class Gated(nn.Module):
@@ -35,7 +35,7 @@ def draw(rng: random.Random, number: int) -> Case:
     def args(rank: int) -> tuple[nn.Module, torch.Tensor]:
         return make(width).to(dtype), normal(tokens, width, seed=number, dtype=dtype)
 
-    return Case(world_size=0, args=args, about=f"{name}, {tokens} tokens, width {width}, {str(dtype)[6:]}")
+    return Case(world_size=0, args=args, what=f"{name}, {tokens} tokens, width {width}, {str(dtype)[6:]}")
 
 
 exercise = Exercise("precision.activation_bytes", title="What a layer keeps", draw=draw, inputs_matter=False, task="""

@@ -7,15 +7,15 @@ import torch
 from torch import nn
 
 from ...form.exercise import Case, Exercise, Solution
-from ..precision.data import normal
+from ...machine.ranks.data import normal
 
 
 def draw(rng: random.Random, number: int) -> Case:
     count, width, seed = 1 + number % 3, rng.randint(3, 6), rng.getrandbits(32)
     p, asks = (0.0, 0.5)[number % 2], number % 3 != 2
-    about = f"{count} block{'s' * (count > 1)} of width {width}, {'dropout' if p else 'no dropout'}"
-    about += "" if asks else ", inputs that require no gradient"
-    return Case(world_size=0, args=lambda rank: (count, width, p, asks, seed), about=about)
+    what = f"{count} block{'s' * (count > 1)} of width {width}, {'dropout' if p else 'no dropout'}"
+    what += "" if asks else ", inputs that require no gradient"
+    return Case(world_size=0, args=lambda rank: (count, width, p, asks, seed), what=what)
 
 
 def make_block(width: int, p: float) -> nn.Module:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .... import zero
-from ...machine.ranks.data import ranks
 
 Batches = list[tuple[Tensor, Tensor]]
 
@@ -45,11 +44,10 @@ def draw_batches(seed: int, count: int) -> Batches:
     ]
 
 
-def draw_world(rng: random.Random, number: int) -> tuple[int, int, str]:
-    """Return the number of ranks, the stage, and both in words."""
+def draw_world(rng: random.Random, number: int) -> tuple[int, int]:
+    """Return the number of ranks, and the stage."""
     world_size = (2, 4, 3, 1)[number] if number < 4 else rng.randint(2, 4)
-    stage = (0, 2, 3, 1)[number % 4]
-    return world_size, stage, f"{ranks(world_size)}, stage {stage}"
+    return world_size, (0, 2, 3, 1)[number % 4]
 
 
 def make_engine(seed: int, stage: int, optimizer_class: type[Optimizer], **options: Any) -> Any:

@@ -105,7 +105,7 @@ def judged(trial: Trial) -> Iterator[Finding]:
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    return Case(world_size=0, args=lambda rank: (deepcopy(BRIEF),), about="the brief")
+    return Case(world_size=0, args=lambda rank: (deepcopy(BRIEF),), what="the brief")
 
 
 exercise = Exercise("capstone.decide", title="Decide, with three numbers", draw=draw, case_count=1, trial=faults_only,

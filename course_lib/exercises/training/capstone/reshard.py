@@ -25,8 +25,8 @@ def draw(rng: random.Random, number: int) -> Case:
         padded = F.pad(values, (0, -numel % before), value=padding)
         return [shard.clone() for shard in padded.chunk(before)], numel, after
 
-    about = f"from {before} to {after} ranks, {numel} elements, {-numel % before} elements of padding ({padding:g})"
-    return Case(world_size=0, args=args, about=about)
+    what = f"from {before} to {after} ranks, {numel} elements, {-numel % before} elements of padding ({padding:g})"
+    return Case(world_size=0, args=args, what=what)
 
 
 def trial(solution: Solution, shards: list[Tensor], numel: int, world_size: int) -> object:

@@ -29,14 +29,14 @@ def trial(solution: Solution, stage: int, saved: dict[str, Any], batches: Batche
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    world_size, stage, about = draw_world(rng, number)
+    world_size, stage = draw_world(rng, number)
     seed, step = rng.getrandbits(32), 2 + number % 2
 
     def args(rank: int) -> tuple[int, dict[str, Any], Batches]:
         batches = draw_batches(seed, 5)
         return stage, saved_by_one_process(seed, batches, step), batches
 
-    return Case(world_size=world_size, args=args, about=f"{about}, {step} of 5 batches done")
+    return Case(world_size=world_size, args=args, what=f"stage {stage}, {step} of 5 batches done")
 
 
 exercise = Exercise("capstone.resume", title="Go on as if nothing had happened", draw=draw, trial=trial, tolerance=1e-4,

@@ -23,8 +23,8 @@ def draw(rng: random.Random, number: int) -> Case:
     else:
         few, many = (40_000, 50_000) if number == 8 else (4.2, 4.8)
         memory_bytes = whole + int(sharded / rng.uniform(few, many))
-    about = f"psi = {psi:,}, stage {stage}, {memory_bytes:,} bytes a rank"
-    return Case(world_size=0, args=lambda rank: (psi, stage, memory_bytes), about=about)
+    what = f"psi = {psi:,}, stage {stage}, {memory_bytes:,} bytes a rank"
+    return Case(world_size=0, args=lambda rank: (psi, stage, memory_bytes), what=what)
 
 
 exercise = Exercise("capstone.smallest_world", title="The smallest world that fits", draw=draw, case_count=9, task="""

@@ -12,11 +12,9 @@ from .data import Batches, draw_batches, draw_world, make_engine
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    world_size, stage, about = draw_world(rng, number)
-    seed = rng.getrandbits(32)
-    return Case(
-        world_size=world_size, args=lambda rank: (seed, stage, draw_batches(seed, 3)), about=f"{about}, 3 batches"
-    )
+    (world_size, stage), seed = draw_world(rng, number), rng.getrandbits(32)
+    what = f"stage {stage}, 3 batches"
+    return Case(world_size=world_size, args=lambda rank: (seed, stage, draw_batches(seed, 3)), what=what)
 
 
 def trial(solution: Solution, seed: int, stage: int, batches: Batches) -> object:

@@ -7,6 +7,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from ...form.exercise import Case, Exercise, Solution
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = (2, 3)[number % 2], rng.randint(3, 5), rng.getrandbits(31)
-    about = f"{world_size} ranks, a layer of width {width}, 2 epochs"
-    return Case(world_size=world_size, args=lambda rank: (width, 8 * world_size, seed), about=about)
+    what = f"a layer of width {width}, 2 epochs"
+    return Case(world_size=world_size, args=lambda rank: (width, 8 * world_size, seed), what=what)
 
 
 class Examples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -65,20 +66,17 @@ def trained(solution: Solution, width: int, count: int, seed: int) -> dict[str, 
     }
 
 
-class shared_folder:
+@contextmanager
+def shared_folder() -> Iterator[str]:
     """A folder that all ranks see, and that is removed when all have left."""
-
-    def __enter__(self) -> str:
-        names = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
-        dist.broadcast_object_list(names)
-        self.name = str(names[0])
-        return self.name
-
-    def __exit__(self, *error: object) -> None:
-        if error[0] is None:
-            dist.barrier()
+    names = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(names)
+    try:
+        yield names[0]
+        dist.barrier()
+    finally:
         if dist.get_rank() == 0:
-            shutil.rmtree(self.name, ignore_errors=True)
+            shutil.rmtree(names[0], ignore_errors=True)
 
 
 def what_was_saved(folder: str, width: int) -> list[torch.Tensor] | str:

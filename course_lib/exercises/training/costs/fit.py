@@ -10,8 +10,8 @@ def draw(rng: random.Random, number: int) -> Case:
     ranks, alpha, bandwidth = 4, 0.0004, 0.7e9  # about what the lesson measures
     if number:
         ranks, alpha, bandwidth = rng.randint(3, 64), rng.uniform(1e-5, 2e-3), rng.uniform(0.5e9, 50e9)
-    about = f"alpha {alpha * 1e3:.3g} ms, {bandwidth / 1e9:.3g} GB a second, {ranks} ranks"
-    return Case(world_size=0, args=lambda rank: (alpha, bandwidth, ranks), about=about)
+    what = f"alpha {alpha * 1e3:.3g} ms, {bandwidth / 1e9:.3g} GB a second, {ranks} ranks"
+    return Case(world_size=0, args=lambda rank: (alpha, bandwidth, ranks), what=what)
 
 
 exercise = Exercise("costs.fit", title="Read your fit", draw=draw, task="""

@@ -10,8 +10,8 @@ WORLDS = ((32, 8, 8), (32, 8, 32), (64, 4, 16), (8, 8, 4), (24, 4, 2))
 
 def draw(rng: random.Random, number: int) -> Case:
     psi, (world_size, devices, shard_size) = rng.randint(10**3, 10**6), WORLDS[number % len(WORLDS)]
-    about = f"psi = {psi:,}, {world_size} ranks in nodes of {devices}, sharded over {shard_size}"
-    return Case(world_size=0, args=lambda rank: (psi, world_size, devices, shard_size), about=about)
+    what = f"psi = {psi:,}, {world_size} ranks in nodes of {devices}, sharded over {shard_size}"
+    return Case(world_size=0, args=lambda rank: (psi, world_size, devices, shard_size), what=what)
 
 
 exercise = Exercise("costs.hybrid", title="What leaves a node", draw=draw, case_count=len(WORLDS), task="""

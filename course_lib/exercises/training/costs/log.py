@@ -50,7 +50,7 @@ def judged(trial: Trial) -> Iterator[Finding]:
 
 def draw(rng: random.Random, number: int) -> Case:
     log = "ABCDE"[number % 5]
-    return Case(world_size=0, args=lambda rank: (log,), about=f"log {log}")
+    return Case(world_size=0, args=lambda rank: (log,), what=f"log {log}")
 
 
 exercise = Exercise("costs.nccl_log", title="Five logs, five faults", draw=draw, case_count=len(LOGS),

@@ -12,8 +12,8 @@ def draw(rng: random.Random, number: int) -> Case:
         gather, compute = [2.1, 1.9, 4.3], [3.2, 2.9, 3.1]
     elif number < 3:  # first computing is slow, then gathering is: the result depends on each unit of memory
         gather, compute = [1.3, 2.1, 1.1, 3.7, 7.1, 8.3][-units:], [9.7, 6.1, 5.3, 2.3, 1.9, 3.1][:units]
-    about = f"gather {gather}, compute {compute}, {ahead} ahead"
-    return Case(world_size=0, args=lambda rank: (list(gather), list(compute), ahead), about=about)
+    what = f"gather {gather}, compute {compute}, {ahead} ahead"
+    return Case(world_size=0, args=lambda rank: (list(gather), list(compute), ahead), what=what)
 
 
 exercise = Exercise("costs.overlap", title="A schedule, not a sum", draw=draw, task="""

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import torch
-from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
 OPTIMIZERS: Sequence[tuple[str, Callable[..., Optimizer]]] = (
@@ -12,8 +10,3 @@ OPTIMIZERS: Sequence[tuple[str, Callable[..., Optimizer]]] = (
     ("SGD with momentum", partial(SGD, lr=0.1, momentum=0.9)),
     ("AdamW", partial(AdamW, lr=0.1, weight_decay=0.1)),
 )
-
-
-def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Normally distributed numbers, always the same for a seed."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from ...form.exercise import Case, Exercise, Solution
-from .data import OPTIMIZERS, normal
+from ...machine.ranks.data import normal
+from .data import OPTIMIZERS
 
 STEPS = 3
 
@@ -17,9 +18,9 @@ def draw(rng: random.Random, number: int) -> Case:
     count, seed = 1 + number % 3, rng.getrandbits(32)
     numels = rng.sample(range(2, 7), count)
     silent = {(rng.randrange(STEPS), rng.randrange(count)) for _ in range(number and 2)}
-    about = f"{STEPS} steps of {name} with {count} parameter{'s' * (count > 1)}"
-    about += "".join(f", no gradient for parameter {n} in step {step + 1}" for step, n in sorted(silent))
-    return Case(world_size=0, args=lambda rank: (numels, silent, make_optimizer, seed), about=about)
+    what = f"{STEPS} steps of {name} with {count} parameter{'s' * (count > 1)}"
+    what += "".join(f", no gradient for parameter {n} in step {step + 1}" for step, n in sorted(silent))
+    return Case(world_size=0, args=lambda rank: (numels, silent, make_optimizer, seed), what=what)
 
 
 def steps(

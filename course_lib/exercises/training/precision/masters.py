@@ -16,8 +16,8 @@ LR = 1e-3  # below half of the distance between numbers of bf16 near 1
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed = 2 + number % 2, rng.getrandbits(32)
-    about = f"{world_size} ranks, 2 steps with learning rate {LR}"
-    return Case(world_size=world_size, args=lambda rank: (seed,), about=about)
+    what = f"2 steps with learning rate {LR}"
+    return Case(world_size=world_size, args=lambda rank: (seed,), what=what)
 
 
 def two_steps(solution: Solution, seed: int) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from torch import nn
 
 from ...checking.rules import sends_no_more
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
-from .data import OPTIMIZERS, normal
+from ...machine.ranks.data import draw_world_size, normal
+from .data import OPTIMIZERS
 
 STEPS = 3
 
@@ -19,11 +19,8 @@ def draw(rng: random.Random, number: int) -> Case:
     world_size = draw_world_size(rng, number)
     (name, make_optimizer), seed = OPTIMIZERS[number % 2], rng.getrandbits(32)
     numel = world_size * rng.randint(2, 4)
-    return Case(
-        world_size=world_size,
-        args=lambda rank: (numel, make_optimizer, seed),
-        about=f"{ranks(world_size)}, {STEPS} steps of {name} with {numel} elements",
-    )
+    what = f"{STEPS} steps of {name} with {numel} elements"
+    return Case(world_size=world_size, args=lambda rank: (numel, make_optimizer, seed), what=what)
 
 
 def steps(solution: Solution, numel: int, make_optimizer: Any, seed: int) -> dict[str, Any]:

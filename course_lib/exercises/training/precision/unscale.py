@@ -10,8 +10,7 @@ from torch import nn
 
 from ...checking.rules import at_most
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
-from .data import normal
+from ...machine.ranks.data import draw_world_size, normal
 
 
 def draw_bad(rng: random.Random, number: int, world_size: int, count: int) -> dict[tuple[int, int], float]:
@@ -38,10 +37,10 @@ def draw(rng: random.Random, number: int) -> Case:
                 shard.grad[-1] = bad.get((rank, place), shard.grad[-1])
         return shards, scale
 
-    about = f"{ranks(world_size)}, {count} shard{'s' * (count > 1)} each, scale {scale:g}"
-    about += "".join(f", {value} in shard {shard} of rank {rank}" for (rank, shard), value in bad.items())
-    about += "".join(f", no gradient for shard {shard} of rank {rank}" for rank, shard in sorted(silent))
-    return Case(world_size=world_size, args=args, about=about)
+    what = f"{count} shard{'s' * (count > 1)} each, scale {scale:g}"
+    what += "".join(f", {value} in shard {shard} of rank {rank}" for (rank, shard), value in bad.items())
+    what += "".join(f", no gradient for shard {shard} of rank {rank}" for rank, shard in sorted(silent))
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def answer_and_gradients(solution: Solution, shards: list[nn.Parameter], scale: float) -> dict[str, Any]:

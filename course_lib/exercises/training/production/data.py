@@ -43,8 +43,8 @@ def draw_world(rng: random.Random, number: int) -> tuple[int, Sizes]:
 def draw_training(rng: random.Random, number: int) -> Case:
     """Return a case of a model's sizes, a learning rate and a seed."""
     (world_size, sizes), lr, seed = draw_world(rng, number), rng.uniform(0.02, 0.05), rng.getrandbits(32)
-    about = f"{world_size} ranks, {sizes[1]} blocks of width {sizes[0]}, lr {lr:.3f}"
-    return Case(world_size=world_size, args=lambda rank: (sizes, lr, seed), about=about)
+    what = f"{sizes[1]} blocks of width {sizes[0]}, lr {lr:.3f}"
+    return Case(world_size=world_size, args=lambda rank: (sizes, lr, seed), what=what)
 
 
 def mesh() -> DeviceMesh:

@@ -28,8 +28,8 @@ class LoRA(nn.Module):
 
 def draw(rng: random.Random, number: int) -> Case:
     (world_size, sizes), seed = draw_world(rng, number), rng.getrandbits(32)
-    about = f"{world_size} ranks, {sizes[1]} blocks of width {sizes[0]}"
-    return Case(world_size=world_size, args=lambda rank: (sizes, seed), about=about)
+    what = f"{sizes[1]} blocks of width {sizes[0]}"
+    return Case(world_size=world_size, args=lambda rank: (sizes, seed), what=what)
 
 
 def saved(solution: Solution, sizes: Sizes, seed: int) -> Any:

@@ -19,8 +19,8 @@ from .data import Net, Sizes, a_step, draw_world, shards
 def draw(rng: random.Random, number: int) -> Case:
     (world_size, sizes), seed = draw_world(rng, number), rng.getrandbits(32)
     lr, decay = rng.uniform(0.02, 0.05), rng.uniform(0.2, 0.5)
-    about = f"{world_size} ranks, {sizes[1]} blocks of width {sizes[0]}, lr {lr:.3f}, weight_decay {decay:.2f}"
-    return Case(world_size=world_size, args=lambda rank: (sizes, lr, decay, seed), about=about)
+    what = f"{sizes[1]} blocks of width {sizes[0]}, lr {lr:.3f}, weight_decay {decay:.2f}"
+    return Case(world_size=world_size, args=lambda rank: (sizes, lr, decay, seed), what=what)
 
 
 def trained(solution: Solution, sizes: Sizes, lr: float, decay: float, seed: int) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from .make_zero3 import make_zero3
 
 def draw(rng: random.Random, number: int) -> Case:
     (world_size, (width, _)), lr, seed = draw_world(rng, number), rng.uniform(0.02, 0.05), rng.getrandbits(32)
-    about = f"{world_size} ranks, a block of width {width}, saved by one process"
-    return Case(world_size=world_size, args=lambda rank: ((width, 1), lr, seed), about=about)
+    what = f"a block of width {width}, saved by one process"
+    return Case(world_size=world_size, args=lambda rank: ((width, 1), lr, seed), what=what)
 
 
 def resumed(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size
 from .data import DTYPES, draw_shapes, draw_unused, give_gradients, parameters
 
 
@@ -27,9 +27,9 @@ def draw(rng: random.Random, number: int) -> Case:
             params[frozen].requires_grad_(False)
         return (nn.ParameterList(params),)
 
-    about = f"{ranks(world_size)}, {count} parameters"
-    about += ", some without a gradient on one rank" * any(unused) + ", one frozen" * (frozen is not None)
-    return Case(world_size=world_size, args=args, about=about)
+    what = f"{count} parameters"
+    what += ", some without a gradient on one rank" * any(unused) + ", one frozen" * (frozen is not None)
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def gradients_afterwards(solution: Solution, model: nn.Module) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size
 
 
 class Model(nn.Module):
@@ -35,10 +35,8 @@ def draw(rng: random.Random, number: int) -> Case:
         torch.manual_seed(seed + rank)
         return (Model(width, frozen, hidden_buffer),)
 
-    about = (
-        ranks(world_size) + ", a frozen parameter" * frozen + ", a buffer that is not in the state dict" * hidden_buffer
-    )
-    return Case(world_size=world_size, args=args, about=about)
+    what = ", ".join(["a frozen parameter"] * frozen + ["a buffer that is not in the state dict"] * hidden_buffer)
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def model_afterwards(solution: Solution, model: nn.Module) -> dict[str, Any]:

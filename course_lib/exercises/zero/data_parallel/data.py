@@ -12,7 +12,7 @@ from ...checking.findings import Finding, Row
 from ...checking.observe import Trial
 from ...checking.rules import Rule
 from ...form.exercise import Case
-from ...machine.ranks.data import draw_world_size, ranks, whole_numbers
+from ...machine.ranks.data import draw_world_size, whole_numbers
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -107,10 +107,10 @@ def draw_ladder_case(rng: random.Random, number: int) -> Case:
         ]
         return model, bucket_numel * dtype.itemsize, batches
 
-    about = f"{ranks(world_size)}, {layers} layers, {steps} step{'s' * (steps > 1)}"
-    about += ", 2 micro-batches a step" * (micro_batches > 1) + ", some layers unused on one rank" * any(unused)
-    about += ", layers used in a different order than listed" * (number == 1)
-    return Case(world_size=world_size, args=args, about=about)
+    what = f"{layers} layers, {steps} step{'s' * (steps > 1)}"
+    what += ", 2 micro-batches a step" * (micro_batches > 1) + ", some layers unused on one rank" * any(unused)
+    what += ", layers used in a different order than listed" * (number == 1)
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def last_rank_lags_behind(layer: int, layers: int) -> None:
@@ -123,6 +123,16 @@ def last_rank_lags_behind(layer: int, layers: int) -> None:
         dist.send(torch.zeros(1), dst=last)
     if dist.get_rank() == last and layer > 0:
         hear_from_all_others()
+
+
+def last_rank_comes_later(start: Callable[[], None]) -> None:
+    """Call `start`, on the last rank only after it has returned on all others. So no rank may wait in it."""
+    rank, last, own_tag = dist.get_rank(), dist.get_world_size() - 1, 1  # `start` may send messages, with tag 0
+    for other in range(last) if rank == last else ():
+        dist.recv(torch.zeros(1), src=other, tag=own_tag)
+    start()
+    if rank < last:
+        dist.send(torch.zeros(1), dst=last, tag=own_tag)
 
 
 def meet() -> None:

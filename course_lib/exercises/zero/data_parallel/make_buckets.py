@@ -21,8 +21,8 @@ def draw(rng: random.Random, number: int) -> Case:
         params[number % count].requires_grad_(False)  # the caller decides which parameters are in the list
         return params, bucket_bytes
 
-    about = f"parameters of {', '.join(map(str, sizes))} bytes, buckets of {bucket_bytes}"
-    return Case(world_size=0, args=args, about=about)
+    what = f"parameters of {', '.join(map(str, sizes))} bytes, buckets of {bucket_bytes}"
+    return Case(world_size=0, args=args, what=what)
 
 
 def places(solution: Solution, params: list[nn.Parameter], bucket_bytes: int) -> Any:

@@ -10,13 +10,13 @@ import torch.distributed as dist
 from torch import nn
 
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size
 
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed = draw_world_size(rng, number), rng.randrange(100) if number != 1 else 0
-    about = f"{ranks(world_size)}, seed {seed}"
-    return Case(world_size=world_size, args=lambda rank: (partial(nn.Linear, 4, 4), seed), about=about)
+    what = f"seed {seed}"
+    return Case(world_size=world_size, args=lambda rank: (partial(nn.Linear, 4, 4), seed), what=what)
 
 
 def compared(solution: Solution, make_model: Callable[[], nn.Linear], seed: int) -> Any:

@@ -10,8 +10,8 @@ from torch import nn
 
 from ...checking.rules import same_calls
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
-from .data import DTYPES, draw_shapes, give_gradients, hear_from_all_others, parameters, starts_in_time
+from ...machine.ranks.data import draw_world_size
+from .data import DTYPES, draw_shapes, give_gradients, last_rank_comes_later, parameters, starts_in_time
 
 Bucket = list[nn.Parameter]
 
@@ -31,8 +31,8 @@ def draw(rng: random.Random, number: int) -> Case:
         give_gradients(params, seed, rank, unused[rank])
         return ([params[: counts[0]], params[counts[0] :]][: len(counts)],)
 
-    about = f"{ranks(world_size)}, {len(counts)} bucket{'s' * (len(counts) > 1)}, {dtype}"
-    return Case(world_size=world_size, args=args, about=about + ", some gradients missing" * any(unused))
+    what = f"{len(counts)} bucket{'s' * (len(counts) > 1)}, {dtype}"
+    return Case(world_size=world_size, args=args, what=what + ", some gradients missing" * any(unused))
 
 
 def gradients_afterwards(solution: Solution, buckets: list[Bucket]) -> Any:
@@ -41,12 +41,8 @@ def gradients_afterwards(solution: Solution, buckets: list[Bucket]) -> Any:
     The last rank starts after all other ranks have started, so a `solution` that waits deadlocks. If ranks disagree
     about a size, the last rank's first call shows it, the same on every run.
     """
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    if rank == last:
-        hear_from_all_others()
-    finishes = [solution(bucket) for bucket in buckets]
-    if rank < last:
-        dist.send(torch.zeros(1), dst=last)
+    finishes: list[Any] = []
+    last_rank_comes_later(lambda: finishes.extend(map(solution, buckets)))
     for finish in finishes:
         finish()
     return [[param.grad for param in bucket] for bucket in buckets]

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks, whole_numbers
+from ...machine.ranks.data import draw_world_size, whole_numbers
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -23,8 +23,8 @@ def draw(rng: random.Random, number: int) -> Case:
         targets[tokens[rank] :] = -100
         return whole_numbers(length, 2, seed=seed, rank=rank) / 100, targets
 
-    about = f"{ranks(world_size)} with {', '.join(map(str, tokens))} tokens" + ", and padding" * any(padding)
-    return Case(world_size=world_size, args=args, about=about)
+    what = f"tokens on each: {', '.join(map(str, tokens))}" + ", and padding" * any(padding)
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def averaged(solution: Solution, scores: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:

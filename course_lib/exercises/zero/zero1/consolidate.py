@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from ...checking.rules import sends_no_more
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size
 from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, shuffled_parts
 
 Parts = list[list[int]]
@@ -28,8 +28,8 @@ def draw(rng: random.Random, number: int) -> Case:
     def args(rank: int) -> tuple[Any, ...]:
         return shapes, parts, (number + 1) % 3, unused, seed
 
-    about = f"{ranks(world_size)}, {count} parameters, {about_optimizer}, owned as {parts}"
-    return Case(world_size=world_size, args=args, about=about + ", one never used" * (unused is not None))
+    what = f"{count} parameters, {about_optimizer}, owned as {parts}"
+    return Case(world_size=world_size, args=args, what=what + ", one never used" * (unused is not None))
 
 
 def consolidated(

@@ -26,8 +26,8 @@ def draw(rng: random.Random, number: int) -> Case:
         generator = torch.Generator().manual_seed(seed)
         return [nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype)) for shape in shapes], world_size
 
-    about = f"parameters of {numel} elements in all, for {world_size} shards, {dtype}"
-    return Case(world_size=0, args=args, about=about)
+    what = f"parameters of {numel} elements in all, for {world_size} shards, {dtype}"
+    return Case(world_size=0, args=args, what=what)
 
 
 COMPARED = (

@@ -11,8 +11,8 @@ def draw(rng: random.Random, number: int) -> Case:
     world_size, count = ((2, 5), (4, 3), (3, 7), (1, 3), (4, 9), (3, 8))[number % 6]
     numels = [rng.randint(20, 90) if place % 2 == 0 else rng.randint(2, 9) for place in range(count)]
     numels[count // 2] = rng.randint(100, 120)  # one that is larger than all before it
-    about = f"parameters of {', '.join(map(str, numels))} elements, on {world_size} rank{'s' * (world_size > 1)}"
-    return Case(world_size=0, args=lambda rank: (list(numels), world_size), about=about)
+    what = f"parameters of {', '.join(map(str, numels))} elements, on {world_size} rank{'s' * (world_size > 1)}"
+    return Case(world_size=0, args=lambda rank: (list(numels), world_size), what=what)
 
 
 LISTS = "lists with numbers of parameters"

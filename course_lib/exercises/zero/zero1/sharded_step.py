@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from ....meter import mark
 from ...checking.rules import holds_no_more, sends_no_more
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import ranks
 from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, shuffled_parts
 
 Params = list[nn.Parameter]
@@ -33,8 +32,8 @@ def draw(rng: random.Random, number: int) -> Case:
     def args(rank: int) -> tuple[Params, Parts, MakeOptimizer, list[list[torch.Tensor]]]:
         return parameters(shapes, seed), parts, make_optimizer, gradients(shapes, 3, seed)
 
-    about = f"{ranks(world_size)}, {len(shapes)} parameters, {about_optimizer}, owned as {parts}"
-    return Case(world_size=world_size, args=args, about=about)
+    what = f"{len(shapes)} parameters, {about_optimizer}, owned as {parts}"
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def parameters_afterwards(

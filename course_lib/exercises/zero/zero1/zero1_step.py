@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from ....meter import mark
 from ...checking.rules import holds_no_more, sends_no_more
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size
 from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters
 from .flatten import flatten
 
@@ -33,8 +33,8 @@ def draw(rng: random.Random, number: int) -> Case:
             grads[-1][lacking[rank]] = None
         return parameters(shapes, seed), make_optimizer, grads
 
-    about = f"{ranks(world_size)}, {sum(torch.Size(shape).numel() for shape in shapes)} elements, {about_optimizer}"
-    return Case(world_size=world_size, args=args, about=about + ", some gradients None" * bool(lacking))
+    what = f"{sum(torch.Size(shape).numel() for shape in shapes)} elements, {about_optimizer}"
+    return Case(world_size=world_size, args=args, what=what + ", some gradients None" * bool(lacking))
 
 
 def parameters_afterwards(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...checking.rules import at_most
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks
+from ...machine.ranks.data import draw_world_size
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -36,10 +36,10 @@ def draw(rng: random.Random, number: int) -> Case:
 
     everything = torch.cat([grad for rank in range(world_size) for grad in grads(rank) if grad is not None])
     max_norm = math.ceil(10 * share * everything.norm().item()) / 10
-    about = f"{ranks(world_size)}, {count} shard{'s' * (count > 1)} each, norm {everything.norm().item():.3g}, "
-    about += f"max_norm {max_norm:g}"
-    about += "".join(f", no gradient for shard {shard} of rank {rank}" for rank, shard in sorted(silent))
-    return Case(world_size=world_size, args=args, about=about)
+    what = f"{count} shard{'s' * (count > 1)} each, norm {everything.norm().item():.3g}, "
+    what += f"max_norm {max_norm:g}"
+    what += "".join(f", no gradient for shard {shard} of rank {rank}" for rank, shard in sorted(silent))
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def norm_and_gradients(solution: Solution, shards: list[nn.Parameter], max_norm: float) -> dict[str, Any]:

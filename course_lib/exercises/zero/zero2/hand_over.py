@@ -51,11 +51,8 @@ def draw(rng: random.Random, number: int) -> Case:
         torch.manual_seed(seed)
         return widths, frozen, [torch.randn(3, widths[0]) for _ in range(3)]
 
-    return Case(
-        world_size=0,
-        args=args,
-        about=f"{layers} layers, each used twice{', one frozen bias' * bool(frozen)}, 3 backward passes",
-    )
+    what = f"{layers} layers, each used twice{', one frozen bias' * bool(frozen)}, 3 backward passes"
+    return Case(world_size=0, args=args, what=what)
 
 
 def taken_gradients(solution: Solution, widths: list[int], frozen: list[int], batches: list[Tensor]) -> dict[str, Any]:

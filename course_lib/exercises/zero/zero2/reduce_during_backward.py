@@ -10,7 +10,7 @@ from torch import Tensor
 from ....meter import mark
 from ...checking.rules import same_calls
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, ranks, whole_numbers
+from ...machine.ranks.data import draw_world_size, whole_numbers
 from ..data_parallel.data import Ladder, last_rank_lags_behind, meet
 from .data import DTYPES, Bucket, grad_shard, keeps_no_more
 from .hand_over import hand_over
@@ -38,10 +38,10 @@ def draw(rng: random.Random, number: int) -> Case:
         batches = [whole_numbers(3, 2, seed=seed + part, rank=100 * rank, dtype=dtype) for part in range(backwards)]
         return widths, used, per_bucket, swapped, batches, not unused and not swapped
 
-    about = f"{ranks(world_size)}, {layers} layers, {per_bucket} parameters in a bucket"
-    about += f", {backwards} backward passes" * (backwards > 1) + ", a layer unused on one rank" * bool(unused)
-    about += ", the second bucket complete before the first" * swapped
-    return Case(world_size=world_size, args=args, about=about)
+    what = f"{layers} layers, {per_bucket} parameters in a bucket"
+    what += f", {backwards} backward passes" * (backwards > 1) + ", a layer unused on one rank" * bool(unused)
+    what += ", the second bucket complete before the first" * swapped
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def shards_of_each_backward(

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from ....meter import mark
 from ...checking.rules import lets_go
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import ranks
 
 AFTER = "after the last step"
 
@@ -37,7 +36,7 @@ def draw(rng: random.Random, number: int) -> Case:
         own = torch.Generator().manual_seed(seed + 1 + rank)
         return params, owners, [[torch.randn(numel, generator=own) for numel in numels] for _ in range(3)]
 
-    return Case(world_size=world_size, args=args, about=f"{ranks(world_size)}, owners {owners}, 3 steps")
+    return Case(world_size=world_size, args=args, what=f"owners {owners}, 3 steps")
 
 
 def three_steps(

@@ -13,7 +13,7 @@ from torch import Tensor
 from ....meter import mark
 from ...checking.rules import same_calls
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size, dtype_name, ranks, whole_numbers
+from ...machine.ranks.data import draw_world_size, dtype_name, whole_numbers
 from ..data_parallel.data import hear_from_all_others
 from .data import DTYPES, Bucket, draw_shapes, grad_shard, keeps_no_more, parameters, poisoned_bucket
 
@@ -35,10 +35,10 @@ def draw(rng: random.Random, number: int) -> Case:
         return bucket, backward_grads
 
     numel = sum(torch.Size(shape).numel() for shape in shapes)
-    about = f"{ranks(world_size)}, a bucket of {numel} elements, {dtype_name(dtype)}"
-    about += f", {backwards} backward passes" * (backwards > 1)
-    about += f", no gradient on rank {silent} in the last backward" * (silent is not None)
-    return Case(world_size=world_size, args=args, about=about)
+    what = f"a bucket of {numel} elements, {dtype_name(dtype)}"
+    what += f", {backwards} backward passes" * (backwards > 1)
+    what += f", no gradient on rank {silent} in the last backward" * (silent is not None)
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def shards_of_each_backward(

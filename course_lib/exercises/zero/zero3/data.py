@@ -3,15 +3,14 @@
 import random
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from ....meter import mark
 from ...form.exercise import Case
-from ...machine.ranks.data import dtype_name, ranks, whole_numbers
+from ...machine.ranks.data import dtype_name, whole_numbers
 
 Shapes = list[tuple[int, ...]]
 
@@ -43,7 +42,7 @@ def draw_params(rng: random.Random, number: int) -> Case:
     return Case(
         world_size=world_size,
         args=lambda rank: (shapes, dtype, seed),
-        about=f"{ranks(world_size)}, parameters of shapes {', '.join(str(list(shape)) for shape in shapes)}, "
+        what=f"parameters of shapes {', '.join(str(list(shape)) for shape in shapes)}, "
         f"{total_numel(shapes)} elements, {dtype_name(dtype)}",
     )
 
@@ -55,16 +54,6 @@ class Holder(nn.Module):
         super().__init__()
         drawn = (whole_numbers(*shape, seed=seed, rank=place, dtype=dtype) for place, shape in enumerate(shapes))
         self.params = nn.ParameterList(nn.Parameter(values) for values in drawn)
-
-
-def last_rank_comes_later(start: Callable[[], None]) -> None:
-    """Call `start`, on the last rank only after it has returned on all others. So no rank may wait in it."""
-    rank, last, own_tag = dist.get_rank(), dist.get_world_size() - 1, 1  # `start` may send messages, with tag 0
-    for other in range(last) if rank == last else ():
-        dist.recv(torch.zeros(1), src=other, tag=own_tag)
-    start()
-    if rank < last:
-        dist.send(torch.zeros(1), dst=last, tag=own_tag)
 
 
 Memory = list[weakref.ref[torch.UntypedStorage]]

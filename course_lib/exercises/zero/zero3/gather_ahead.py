@@ -10,8 +10,8 @@ import torch
 from ...checking.findings import Finding
 from ...checking.observe import Trial
 from ...form.exercise import Case, Exercise
-from ...machine.ranks.data import ranks
-from .data import Holder, Shapes, draw_world_size, last_rank_comes_later
+from ..data_parallel.data import last_rank_comes_later
+from .data import Holder, Shapes, draw_world_size
 from .start_gather import gather, start_gather
 from .unit import Unit, free
 
@@ -20,11 +20,7 @@ def draw(rng: random.Random, number: int) -> Case:
     world_size = draw_world_size(rng, number)
     count, depth, seed = rng.randint(4, 5), (1, 2, 0, 1, 3, 2)[number % 6], rng.getrandbits(32)
     shapes: list[Shapes] = [[(4 * rows, 2), (3,)] for rows in rng.sample(range(1, 10), count)]  # shards all differ
-    return Case(
-        world_size=world_size,
-        args=lambda rank: (shapes, depth, seed),
-        about=f"{ranks(world_size)}, {count} units, depth {depth}",
-    )
+    return Case(world_size=world_size, args=lambda rank: (shapes, depth, seed), what=f"{count} units, depth {depth}")
 
 
 class Watched(Unit):

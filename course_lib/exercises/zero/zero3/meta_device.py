@@ -14,7 +14,6 @@ from ...checking.findings import Finding
 from ...checking.observe import Trial
 from ...checking.rules import lets_go
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import ranks
 
 LAYERS, WIDTH = 6, 16
 LAYER_BYTES = 4 * WIDTH * WIDTH
@@ -23,8 +22,8 @@ READ, FILLED = "at the last read", "once the shards are filled"
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, largest = 2 + number % 3, rng.randint(1, 9)
-    about = f"{ranks(world_size)}, {LAYERS} layers of {LAYER_BYTES:,} bytes"
-    return Case(world_size=world_size, args=lambda rank: (largest,), about=about)
+    what = f"{LAYERS} layers of {LAYER_BYTES:,} bytes"
+    return Case(world_size=world_size, args=lambda rank: (largest,), what=what)
 
 
 def filled(solution: Solution, largest: int) -> dict[str, Any]:

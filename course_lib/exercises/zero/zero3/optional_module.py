@@ -12,14 +12,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import ranks
 
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, seed = 2 + number % 3, rng.getrandbits(32)
     users = [{world_size - 1}, {0}, set(), {0, 1}][number % 4]
-    about = f"{ranks(world_size)}, {sorted(users) or 'none'} of which use the expert"
-    return Case(world_size=world_size, args=lambda rank: (rank in users, seed), about=about)
+    what = f"{sorted(users) or 'none'} of which use the expert"
+    return Case(world_size=world_size, args=lambda rank: (rank in users, seed), what=what)
 
 
 def output_and_gradients(solution: Solution, use: bool, seed: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from ...checking.rules import at_most, lets_go, only_calls
 from ...form.exercise import Case, Exercise
-from ...machine.ranks.data import dtype_name, ranks, whole_numbers
+from ...machine.ranks.data import dtype_name, whole_numbers
 from ..data_parallel.data import draw_unused, give_gradients
 from .data import DTYPES, Holder, Shapes, draw_shapes, draw_world_size, mark_when_gone, memory_of, total_numel
 from .start_gather import gather
@@ -26,7 +26,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(
         world_size=world_size,
         args=lambda rank: (shapes, dtype, seed, unused[rank], twice),
-        about=f"{ranks(world_size)}, {total_numel(shapes)} elements, "
+        what=f"{total_numel(shapes)} elements, "
         f"{dtype_name(dtype)}{', the second of two micro-batches' * twice}"
         f"{', a parameter without a gradient on one rank' * any(unused)}",
     )

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from ....meter import mark
 from ...checking.rules import at_most, lets_go
 from ...form.exercise import Case, Exercise
-from ...machine.ranks.data import dtype_name, ranks, whole_numbers
+from ...machine.ranks.data import dtype_name, whole_numbers
 from .data import DTYPES, Memory, draw_world_size, mark_when_gone, memory_of
 from .start_gather import gather
 from .unit import Unit, free, poisoned_unit
@@ -47,8 +47,8 @@ def draw(rng: random.Random, number: int) -> Case:
     def args(rank: int) -> tuple[int, int, Tensor, int]:
         return width, inner, whole_numbers(2, width, seed=seed, rank=100 * rank, dtype=dtype) / 500, seed
 
-    about = f"{ranks(world_size)}, a unit of {width} × {inner}, {dtype_name(dtype)}"
-    return Case(world_size=world_size, args=args, about=about)
+    what = f"a unit of {width} × {inner}, {dtype_name(dtype)}"
+    return Case(world_size=world_size, args=args, what=what)
 
 
 def output_and_gradients(

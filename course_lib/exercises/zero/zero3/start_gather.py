@@ -13,7 +13,8 @@ from ...checking.findings import Finding
 from ...checking.observe import Observation, Trial
 from ...checking.rules import lets_go
 from ...form.exercise import Case, Exercise
-from .data import Holder, Shapes, draw_params, last_rank_comes_later, mark_when_gone, memory_of
+from ..data_parallel.data import last_rank_comes_later
+from .data import Holder, Shapes, draw_params, mark_when_gone, memory_of
 from .unit import Unit, free, poisoned_unit
 
 GATHERED, FREED = "while the unit is gathered", "after the unit is freed"

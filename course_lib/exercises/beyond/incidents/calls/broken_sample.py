@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from ....form.exercise import Case, Exercise, Solution
-from ..data import Batch, batches, make_mlp, parameters, seed_of
+from ..data import Batch, batches, make_mlp, parameters
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    world_size, width, seed = (4, 2, 3)[number % 3], rng.randint(2, 4), seed_of(rng)
+    world_size, width, seed = (4, 2, 3)[number % 3], rng.randint(2, 4), rng.getrandbits(31)
     odd = 2 if number == 0 else number % world_size
 
     def args(rank: int) -> tuple[nn.Module, list[Batch]]:
@@ -25,7 +25,7 @@ def draw(rng: random.Random, number: int) -> Case:
             data[2] = (data[2][0], 7 + data[2][1])  # a broken sample
         return make_mlp(width, seed), data
 
-    return Case(world_size=world_size, args=args, about=f"{world_size} ranks; batch 2 of rank {odd} is broken")
+    return Case(world_size=world_size, args=args, what=f"batch 2 of rank {odd} is broken")
 
 
 def trained(solution: Solution, model: nn.Module, data: list[Batch]) -> dict[str, Any]:

@@ -16,16 +16,16 @@ from torch.nn import functional as F
 
 from ....form.exercise import Case, Exercise, Solution
 from ....training.cluster.repair_train import shared_folder
-from ..data import Batch, batches, make_mlp, seed_of
+from ..data import Batch, batches, make_mlp
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    world_size, width, seed = (3, 2)[number % 2], rng.randint(2, 4), seed_of(rng)
+    world_size, width, seed = (3, 2)[number % 2], rng.randint(2, 4), rng.getrandbits(31)
 
     def args(rank: int) -> tuple[nn.Module, list[Batch]]:
         return make_mlp(width, seed), batches([4] * 4, width, seed + rank)
 
-    return Case(world_size=world_size, args=args, about=f"{world_size} ranks, 4 steps, a layer of width {width}")
+    return Case(world_size=world_size, args=args, what=f"4 steps, a layer of width {width}")
 
 
 def trained(solution: Solution, model: nn.Module, data: list[Batch]) -> dict[str, Any]:

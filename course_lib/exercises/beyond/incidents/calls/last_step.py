@@ -12,18 +12,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from ....form.exercise import Case, Exercise, Solution
-from ..data import batches, make_mlp, parameters, seed_of
+from ..data import batches, make_mlp, parameters
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    world_size, width, seed = (3, 2, 4)[number % 3], rng.randint(2, 4), seed_of(rng)
+    world_size, width, seed = (3, 2, 4)[number % 3], rng.randint(2, 4), rng.getrandbits(31)
     counts = [8] * world_size
     counts[0 if number == 0 else rng.randrange(world_size)] = 10 if number == 0 else rng.choice([9, 10, 11, 12])
 
     def args(rank: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
         return make_mlp(width, seed), *batches([counts[rank]], width, seed + rank)[0]
 
-    return Case(world_size=world_size, args=args, about=f"ranks with {', '.join(map(str, counts))} examples")
+    return Case(world_size=world_size, args=args, what=f"examples on each: {', '.join(map(str, counts))}")
 
 
 def trained(solution: Solution, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:

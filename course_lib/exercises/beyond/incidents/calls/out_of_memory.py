@@ -13,18 +13,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from ....form.exercise import Case, Exercise, Solution
-from ..data import Batch, batches, make_mlp, parameters, seed_of
+from ..data import Batch, batches, make_mlp, parameters
 
 
 def draw(rng: random.Random, number: int) -> Case:
-    world_size, width, seed = (4, 2, 3)[number % 3], rng.randint(2, 4), seed_of(rng)
+    world_size, width, seed = (4, 2, 3)[number % 3], rng.randint(2, 4), rng.getrandbits(31)
     sizes = [[4] * 6 for _ in range(world_size)]
     behind = 2 if number == 0 else rng.randrange(world_size)
     sizes[behind][3] = 7  # does not fit
     return Case(
         world_size=world_size,
         args=lambda rank: (make_mlp(width, seed, most=5), batches(sizes[rank], width, seed + rank)),
-        about=f"{world_size} ranks, 6 batches each; batch 3 of rank {behind} does not fit",
+        what=f"6 batches each; batch 3 of rank {behind} does not fit",
     )
 
 

@@ -21,8 +21,8 @@ from ....training.cluster.repair_train import shared_folder
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = 2 + number % 2, rng.randint(3, 5), rng.getrandbits(31)
-    about = f"{world_size} ranks, width {width}, stopped after 5 of 8 batches"
-    return Case(world_size=world_size, args=lambda rank: (width, seed), about=about)
+    what = f"width {width}, stopped after 5 of 8 batches"
+    return Case(world_size=world_size, args=lambda rank: (width, seed), what=what)
 
 
 def stopped_and_resumed(solution: Solution, width: int, seed: int) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from ....form.exercise import Case, Exercise, Solution
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = (2, 4)[number % 2], rng.randint(3, 5), rng.getrandbits(31)
-    about = f"{world_size} ranks, {width} weights near 1, 12 steps"
-    return Case(world_size=world_size, args=lambda rank: (width, seed), about=about)
+    what = f"{width} weights near 1, 12 steps"
+    return Case(world_size=world_size, args=lambda rank: (width, seed), what=what)
 
 
 def tuned(solution: Solution, width: int, seed: int) -> dict[str, Any]:

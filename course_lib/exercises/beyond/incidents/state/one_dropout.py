@@ -18,8 +18,8 @@ from ....training.cluster.repair_train import shared_folder
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = (2, 3, 4)[number % 3], rng.randint(12, 16), rng.getrandbits(31)
-    about = f"{world_size} ranks, dropout of {width} elements, stopped after 2 of 5 batches"
-    return Case(world_size=world_size, args=lambda rank: (width, seed), about=about)
+    what = f"dropout of {width} elements, stopped after 2 of 5 batches"
+    return Case(world_size=world_size, args=lambda rank: (width, seed), what=what)
 
 
 class Dropped(nn.Module):

@@ -22,7 +22,7 @@ def draw(rng: random.Random, number: int) -> Case:
     def args(rank: int) -> Any:
         return lengths[rank], padding[rank], seed + 10 * rank
 
-    return Case(world_size=world_size, args=args, about=f"{world_size} ranks with micro-batches of {lengths} tokens")
+    return Case(world_size=world_size, args=args, what=f"micro-batches of {lengths} tokens")
 
 
 def four_steps(solution: Solution, lengths: list[int], padding: list[int], seed: int) -> dict[str, Any]:

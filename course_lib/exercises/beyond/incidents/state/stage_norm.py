@@ -18,8 +18,8 @@ from ....form.exercise import Case, Exercise, Solution
 
 def draw(rng: random.Random, number: int) -> Case:
     shape, width, seed = ((2, 2), (1, 2), (2, 1))[number % 3], rng.randint(3, 5), rng.getrandbits(31)
-    about = f"a mesh of {shape[0]} × {shape[1]} (copies × stages), width {width}, 4 steps"
-    return Case(world_size=shape[0] * shape[1], args=lambda rank: (shape, width, seed), about=about)
+    what = f"a mesh of {shape[0]} × {shape[1]} (copies × stages), width {width}, 4 steps"
+    return Case(world_size=shape[0] * shape[1], args=lambda rank: (shape, width, seed), what=what)
 
 
 def four_steps(solution: Solution, shape: tuple[int, int], width: int, seed: int) -> dict[str, Any]:

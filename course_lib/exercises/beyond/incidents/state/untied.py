@@ -18,8 +18,8 @@ from ....form.exercise import Case, Exercise, Solution
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = 2 + number % 2, 4 * rng.randint(2, 3), rng.getrandbits(31)
-    about = f"{world_size} ranks, TinyGPT of width {width}, 6 steps"
-    return Case(world_size=world_size, args=lambda rank: (width, seed), about=about)
+    what = f"TinyGPT of width {width}, 6 steps"
+    return Case(world_size=world_size, args=lambda rank: (width, seed), what=what)
 
 
 def trained_and_exported(solution: Solution, width: int, seed: int) -> dict[str, Any]:

@@ -35,8 +35,8 @@ class Net(nn.Module):
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = 2 + number % 2, rng.randint(3, 5), rng.getrandbits(31)
-    about = f"{world_size} ranks, 2 blocks of width {width}, 5 batches"
-    return Case(world_size=world_size, args=lambda rank: (width, seed), about=about)
+    what = f"2 blocks of width {width}, 5 batches"
+    return Case(world_size=world_size, args=lambda rank: (width, seed), what=what)
 
 
 def trained(solution: Solution, width: int, seed: int) -> dict[str, Any]:

@@ -22,8 +22,8 @@ BETWEEN = "between two steps"
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = (2, 4)[number % 2], 8 * rng.randint(3, 4), rng.getrandbits(31)
-    about = f"{world_size} ranks, 2 layers of width {width}, 3 steps"
-    return Case(world_size=world_size, args=lambda rank: (width, seed), about=about)
+    what = f"2 layers of width {width}, 3 steps"
+    return Case(world_size=world_size, args=lambda rank: (width, seed), what=what)
 
 
 def averaged(solution: Solution, width: int, seed: int) -> dict[str, Any]:
