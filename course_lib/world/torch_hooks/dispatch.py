@@ -48,9 +48,31 @@ def _collective_kernel(operator: Any, current: Current) -> Callable[..., Any]:
     return kernel
 
 
-def _waiting_library(current: Current) -> torch.library.Library:
-    """Return the library whose `wait_tensor` calls `interposer.waiting` first. Its kernel is for the CPU: inside a
-    `__torch_dispatch__`, where tensors of functional collectives wait for themselves, torch excludes `KEY`."""
+def _functional_library(current: Current) -> torch.library.Library:
+    """Return the library of functional collectives, for the CPU: inside a `__torch_dispatch__`, such as that of a
+    DTensor's operator, torch excludes `KEY`. `wait_tensor` calls `interposer.waiting` first, and the others enable
+    `KEY`."""
+    library = torch.library.Library("_c10d_functional", "IMPL")
+    for operator in _overloads(torch.ops._c10d_functional, _names_in("_c10d_functional")):
+        if "group_name" in [argument.name for argument in operator._schema.arguments]:
+            library.impl(operator._schema.name.split("::")[1], _enabling_kernel(operator), "CPU")
+    library.impl("wait_tensor", _waiting_kernel(current), "CPU")
+    return library
+
+
+def _enabling_kernel(operator: Any) -> Callable[..., Any]:
+    def kernel(*args: Any) -> Any:
+        excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(KEY)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(KEY, False)
+        try:
+            return operator.redispatch(_BACKENDS["cuda"], *args)  # torch's own kernel, the same for all devices
+        finally:
+            torch._C._dispatch_tls_set_dispatch_key_excluded(KEY, excluded)
+
+    return kernel
+
+
+def _waiting_kernel(current: Current) -> Callable[..., Any]:
     operator = torch.ops._c10d_functional.wait_tensor.default
 
     def kernel(tensor: torch.Tensor) -> Any:
@@ -59,12 +81,10 @@ def _waiting_library(current: Current) -> torch.library.Library:
             if interposer is not None:
                 interposer.waiting(tensor)
         finally:  # always: torch drops a Work when it is waited for
-            result = operator.redispatch(_BACKENDS["cuda"], tensor)  # torch's own kernel, the same for all devices
+            result = operator.redispatch(_BACKENDS["cuda"], tensor)
         return result
 
-    library = torch.library.Library("_c10d_functional", "IMPL")
-    library.impl("wait_tensor", kernel, "CPU")
-    return library
+    return kernel
 
 
 def _random_kernel(operator: Any, current: Current) -> Callable[..., Any]:
@@ -113,4 +133,4 @@ def register(current: Current) -> list[torch.library.Library]:
             if telltale in [argument.name for argument in operator._schema.arguments]:
                 library.impl(name, make(operator, current), KEY, with_keyset=True)
         libraries.append(library)
-    return [*libraries, _waiting_library(current)]
+    return [*libraries, _functional_library(current)]

@@ -290,6 +290,19 @@ def test_functional_collectives_and_device_meshes(world):
     assert list(world(4).run(functional)) == [(1.0, (0, 0)), (1.0, (0, 1)), (5.0, (1, 0)), (5.0, (1, 1))]
 
 
+def test_the_collectives_inside_an_operator_of_a_dtensor(world):
+    def norm():
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        x = distribute_tensor(torch.full((8,), 2.0), init_device_mesh("cpu", (2,)), [Shard(0)])
+        return torch.linalg.svd(x.reshape(4, 2))[1].to_local().tolist()[0]
+
+    run = world(2).run(norm)
+    assert list(run) == [pytest.approx(32**0.5)] * 2
+    assert [call.name for call in run.calls[1]] == ["scatter #1", "all_gather_single_coalesced #1"]
+
+
 def test_a_callback_runs_as_its_rank(world):
     def program():
         seen, x = [], torch.ones(2)
