@@ -29,8 +29,8 @@ _IN_ORDER = ("all_reduce", "broadcast", "reduce", "scatter", "reduce_scatter")
 def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], devices: tuple[str, ...]) -> None:
     """Raise a ValueError for arguments that must be wrong on this rank, of a group with so many members.
 
-    `arguments` are those of the `c10d` operator, by their names in its schema. `devices` are the types that the backend
-    supports.
+    `is_root` says whether the call names this rank: as its root, or as the peer of a message. `arguments` are those of
+    the `c10d` operator, by their names in its schema. `devices` are the types that the backend supports.
     """
     given = [value for value in arguments.values() if isinstance(value, list | torch.Tensor)]  # few of many: it is fast
     for tensor in tensors_in(given):
@@ -45,6 +45,8 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
                 f"{list(tensor.stride())}), and gloo would use their neighbours. Pass tensor.contiguous(), and copy "
                 "the result back."
             )
+    if op in ("send", "recv") and is_root:
+        raise ValueError(f"{op}: the other rank is this rank itself. Copy the tensor instead: y.copy_(x).")
     if op in _LISTS:
         many, one, where = _LISTS[op]
         if where == "everywhere" or is_root:
