@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from ..collectives.call import Call
 from ..collectives.fault import Fault
-from .rank_error import quoted, who
+from .rank_error import grouped, quoted, who
 
 Histories = dict[int, list[Call]]
 """The collectives that each member of a group has called in it, by rank."""
@@ -27,8 +27,11 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
             for rank in call.ranks
         }
         line, advice = _first_difference(histories, fault)
-        if not line and fault.kind != "mismatch":
-            line, advice = _behind(histories, call)
+        if not line and fault.kind == "mismatch":
+            line, advice = _left_a_loop(histories, fault)
+        elif not line:
+            line, advice = _in_different_groups(calls, call) if fault.kind == "absent" else ("", "")
+            line, advice = (line, advice) if line else _behind(histories, call)
         if line:
             return line, advice
     return "", ""
@@ -121,10 +124,7 @@ def _collectives(count: int) -> str:
 def _behind(histories: Histories, call: Call) -> tuple[str, str]:
     """Return how far ranks are behind, and advice; empty where the name of `call`, in which a rank waits, shows it."""
     made = {rank: len(history) for rank, history in histories.items()}
-    here = {
-        rank: sum((one.variant, one.line) == (call.variant, call.line) for one in history)
-        for rank, history in histories.items()
-    }
+    here = _made_at_the_line_of(call, histories)
     last, first = min(made, key=made.__getitem__), max(made, key=made.__getitem__)
     behind, ahead = ([rank for rank in made if made[rank] == made[one]] for one in (last, first))
     missing, in_a_loop = made[first] - made[last], here[first] > here[last] > 0
@@ -132,6 +132,53 @@ def _behind(histories: Histories, call: Call) -> tuple[str, str]:
         return "", ""
     behind_by = f"{who(behind)} {'is' if len(behind) == 1 else 'are'} {_collectives(missing)} behind"
     if in_a_loop:
-        advice = f"look for a shorter loop on {who(behind)}, or an `if`, a `continue` or a `return` in the loop."
-        return f"{behind_by}: {here[last]} at that line, {here[first]} on {who(ahead)}", advice
+        return f"{behind_by}: {here[last]} at that line, {here[first]} on {who(ahead)}", _loop_advice(behind, ahead)
     return f"{behind_by}: {made[last]} in that group, {made[first]} on {who(ahead)}", ""
+
+
+def _left_a_loop(histories: Histories, fault: Fault) -> tuple[str, str]:
+    """Return which ranks went on to a new line while others make one more call at an earlier line, and advice."""
+    for call in fault.calls.values() if fault.detail == "collective" else ():
+        here = _made_at_the_line_of(call, histories)
+        ahead = [rank for rank in here if fault.calls.get(rank) and here[rank] == max(here.values())]
+        behind = [rank for rank in here if rank not in ahead]
+        if len(ahead + behind) == len(fault.calls) and {here[rank] for rank in behind} == {here[ahead[0]] - 1} != {0}:
+            new = [_made_at_the_line_of(fault.calls[rank], histories)[ahead[0]] for rank in behind]
+            if not any(new):
+                times = f"{here[behind[0]]} time{'s' if here[behind[0]] > 1 else ''}"
+                line = f"{who(behind)} called {call.variant} at {call.line} only {times}"
+                return line, _loop_advice(behind, ahead)
+    return "", ""
+
+
+def _made_at_the_line_of(call: Call, histories: Histories) -> dict[int, int]:
+    """Return how often each rank called the same op as `call` at its line."""
+    return {
+        rank: sum((one.variant, one.line) == (call.variant, call.line) for one in history)
+        for rank, history in histories.items()
+    }
+
+
+def _loop_advice(behind: list[int], ahead: list[int]) -> str:
+    if len(ahead) < len(behind):
+        return f"look for a longer loop on {who(ahead)}, or an `if` with a call that the other ranks do not make."
+    return f"look for a shorter loop on {who(behind)}, or an `if`, a `continue` or a `return` in the loop."
+
+
+def _in_different_groups(calls: Sequence[Sequence[Call]], call: Call) -> tuple[str, str]:
+    """Return the groups in which ranks called at the line of `call`, and advice, if members of its group went to other
+    groups there, equally often."""
+    here = {
+        rank: [one for one in calls[rank] if (one.variant, one.line) == (call.variant, call.line)]
+        for rank in range(len(calls))
+    }
+    if any(len(here[rank]) != len(here[call.ranks[0]]) for rank in call.ranks):
+        return "", ""
+    last = {rank: theirs[-1].ranks for rank, theirs in here.items() if theirs}
+    if len({last[rank] for rank in call.ranks}) == 1:
+        return "", ""
+    shown = "; ".join(f"{who(ranks)} in {group}" for ranks, group in grouped({r: str([*last[r]]) for r in last}))
+    return (
+        f"ranks called at that line in groups that overlap: {shown}",
+        "a call meets only calls in the same group: at that line, each rank must use the group that its peers use.",
+    )

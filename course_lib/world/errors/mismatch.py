@@ -17,8 +17,15 @@ def disagreement(fault: Fault) -> tuple[str, str]:
         )
     if fault.detail == "split sizes":
         sides = f"{_uneven(fault)}; {sides}"
-    verb = "of the message" if calls[0].op in ("send", "recv") else f"in {calls[0].name}"
-    return f"the ranks disagree about the {fault.detail} {verb}: {sides}", _ADVICE[fault.detail]
+    message = calls[0].op in ("send", "recv")
+    verb = "of the message" if message else f"in {calls[0].name}"
+    advice = _ADVICE[fault.detail]
+    if not message and len({call.line for call in calls}) > 1:
+        advice = (
+            "the ranks call from different lines. If these calls are not meant for each other, look for one that only "
+            f"some ranks make. If they are: {advice}"
+        )
+    return f"the ranks disagree about the {fault.detail} {verb}: {sides}", advice
 
 
 NEW_GROUP = (

@@ -283,7 +283,8 @@ def makes_one_call_instead_of_two():
             dist.all_reduce(torch.ones(5))
       the calls first differ at all_reduce #3: ranks 0, 2 test_failures.py line _, in reduce:  dist.all_reduce(x); rank
             1 test_failures.py line _, in makes_one_call_instead_of_two:  dist.all_reduce(torch.ones(2))
-    Next: give tensors of the same size on every rank; pad the shorter ones if need be.
+    Next: the ranks call from different lines. If these calls are not meant for each other, look for one that only some
+            ranks make. If they are: give tensors of the same size on every rank; pad the shorter ones if need be.
     """
 
     def reduce(x):
@@ -316,6 +317,57 @@ def makes_a_call_more_in_each_second_step():
         if rank() == 1 and step % 2:
             dist.all_reduce(loss)
         dist.all_reduce(norm)
+
+
+@fails("mismatch")
+def skips_the_calls_of_a_step():
+    """the ranks call different collectives at the same point: ranks 0, 2: all_reduce #5; rank 1: barrier #1
+      ranks 0, 2 called all_reduce #5 at test_failures.py line _, in skips_the_calls_of_a_step:
+            dist.all_reduce(gradient)
+      rank 1 called barrier #1 at test_failures.py line _, in skips_the_calls_of_a_step:  dist.barrier()
+      rank 1 called all_reduce at test_failures.py line _ only 4 times
+    Next: look for a shorter loop on rank 1, or an `if`, a `continue` or a `return` in the loop.
+    """
+    for step in range(3):
+        if rank() == 1 and step == 1:
+            continue
+        for gradient in (torch.ones(2), torch.ones(3)):
+            dist.all_reduce(gradient)
+    dist.barrier()
+
+
+@fails("absent")
+def calls_a_helper_once_more():
+    """ranks 0, 2 returned without the all_reduce #2 that rank 1 waits in
+      ranks 0, 2 returned
+      rank 1 waited in all_reduce #2 at test_failures.py line _, in reduce:  dist.all_reduce(torch.ones(2))
+      ranks 0, 2 are 1 collective behind: 1 at that line, 2 on rank 1
+    Next: look for a longer loop on rank 1, or an `if` with a call that the other ranks do not make.
+    """
+
+    def reduce():
+        dist.all_reduce(torch.ones(2))
+
+    reduce()
+    if rank() == 1:
+        reduce()
+
+
+@fails("absent", rank=3, ranks=4)
+def takes_the_other_group_of_a_grid():
+    """rank 3 returned without the all_reduce #1 in group [2, 3] that rank 2 waits in
+      ranks 1, 3 returned
+      rank 2 waited in all_reduce #1 in group [2, 3] at test_failures.py line _, in takes_the_other_group_of_a_grid:
+            dist.all_reduce(torch.ones(2), group=rows[rank() // 2] if rank() == 2 else columns[rank() % 2])
+      rank 0 waited in all_reduce #1 in group [0, 2] for rank 2, at test_failures.py line _, in
+            takes_the_other_group_of_a_grid:  dist.all_reduce(torch.ones(2), group=rows[rank() // 2] if rank() == 2 else
+            columns[rank() % 2])
+      ranks called at that line in groups that overlap: rank 0 in [0, 2]; ranks 1, 3 in [1, 3]; rank 2 in [2, 3]
+    Next: a call meets only calls in the same group: at that line, each rank must use the group that its peers use.
+    """
+    rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    dist.all_reduce(torch.ones(2), group=rows[rank() // 2] if rank() == 2 else columns[rank() % 2])
 
 
 @fails("absent", rank=1)
@@ -533,6 +585,18 @@ def receives_from_anyone():
     Next: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards.
     """
     dist.recv(torch.empty(2))
+
+
+@fails("absent", rank=1)
+def receives_once_too_often_from_anyone():
+    """ranks 1, 2 returned without the send that matches the recv from any rank of rank 0
+      ranks 1, 2 returned
+      rank 0 waited in recv from any rank at test_failures.py line _, in receives_once_too_often_from_anyone:
+            dist.recv(torch.empty(2))
+    Next: give every send its recv: one of ranks 1, 2 has to call send with the other rank, or the recv has to go.
+    """
+    if rank() == 0:
+        dist.recv(torch.empty(2))
 
 
 @fails("deadlock")
