@@ -154,7 +154,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(1)], [[t(1)]], "wrapped in a list"),
         ([3.0], [torch.tensor(3.0)], "a float32 tensor of shape [], and a number was asked for"),
         ([{"a": None}], [{"a": t(1)}], "a float32 tensor of shape [1] where nothing should be left"),
-        ([t(1, 2)], [[1, 2]], "a list of 2, and a float32 tensor of shape [2] was asked for"),
+        ([t(1, 2)], [[1, 2]], "a list or tuple of 2, and a float32 tensor of shape [2] was asked for"),
         ([[1, 2]], [[1, 2, 3]], "has 3 items, and 2 were asked for"),
         ([{"a": 1, "b": 2}], [{"a": 1, "c": 2}], "'c' too many; 'b' missing"),
         ([MATRIX], [MATRIX.t()], "rows and columns are swapped"),
@@ -223,18 +223,29 @@ def test_one_number_is_no_proof_of_an_odd_factor() -> None:
     assert findings(trial([4], [3]))[0].likely == ""
 
 
+def test_a_ranks_number_times_the_world_size_is_not_called_a_sum() -> None:
+    assert findings(trial([0, 1], [0, 2]))[0].likely == ""
+    assert "a sum where a mean" in findings(trial([0, 1.37], [0, 2.74]))[0].likely
+
+
+def test_texts_are_compared_and_not_computed() -> None:
+    (finding,) = findings(trial(["rank 0 of 1"], ["rank 1 of 1"]))
+
+    assert finding.action == "Find where the two texts begin to differ, and the line that writes this part."
+
+
 def test_the_first_element_that_differs_is_named_where_the_tensor_is_too_long_to_show() -> None:
     expected = torch.arange(12.0).view(3, 4)
     given = expected.index_fill(0, torch.tensor([1]), 0.0)
 
     (finding,) = findings(trial([{"w": expected / 3}], [{"w": given / 3}]))
-    assert finding.observed == "the result ['w'][1, 0] of rank 0 is 0, expected 1.33333."
+    assert finding.observed == "result['w'][1, 0] of rank 0 is 0, expected 1.33333."
 
 
 def test_the_first_step_that_differs_on_any_rank_is_named() -> None:
     right, late, early = [t(1), t(2), t(3)], [t(1), t(2), t(0)], [t(1), t(0), t(0)]
 
-    assert findings(trial([right] * 2, [late, early]))[0].observed == "the result [1] of rank 1 is [0], expected [2]."
+    assert findings(trial([right] * 2, [late, early]))[0].observed == "result[1] of rank 1 is [0], expected [2]."
 
 
 def test_a_part_that_is_none_is_not_called_the_wrong_kind_of_result() -> None:
@@ -263,7 +274,7 @@ def test_a_result_of_no_rank_but_ones_own_is_explained_by_the_missing_calls() ->
 def test_a_finding_names_rank_and_place_and_shows_every_rank() -> None:
     (finding,) = findings(trial([(1, t(5, 6)), (2, t(7, 8))], [(1, t(5, 6)), (2, t(7, 9))]))
 
-    assert finding.observed == "the result [1] of rank 1 is [7, 9], expected [7, 8]."
+    assert finding.observed == "result[1] of rank 1 is [7, 9], expected [7, 8]."
     assert finding.table == (
         Row(rank=0, expected="[5, 6]", yours="[5, 6]"),
         Row(rank=1, expected="[7, 8]", yours="[7, 9]"),
@@ -377,7 +388,7 @@ def test_a_value_on_one_line(value: Any, text: str) -> None:
         ),
         (1.0, 1.000002, ("1", "1.0000020000000001")),
         ("a" * 90 + "b", "a" * 90 + "c", (f"…'{'a' * 36}b'", f"…'{'a' * 36}c'")),
-        ((1,) * 9, (1,) * 10, ("a list of 9", "a list of 10")),
+        ((1,) * 9, (1,) * 10, ("a list or tuple of 9", "a list or tuple of 10")),
     ],
 )
 def test_two_values_are_told_apart_just_where_they_differ(expected: Any, given: Any, texts: tuple[str, str]) -> None:

@@ -65,7 +65,7 @@ def test_too_many_ranks_for_the_limit_are_refused_and_fewer_run() -> None:
     """
     error, fewer = told(program)
     assert error.startswith("A group of 64 simulated ranks has connections with 4,032 ends in this process")
-    assert "more than it may have open: 1,024, of which 256 are kept" in error
+    assert "now, and 256 for other uses, that is more than it may have open: 1,024. Make" in error
     assert fewer == "8"
 
 

@@ -75,6 +75,8 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
             likely="No rank called a collective, a send or a recv, so no rank received data from a different rank.",
             action="Which ranks' values belong in the result of one rank? Find the call that moves them there.",
         )
+    if all(isinstance(value, str) for value in next(inner.pairs)):
+        return Cause(likely="", action="Find where the two texts begin to differ, and the line that writes this part.")
     whose = f" on {trial.who(inner.ranks[:1])}" if trial.case.world_size else ""
     return Cause(likely="", action=f"Compute this value by hand{whose}, then print it after each line that changes it.")
 
@@ -93,7 +95,7 @@ def _sentence(trial: Trial, gap: Gap) -> str:
         index, wanted, got = element
         place, words = f"{place}{index}", pair(wanted, got, gap.tolerance)[::-1]
     verb = "returned" if trial.exercise.trial is None else "has"
-    what = f"the result {place} of {trial.who([rank])} is" if place else f"{trial.who([rank])} {verb}"
+    what = f"result{place} of {trial.who([rank])} is" if place else f"{trial.who([rank])} {verb}"
     return f"{what} {words[0]}, expected {words[1]}."
 
 

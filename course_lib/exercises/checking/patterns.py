@@ -56,6 +56,11 @@ def _scaled(gap: Gap) -> Cause | None:
     if ratio == -1:
         return Cause(likely="The sign is reversed: exactly -1 times the expected value.", action="Look for the sign.")
     size = gap.world_size
+    values = {(numbers(expected), numbers(given)) for expected, given in gap.pairs}
+    first, *more = numbers(gap.expected[gap.ranks[0]]) or (0,)
+    small = first == round(first) and abs(first) < 100
+    if len(gap.ranks) == 1 < size and not more and small:
+        return None  # as below: a rank's number times the world size is no sum over ranks
     if size > 1 and ratio == size:
         return Cause(
             likely=f"Exactly {size} times the expected value, and there are {size} ranks: a sum where a mean is "
@@ -68,9 +73,6 @@ def _scaled(gap: Gap) -> Cause | None:
             "expected, or divided by the world size twice.",
             action="Look for the division by the world size.",
         )
-    values = {(numbers(expected), numbers(given)) for expected, given in gap.pairs}
-    first, *more = numbers(gap.expected[gap.ranks[0]]) or (0,)
-    small = first == round(first) and abs(first) < 100
     if len(values) == 1 and not more and (small or min(abs(ratio.numerator), ratio.denominator) > 4):
         return None  # two numbers always have some ratio, and two small whole numbers often a simple one
     where = "" if size == 1 else ", everywhere" if len(gap.ranks) == size else ", on each rank that is wrong"

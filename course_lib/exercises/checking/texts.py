@@ -14,9 +14,9 @@ _LONGEST = 72
 
 
 def kind(value: Plain) -> str:
-    """Return the kind of `value`: `a float32 tensor of shape [4]`, `a list of 3`, `None`."""
-    if isinstance(value, tuple):
-        return f"a list of {len(value)}"
+    """Return the kind of `value`: `a float32 tensor of shape [4]`, `a list or tuple of 3`, `None`."""
+    if isinstance(value, tuple):  # plain data has no lists
+        return f"a list or tuple of {len(value)}"
     names = {bool: "True or False", int: "a number", float: "a number", str: "a string", dict: "a dict"}
     return names.get(type(value)) or str(value)
 

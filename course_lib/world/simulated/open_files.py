@@ -33,7 +33,7 @@ def make_room(ranks: int) -> None:
             return
     raise CourseError(
         f"A group of {ranks} simulated ranks has connections with {ends:,} ends in this process, each an open "
-        f"file. With the files that are open now, that is more than it may have open: {soft:,}, of which "
-        f"{SPARE} are kept for other uses. Make groups once and keep them, or take fewer ranks; or raise the "
+        f"file. With the files that are open now, and {SPARE} for other uses, that is more than it may have open: "
+        f"{soft:,}. Make groups once and keep them, or take fewer ranks; or raise the "
         "limit where JupyterLab is started (`ulimit -Hn`, as root, or the settings of the container)."
     )

@@ -102,6 +102,12 @@ exercise.edit("local-norm", {"dist.all_reduce(squares)\n": ""}, """
     the shards of one gradient are scaled by different factors, and the gradient's direction changes.
     Next: add up the squares over ranks, with one all-reduce, before you take the root.""")
 
+exercise.edit("largest-norm", {"dist.all_reduce(squares)\n": "",
+    "return norm": "dist.all_reduce(norm, dist.ReduceOp.MAX)\nreturn norm"}, """
+    Each rank clips by the norm of its own shards, and you return the largest of these norms. The shards of one gradient
+    are scaled by different factors, and the norm of all is larger than each of them.
+    Next: add up the squares over ranks, before you take the root and before you clip.""")
+
 exercise.edit("sum-of-norms", {"dist.all_reduce(squares)\nnorm = squares.sqrt()":
     "norm = squares.sqrt()\ndist.all_reduce(norm)"}, """
     You add up the norms of the ranks. The norms 3 and 4 make 5, not 7: the norm of all is the root of the sum of the
