@@ -98,6 +98,13 @@ exercise.edit("still-alone", {AGREE: "worst = loss.detach()\ndist.barrier()\n"},
     its own loss. Next: find the largest loss of all ranks, and let all decide by it.
     """)
 
+exercise.edit("averages-the-parameters", {AGREE: "worst = loss.detach()\n", "continue\noptimizer.step()\n":
+    "optimizer.zero_grad()\noptimizer.step()\nfor param in model.parameters():\n    dist.all_reduce(param.data)\n"
+    "    param.data /= dist.get_world_size()\n"}, """
+    You average the parameters of all ranks after each step. They agree again, and the mean contains the step of the
+    ranks that made it with the broken sample. Next: let all ranks make the step, or none.
+    """)
+
 exercise.edit("leaves-the-calls-out", {AGREE: "", "loss.backward()\n": "worst = loss.detach()\nif worst > 30:\n    "
     "continue\nloss.backward()\n", f"if worst > 30:\n    {NORMAL}\n    continue\n": "", "losses.append(loss.item())\n":
     "", "loss = F.mse_loss(model(x), y)": "loss = F.mse_loss(model(x), y)\nlosses.append(loss.item())"}, """

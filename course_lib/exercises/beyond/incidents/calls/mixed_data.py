@@ -120,6 +120,12 @@ exercise.edit("an-image-of-zeros", {HIDDEN: "hidden = texts + seen"}, """
     backward trains the tower with it. Next: multiply the tower's output by zero.
     """)
 
+exercise.edit("texts-as-images", {SEEN: "seen = vision(texts if images is None else images)\n", HIDDEN:
+    "hidden = texts + seen"}, """
+    A batch without images gives its texts to the vision tower. All ranks make the same calls, and the tower learns from
+    texts. Next: multiply the tower's output by zero there.
+    """)
+
 exercise.edit("one-rank-skips", {SEEN: "if images is None:\n    continue\n", HIDDEN: "hidden = texts + vision(images)"},
     """
     The rank skips its batch without images, and is one batch behind the others from then on.

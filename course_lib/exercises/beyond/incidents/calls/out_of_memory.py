@@ -102,6 +102,11 @@ exercise.edit("still-behind", {ZEROS: "dist.barrier()\ncontinue"}, """
 
 LONG = timedelta(hours=2)
 
+exercise.edit("half-the-batch", {ZEROS: "F.mse_loss(model(x[: len(x) // 2]), y[: len(x) // 2]).backward()"}, """
+    The rank takes half of the batch that does not fit. The ranks stay together, but the docstring counts such a batch
+    as a gradient of zero. Next: set that rank's gradients to zero.
+    """)
+
 exercise.edit("longer-time-limit", {ZEROS: "continue", "losses = []":
     "group = dist.new_group(timeout=LONG)\nlosses = []",
     "dist.all_reduce(param.grad)": "dist.all_reduce(param.grad, group=group)"}, """

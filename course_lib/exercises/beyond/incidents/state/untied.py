@@ -138,6 +138,12 @@ exercise.edit("the-mean-of-both", {TIE: "", EXPORT: EXPORT
     You export the mean of two weights that were trained apart. One weight would have received both gradients, in every
     step. Next: train one weight.""")
 
+exercise.edit("adds-up-both-gradients", {TIE: "", "optimizer.step()\n":
+    "both = model.head.weight.grad + model.embedding.weight.grad\n"
+    "model.head.weight.grad, model.embedding.weight.grad = both, both.clone()\noptimizer.step()\n"}, """
+    You give both weights the sum of their gradients. The numbers are right, with two weights, two gradients and twice
+    the optimizer state, as long as nobody adds a line that changes only one. Next: make them one parameter.""")
+
 exercise.edit("copies-after-each-step", {TIE: "", "optimizer.step()\n":
     "optimizer.step()\nmodel.head.weight.data.copy_(model.embedding.weight.data)\n"}, """
     You copy the embedding into the head after each step. They stay equal, and the head's gradient is thrown away: one
