@@ -30,7 +30,7 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
         if not line and fault.kind == "mismatch":
             line, advice = _left_a_loop(histories, fault)
         elif not line:
-            line, advice = _in_different_groups(calls, call) if fault.kind == "absent" else ("", "")
+            line, advice = _in_different_groups(calls, call)
             line, advice = (line, advice) if line else _behind(histories, call)
         if line:
             return line, advice
@@ -180,5 +180,5 @@ def _in_different_groups(calls: Sequence[Sequence[Call]], call: Call) -> tuple[s
     shown = "; ".join(f"{who(ranks)} in {group}" for ranks, group in grouped({r: str([*last[r]]) for r in last}))
     return (
         f"ranks called at that line in groups that overlap: {shown}",
-        "a call meets only calls in the same group: at that line, each rank must use the group that its peers use.",
+        "a call meets only calls in the same group: let all ranks use the same groups at that line, in the same order.",
     )

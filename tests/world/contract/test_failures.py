@@ -363,7 +363,7 @@ def takes_the_other_group_of_a_grid():
             takes_the_other_group_of_a_grid:  dist.all_reduce(torch.ones(2), group=rows[rank() // 2] if rank() == 2 else
             columns[rank() % 2])
       ranks called at that line in groups that overlap: rank 0 in [0, 2]; ranks 1, 3 in [1, 3]; rank 2 in [2, 3]
-    Next: a call meets only calls in the same group: at that line, each rank must use the group that its peers use.
+    Next: a call meets only calls in the same group: let all ranks use the same groups at that line, in the same order.
     """
     rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
