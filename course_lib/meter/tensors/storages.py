@@ -36,10 +36,17 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
         return None
 
 
+_CONTAINERS = (list, tuple, Mapping)
+
+
 def tensors_in(value: Any, containers: tuple[int, ...] = ()) -> Iterator[Tensor]:
     """Yield every tensor in `value` and in its nested lists, tuples and mappings; `containers` are those around it."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, list | tuple | Mapping) and id(value) not in containers:  # a list may contain itself
+    elif isinstance(value, _CONTAINERS) and id(value) not in containers:  # a list may contain itself
+        containers = (*containers, id(value))
         for item in list(value.values()) if isinstance(value, Mapping) else value:
-            yield from tensors_in(item, (*containers, id(value)))
+            if isinstance(item, Tensor):  # as above, without one more generator
+                yield item
+            else:
+                yield from tensors_in(item, containers)

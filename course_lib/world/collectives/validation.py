@@ -22,6 +22,8 @@ _SINGLES = {  # op: (the tensor with a part for each rank, the part)
     "reduce_scatter_single": ("input_tensor", "output_tensor"),
 }
 
+_WITH_TENSORS = (list, torch.Tensor)
+
 _IN_ORDER = ("all_reduce", "broadcast", "reduce", "scatter", "reduce_scatter")
 """Ops for which gloo uses as many elements as a tensor has, from its first one on, whatever its strides are."""
 
@@ -32,7 +34,7 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
     `is_root` says whether the call names this rank: as its root, or as the peer of a message. `arguments` are those of
     the `c10d` operator, by their names in its schema. `devices` are the types that the backend supports.
     """
-    given = [value for value in arguments.values() if isinstance(value, list | torch.Tensor)]  # few of many: it is fast
+    given = [value for value in arguments.values() if isinstance(value, _WITH_TENSORS)]  # few of many: it is fast
     for tensor in tensors_in(given):
         if tensor.device.type not in devices:
             raise ValueError(
