@@ -111,8 +111,8 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
         missing = who(fault.ranks) if len(fault.ranks) == 1 else f"one of {who(fault.ranks)}"  # from any rank
         return (
             f"{gone} returned without the {partner} that matches the {first.name} of {who(sorted(calls))}",
-            f"give every send its recv: {missing} has to call {partner} with the other rank, or the {first.variant} has "
-            "to go.",
+            f"give every send its recv: {missing} has to call {partner} with the other rank, or the {first.variant} "
+            "has to go.",
         )
     return (
         f"{gone} returned without the {first.name} that {waiters}",

@@ -53,9 +53,9 @@ def _functional_library(current: Current) -> torch.library.Library:
     DTensor's operator, torch excludes `KEY`. `wait_tensor` calls `interposer.waiting` first, and the others enable
     `KEY`."""
     library = torch.library.Library("_c10d_functional", "IMPL")
-    for operator in _overloads(torch.ops._c10d_functional, _names_in("_c10d_functional")):
+    for name, operator in operators_of("_c10d_functional"):
         if "group_name" in [argument.name for argument in operator._schema.arguments]:
-            library.impl(operator._schema.name.split("::")[1], _enabling_kernel(operator), "CPU")
+            library.impl(name, _enabling_kernel(operator), "CPU")
     library.impl("wait_tensor", _waiting_kernel(current), "CPU")
     return library
 
