@@ -80,6 +80,7 @@ class Matching:
     def __init__(self) -> None:
         self._open: dict[Hashable, PendingCall] = {}
         self._broken: list[PendingCall] = []
+        self._groups: dict[str, PendingCall] = {}  # the last call that made each group
         self._ordinals: Counter[tuple[int, Hashable]] = Counter()
         self._numbers = count(1)
 
@@ -97,7 +98,12 @@ class Matching:
     def pending(self, rank: int, call: Call) -> PendingCall:
         """Return the pending call that `call` of `rank` belongs to."""
         if call.op == "new_group":
-            return self._found(rank, ("new_group", call.group_name), frozenset(call.ranks))
+            made = self._groups.get(call.group_name)
+            if made is not None and made.members != frozenset(call.ranks):
+                return made  # a group of other members has this name: the ranks disagree
+            pending = self._found(rank, ("new_group", call.group_name), frozenset(call.ranks))
+            self._groups[call.group_name] = pending
+            return pending
         if call.op not in ("send", "recv"):
             return self._collective(rank, call)
         return self._message_from_any(rank, call) if call.root is None else self._message(rank, call)

@@ -26,6 +26,14 @@ def all_gather_more():
     dist.all_gather_single(torch.empty(4 * more), torch.ones(more))
 
 
+def make_only_the_own_group():
+    if rank() < 2:
+        dist.new_group([0, 1])
+    dist.barrier()
+    if rank() >= 2:
+        dist.new_group([2, 3])
+
+
 @pytest.mark.parametrize(
     ("program", "headline"),
     [
@@ -55,6 +63,7 @@ def all_gather_more():
             "split sizes in all_to_all_single #1",
         ),
         (split_unevenly, "rank 1 sends 2 to rank 0, which expects 1; rank"),
+        (make_only_the_own_group, "members in new_group([0, 1]): ranks 0, 1: [0, 1]; rank"),
     ],
 )
 def test_calls_that_do_not_fit(local_world, program, headline):
