@@ -136,11 +136,6 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     ops = {call.op for call in calls}
     headline = f"deadlock: {who(fault.ranks, world_size)} wait for each other"
     if "new_group" in ops:
-        if len({call.group_name for call in calls}) > len({call.ranks for call in calls}) == len(ops):
-            numbers = grouped({rank: f"number {call.group_name}" for rank, call in fault.calls.items()})
-            headline = f"{calls[0].name} is new group " + ", ".join(
-                f"{text} on {who(ranks)}" for ranks, text in numbers
-            )
         return headline, NEW_GROUP
     if ops in ({"send"}, {"recv"}):
         return headline, (
@@ -225,7 +220,9 @@ def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None, w
             if report.raised.source_line
             else f"{raised} in library code"
         )
-    call = report.call or fault.calls.get(report.rank)
+    call = report.call
+    if call is None or fault.kind in ("mismatch", "refused"):  # after that call the rank may have gone on
+        call = fault.calls.get(report.rank, call)
     if call is not None:
         arrived = (report.rank in fault.calls and fault.kind in ("mismatch", "refused")) or not call.ranks
         verb = "called" if arrived or report.call is None else "died in" if report.state == "died" else "waited in"
