@@ -117,6 +117,7 @@ def test_a_wheel_carries_the_lessons_and_copies_them_to_the_learners_home(tmp_pa
     environment = os.environ | {"HOME": str(home), "PYTHONPATH": str(tmp_path / "installed")}
     reset = [sys.executable, "-m", "course_lib.commands.cli", "reset", "03"]
     subprocess.run(reset, check=True, capture_output=True, timeout=120, cwd=home, env=environment)
+    assert list((tmp_path / "installed" / "course_lib").rglob("de/LC_MESSAGES/course.mo"))
     lessons = [path.name for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
     assert [path.name for path in sorted((home / "sharded").glob("*.ipynb"))] == lessons
 
@@ -255,7 +256,7 @@ def published_files() -> list[Path]:
     if listed.returncode:
         pytest.skip("git, which lists the project's files, does not know this folder")
     paths = [ROOT / name for name in listed.stdout.split("\0") if name]
-    return [path for path in paths if path.is_file() and path.suffix not in {".png", ".db", ".npz"}]
+    return [path for path in paths if path.is_file() and path.suffix not in {".png", ".db", ".npz", ".mo"}]
 
 
 def private_places(text: str) -> set[str]:

@@ -8,6 +8,10 @@ from typing import SupportsFloat
 from ..errors import CourseError
 from ..progress import Progress
 from ..quizzes import Numeric, Unreadable, read, write
+from .record import _
+
+RESULT = _("Result:")
+MISSES = {"Too high.": _("Too high."), "Too low.": _("Too low.")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,19 +107,24 @@ class Guess:
             ) from None
 
     @property
+    def title(self) -> str:
+        return _("Predict: {question}").format(question=self.question)
+
+    @property
     def standing(self) -> str:
         """A sentence with the prediction, if there is one."""
         if self.given is None:
             return ""
-        return f"You predicted {self._reading}. Run the next cell to see."
+        return _("You predicted {reading}. Run the next cell to see.").format(reading=self._reading)
 
     @property
     def instruction(self) -> str:
         """The form of the answer: its unit and its required accuracy."""
         if self.choices:
-            return "Choose one."
-        unit = f"Answer in {self.unit}" if self.unit else "Answer with a number"
-        return unit + (f"; {100 * self.tolerance:g} % off is close enough." if self.tolerance else ", exactly.")
+            return _("Choose one.")
+        unit = _("Answer in {unit}").format(unit=self.unit) if self.unit else _("Answer with a number")
+        near = _("; {error} off is close enough.") if self.tolerance else _(", exactly.")
+        return unit + near.format(error=f"{100 * self.tolerance:g} %")
 
     @property
     def notice(self) -> str:
@@ -125,7 +134,7 @@ class Guess:
     def text(self) -> str:
         """Return everything as plain text."""
         choices = [f"- {choice}" for choice in self.choices]
-        lines = [f"Predict: {self.question}", *choices, self.instruction, str(self.outcome or self.standing)]
+        lines = [self.title, *choices, self.instruction, str(self.outcome or self.standing)]
         return "\n".join(filter(None, [*lines, self.notice]))
 
     @property
@@ -139,16 +148,17 @@ class Guess:
         """Return the outcome; `measured` is what `_number_of` returned, now or in an earlier kernel."""
         if self.choices:
             right = self.choices[int(measured) % len(self.choices)]  # the choices may have changed since
-            correct, found, why = self.given == right, f"Result: “{right}”.", ""
+            correct, found, why = self.given == right, f"{RESULT} “{right}”.", ""
         else:
             problem = Numeric(
                 prompt=self.question, expected=measured, unit=self.unit, tolerance=self.tolerance, right="", wrong=""
             )
             feedback = problem.answer(self.given or "")
-            correct, found = feedback.correct, f"Result: {write(measured, self.unit)}."
-            why = "" if correct else " " + feedback.message.partition("\n")[0].strip()
+            correct, found = feedback.correct, f"{RESULT} {write(measured, self.unit)}."
+            said = feedback.message.partition("\n")[0].strip()
+            why = "" if correct else f" {MISSES.get(said, said)}"
         if self.given is None:
             return Outcome(text=found)
-        return Outcome(
-            text=f"{found} You predicted {self._reading}. {'Right' if correct else 'Off'}.{why}", correct=correct
-        )
+        predicted = _("You predicted {reading}.").format(reading=self._reading)
+        score = _("Right.") if correct else _("Off.")
+        return Outcome(text=f"{found} {predicted} {score}{why}", correct=correct)

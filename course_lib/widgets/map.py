@@ -4,8 +4,11 @@ from html import escape
 from urllib.parse import quote
 
 from ..progress import CourseMap, Item, Stop, lessons
-from .record import progress
+from .record import _, progress
 from .style import SHEET, details, inline, title
+
+HEAD = title(_("Map"), _("Where you are"))
+ITEMS = _("Exercises and quiz")
 
 
 class ShownMap:
@@ -21,7 +24,7 @@ class ShownMap:
         notice_html = f"<p>{inline(self.notice)}</p>" if self.notice else ""
         cards = "".join(self._card(stop) for stop in self.course.stops)
         return (
-            f'<style>{SHEET}</style><div class="course-widget">{title("Map", "Where you are")}{notice_html}'
+            f'<style>{SHEET}</style><div class="course-widget">{HEAD}{notice_html}'
             f'<p>{self._continue()}</p><div class="course-map">{cards}</div></div>'
         )
 
@@ -29,8 +32,8 @@ class ShownMap:
         stop = self.course.next
         if stop is None or stop.next is None:
             return f"<strong>{escape(self.course.advice)}</strong>"
-        link = f'<a class="course-primary" href="{quote(stop.path.name)}">Continue</a>'
-        return f"{link} {escape(stop.next.title)}, in {escape(stop.title)}"
+        link = f'<a class="course-primary" href="{quote(stop.path.name)}">' + _("Continue") + "</a>"
+        return f"{link} " + escape(_("{item}, in {lesson}").format(item=stop.next.title, lesson=stop.title))
 
     def _card(self, stop: Stop) -> str:
         style = "course-card course-next-lesson" if stop is self.course.next else "course-card"
@@ -39,7 +42,7 @@ class ShownMap:
         return (
             f'<div class="{style}"><h4><a href="{quote(stop.path.name)}">{escape(stop.title)}</a></h4>{bar}'
             f"<p>{escape(stop.standing)}</p>"
-            f"{details('Exercises and quiz', f'<ul>{items}</ul>')}</div>"
+            f"{details(ITEMS, f'<ul>{items}</ul>')}</div>"
         )
 
     def __repr__(self) -> str:

@@ -1,9 +1,15 @@
-"""The learner's record, as the widgets use it."""
+"""What the widgets share: their language, and the learner's record."""
 
 import functools
+from gettext import translation
+from pathlib import Path
 
 from .. import quizzes
 from ..progress import Progress, lessons
+
+LOCALE = Path(__file__).with_name("static") / "locale"
+_ = translation("course", LOCALE, fallback=True).gettext
+"""Return a text in the language of `$LANGUAGE` or `$LANG`, and in English if it is not translated."""
 
 
 @functools.cache

@@ -11,11 +11,14 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from .record import _
+
 STATIC = Path(__file__).with_name("static")
 SHEET = (STATIC / "course.css").read_text("utf-8")
 SCRIPT = (STATIC / "card.js").read_text("utf-8")
 SAVED = (STATIC / "saved.css").read_text("utf-8")
-GO_ON = "To go on, run the cells above this one (menu Run, Run All Above Selected Cell), then this cell."
+GO_ON = _("To go on, run the cells above this one (menu Run, Run All Above Selected Cell), then this cell.")
+AS_TEXT = _("As text")
 
 
 class _Renderer(mistune.HTMLRenderer):
@@ -126,9 +129,10 @@ def options(
 
 def number(label: str, *, unit: str, value: str) -> str:
     """Return a field for a number, with or without its unit."""
-    example = f"for example 12.5 {unit}".strip()
+    example = _("for example 12.5 {unit}").format(unit=unit).strip()
+    asked = _("{label} in {unit}").format(label=label, unit=unit) if unit else label
     return (
-        f"<label>{escape(f'{label} in {unit}' if unit else label)} "
+        f"<label>{escape(asked)} "
         f'<input type="text" name="answer" value="{escape(value)}" placeholder="{escape(example)}" autocomplete="off">'
         "</label>"
     )
@@ -153,6 +157,6 @@ def display_saved(*, title: str, state: str, text: str) -> None:
     """
     html = (
         f'<div class="course-saved"><p><strong>{inline(title)}</strong> <span class="course-state">{inline(state)}'
-        f"</span></p><p>{GO_ON}</p>{details('As text', f'<pre>{escape(text)}</pre>')}</div><style>{SAVED}</style>"
+        f"</span></p><p>{GO_ON}</p>{details(AS_TEXT, f'<pre>{escape(text)}</pre>')}</div><style>{SAVED}</style>"
     )
     display({"text/html": html, "text/plain": text}, raw=True)
