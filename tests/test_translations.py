@@ -49,8 +49,8 @@ def test_the_catalog_that_the_widgets_read_is_up_to_date(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_widgets_speak_the_language_of_the_environment(tmp_path: Path) -> None:
-    environment = os.environ | {"LANGUAGE": "de_AT:fr", "COURSE_HOME": str(tmp_path)}
+def test_widgets_speak_the_language_that_is_asked_for(tmp_path: Path) -> None:
+    environment = os.environ | {"COURSE_LANGUAGE": "de", "COURSE_HOME": str(tmp_path)}
     python = [sys.executable, "-c", PROGRAM]
     shown = subprocess.run(python, check=True, capture_output=True, text=True, env=environment, timeout=120).stdout
 

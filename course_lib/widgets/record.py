@@ -1,6 +1,7 @@
 """What the widgets share: their language, and the learner's record."""
 
 import functools
+import os
 from gettext import translation
 from pathlib import Path
 
@@ -8,8 +9,11 @@ from .. import quizzes
 from ..progress import Progress, lessons
 
 LOCALE = Path(__file__).with_name("static") / "locale"
-_ = translation("course", LOCALE, fallback=True).gettext
-"""Return a text in the language of `$LANGUAGE` or `$LANG`, and in English if it is not translated."""
+_ = translation("course", LOCALE, [os.environ.get("COURSE_LANGUAGE", "en")], fallback=True).gettext
+"""Return a text in the language of `$COURSE_LANGUAGE`, and in English if it is not translated.
+
+The lessons themselves are English, so the language of the machine does not choose it.
+"""
 
 
 @functools.cache
