@@ -45,16 +45,21 @@ def learner_line() -> SourceLine:
 def source_line_on(frame: FrameType) -> SourceLine | None:
     """Return the innermost line of the learner's code on the stack of `frame`.
 
-    Library code may run without the learner's (a reference solution): then return its outermost line. Return None if
-    only code that runs ranks is on the stack.
+    Code without a file (that of `python -c`, a dataclass's methods) counts where nothing else does. Library code may
+    run without the learner's (a reference solution): then return its outermost line. Return None if only code that
+    runs ranks is on the stack.
     """
+    without_file: FrameType | None = None
     outermost: FrameType | None = None
     for walker, _ in traceback.walk_stack(frame):
         if is_learners(walker.f_code):
-            return SourceLine.of(walker)
-        if not walker.f_code.co_filename.startswith(_INTERNAL):
+            if walker.f_code.co_filename != "<string>":
+                return SourceLine.of(walker)
+            without_file = without_file or walker
+        elif not walker.f_code.co_filename.startswith(_INTERNAL):
             outermost = walker
-    return None if outermost is None else SourceLine.of(outermost)
+    found = without_file or outermost
+    return None if found is None else SourceLine.of(found)
 
 
 def source_line_of(thread: threading.Thread) -> SourceLine | None:

@@ -1,5 +1,7 @@
 """Which line of a stack is the learner's, and which exception is shown."""
 
+from dataclasses import dataclass, field
+
 from course_lib import CourseError
 from course_lib.world import learner_code
 from course_lib.world.learner_code import ErrorReport
@@ -21,3 +23,12 @@ def test_a_course_error_among_the_causes_is_shown_and_a_circle_of_causes_ends():
     assert str(ErrorReport.of(outer)) == "CourseError: refused"
     outer.__cause__ = outer
     assert str(ErrorReport.of(outer)) == "RuntimeError: outer"
+
+
+def test_the_methods_that_a_dataclass_generates_are_no_line_to_show():
+    @dataclass
+    class Made:
+        line: learner_code.SourceLine = field(default_factory=learner_code.learner_line)
+
+    made = Made()
+    assert made.line.source == "made = Made()"

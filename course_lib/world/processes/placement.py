@@ -34,6 +34,8 @@ class Machine:
     def here(cls, address: str) -> Machine:
         """Return the machine that this process runs on."""
         names = [name for name, own in psutil.net_if_addrs().items() if address in {one.address for one in own}]
+        if not names:
+            raise ValueError(f"{socket.gethostname()} has no network interface with the address {address}")
         return cls(
             name=machine_name(),
             hostname=socket.gethostname(),
