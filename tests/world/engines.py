@@ -43,6 +43,8 @@ class Engines:
 
     def add(self, *names: str) -> None:
         """Start an engine of each name, and wait for them."""
+        while len(self.client) >= len(self.running):  # the hub has not noticed yet that an engine was killed
+            time.sleep(0.05)
         number = len(self.client) + len(names)
         for name in names:
             file = f"--file={self._files / 'ipcontroller-engine.json'}"
