@@ -61,11 +61,11 @@ def _functional_library(current: Current) -> torch.library.Library:
 
 
 def _enabling_kernel(operator: Any) -> Callable[..., Any]:
-    def kernel(*args: Any) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
         excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(KEY)
         torch._C._dispatch_tls_set_dispatch_key_excluded(KEY, False)
         try:
-            return operator.redispatch(_BACKENDS["cuda"], *args)  # torch's own kernel, the same for all devices
+            return operator.redispatch(_BACKENDS["cuda"], *args, **kwargs)  # torch's own kernel for all devices
         finally:
             torch._C._dispatch_tls_set_dispatch_key_excluded(KEY, excluded)
 

@@ -290,6 +290,19 @@ def test_functional_collectives_and_device_meshes(world):
     assert list(world(4).run(functional)) == [(1.0, (0, 0)), (1.0, (0, 1)), (5.0, (1, 0)), (5.0, (1, 1))]
 
 
+def test_a_functional_collective_that_is_given_its_output(world):
+    def gather():
+        from torch.ops import _c10d_functional as functional
+
+        out, group_name = torch.zeros(2), dist.group.WORLD.group_name
+        gathered = functional.all_gather_into_tensor_out(torch.full((1,), float(rank())), 2, group_name, out=out)
+        return functional.wait_tensor(gathered).tolist()
+
+    run = world(2).run(gather)
+    assert list(run) == [[0.0, 1.0]] * 2
+    assert [call.name for call in run.calls[0]] == ["all_gather_single #1"]
+
+
 def test_the_collectives_inside_an_operator_of_a_dtensor(world):
     def norm():
         from torch.distributed.device_mesh import init_device_mesh
