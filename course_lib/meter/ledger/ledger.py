@@ -9,6 +9,8 @@ While the learner's code runs, events are only recorded. They are added up when 
 reference to its storage. Its callback is `list.append`, on whichever thread drops the last tensor.
 """
 
+from __future__ import annotations
+
 import weakref
 from collections.abc import Callable
 from time import perf_counter
@@ -58,7 +60,7 @@ class Block(weakref.ref[torch.UntypedStorage]):
     counted_as: str | None  # the category under which a condensed history counts the block
     number: int  # its place in the order of allocations; 0 while its allocation is not added up, -1 after its free is
 
-    __slots__ = tuple(__annotations__)
+    __slots__ = tuple(__annotations__)  # which Python 3.14 has here only with the import of annotations above
     __eq__ = object.__eq__  # a weak reference compares and hashes its storage, which may be gone
     __hash__ = object.__hash__
 
