@@ -71,7 +71,7 @@ class PlannerWidget(VBox):
     def __init__(self, **given: Any) -> None:
         self._fixed = {"attention": "flash"} | {name: value for name, value in given.items() if name not in FIELDS}
         self.fields = {name: _field(name, given.get(name, START[name])) for name in FIELDS}
-        _ = self.plan  # raises for unknown settings, or two that do not go together
+        self.plan  # noqa: B018  # raises for unknown settings, or two that do not go together
         self.verdict, self.figure = HTML(), HTML()
         boxes = HBox([*self.fields.values()], layout=Layout(flex_flow="row wrap"))
         self._card = VBox([HTML(HEAD), boxes, self.verdict, self.figure])
