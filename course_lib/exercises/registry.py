@@ -34,8 +34,8 @@ LESSONS = {
     "pipeline": "beyond.pipeline",
     "incidents": "beyond.incidents",
 }
-"""The package of each lesson, by the first part of its exercises' names. A package has the module `quiz`, and one for
-each exercise: its `EXERCISES` lists them in the order of the lesson."""
+"""The packages, by the first part of the names in them, except where an exercise has moved to a different lesson. A
+package has a module for each exercise, listed in its `EXERCISES` in the order of the lesson, and the module `quiz`."""
 
 WITHOUT_QUIZ = ("sequence", "incidents")
 

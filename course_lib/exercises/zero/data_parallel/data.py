@@ -1,4 +1,4 @@
-"""Shared parts of lesson 03's exercises: models, data, and a rule about when all-reduces start."""
+"""Shared parts of lesson 03's exercises: models, data, ranks held back, and a rule about when all-reduces start."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence

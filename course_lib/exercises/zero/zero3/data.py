@@ -1,4 +1,4 @@
-"""Shared parts of lesson 06's exercises: cases, ranks that are held back, and memory that is measured."""
+"""Shared parts of lesson 06's exercises: cases, and memory that is measured."""
 
 import random
 import time
