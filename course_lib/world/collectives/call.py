@@ -62,6 +62,9 @@ class Call(CommCall):
     open_handle: bool = False  # the learner's code has the Work, and has not waited or asked for its state
     used_at: SourceLine | None = None  # the learner's line that used the tensors before the wait, if strict
 
+    def __repr__(self) -> str:
+        return f"{self.name} of {self.tensors} at {self.line}"
+
     def now(self) -> float:
         """Return the time, in seconds from the start of the run."""
         return time.perf_counter() - self.started

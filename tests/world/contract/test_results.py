@@ -184,6 +184,7 @@ def test_calls_are_recorded_with_their_lines(world):
     ]
     assert run.calls[0][0].numels == (3,) and run.calls[0][1].root == 1
     assert run.calls[2][0].line.source == "dist.all_reduce(torch.ones(3))"
+    assert repr(run.calls[0][1]).startswith("send to rank 1 of float32 [2] at test_results.py line ")
 
 
 def test_a_rank_cannot_start_a_world(world):
