@@ -138,16 +138,18 @@ def _behind(histories: Histories, call: Call) -> tuple[str, str]:
 
 def _left_a_loop(histories: Histories, fault: Fault) -> tuple[str, str]:
     """Return which ranks went on to a new line while others make one more call at an earlier line, and advice."""
-    for call in fault.calls.values() if fault.detail == "collective" else ():
+    if fault.detail != "collective" or histories.keys() != fault.calls.keys():
+        return "", ""
+    for call in fault.calls.values():
         here = _made_at_the_line_of(call, histories)
-        ahead = [rank for rank in here if fault.calls.get(rank) and here[rank] == max(here.values())]
-        behind = [rank for rank in here if rank not in ahead]
-        if len(ahead + behind) == len(fault.calls) and {here[rank] for rank in behind} == {here[ahead[0]] - 1} != {0}:
-            new = [_made_at_the_line_of(fault.calls[rank], histories)[ahead[0]] for rank in behind]
-            if not any(new):
-                times = f"{here[behind[0]]} time{'s' if here[behind[0]] > 1 else ''}"
-                line = f"{who(behind)} called {call.variant} at {call.line} only {times}"
-                return line, _loop_advice(behind, ahead)
+        count = max(here.values()) - 1
+        ahead, behind = ([rank for rank in here if here[rank] == made] for made in (count + 1, count))
+        if count == 0 or not behind or len(ahead) + len(behind) < len(here):
+            continue
+        if not any(_made_at_the_line_of(fault.calls[rank], histories)[ahead[0]] for rank in behind):
+            times = f"{count} time{'s' if count > 1 else ''}"
+            line = f"{who(behind)} called {call.variant} at {call.line} only {times}"
+            return line, _loop_advice(behind, ahead)
     return "", ""
 
 
