@@ -84,8 +84,8 @@ def train(
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Train the tied model from `checkpoint`, and return the loss of each batch, and the export.
 
-    The model is made on the meta device, so that no rank initialises what it then loads. The export is
-    the state dict without `head.weight`, which is the embedding's weight.
+    The model is made on the meta device: no rank need initialise what it then loads. The export is the
+    state dict without `head.weight`, which is `embedding.weight`.
     """
     with torch.device("meta"):
         model = make_model()
