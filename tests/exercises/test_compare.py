@@ -187,7 +187,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         (FOUR, [t(1, 7)] * 4, "Every rank holds the same"),
         ([t(9, 7)] * 3, [t(9, 7), t(1, 2), t(3, 3)], "Only rank 0 has the right result"),
         ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], "All ranks should have the same result, and yours differ"),
-        ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in another order"),
+        ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in a different order"),
         ([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)], ""),
     ],
 )
@@ -415,7 +415,7 @@ def test_the_text_of_a_verdict() -> None:
 
     assert repr(failed) == (
         "✗ sample.mean: failed\n"
-        "Failing case: 2 ranks (seed 4; 1 of 6 cases passed).\n"
+        "Failing case: 2 ranks (seed 4; the check stopped at case 2 of 6).\n"
         "rank 1 returned 3, expected 2.\n"
         "    rank  expected  yours\n"
         "    0     1         1\n"

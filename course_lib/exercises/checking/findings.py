@@ -95,8 +95,8 @@ class Verdict:
             return "It was not run."
         if not self.case:
             return f"{self.cases_tried} of {self.case_count} cases were tried."
-        passed = f"{self.cases_tried - 1} of {self.case_count} cases passed"
-        return f"Failing case: {self.case} (seed {self.seed}; {passed})."
+        stopped = f"the check stopped at case {self.cases_tried} of {self.case_count}"
+        return f"Failing case: {self.case} (seed {self.seed}; {stopped})."
 
     def __repr__(self) -> str:
         lines = [f"{SHAPES[self.status]} {self.exercise}: {self.status}", self.headline]
