@@ -176,7 +176,7 @@ def _reordered(gap: Gap) -> Cause | None:
             return None
         if not close(tuple(sorted(ours)), tuple(sorted(theirs)), gap.tolerance):
             return None
-    return Cause(likely="The right numbers, in another order.", action="Look at where each part is put.")
+    return Cause(likely="The right numbers, in a different order.", action="Look at where each part is put.")
 
 
 _RECOGNISERS: tuple[Recogniser, ...] = (
@@ -187,8 +187,8 @@ _RECOGNISERS: tuple[Recogniser, ...] = (
     _permuted,
     _transposed,
     _one_for_all,
-    _not_combined,
     _reordered,
+    _not_combined,
 )
 
 
