@@ -15,13 +15,13 @@ def warnings_of(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
     of_all = [(rank, call) for rank, theirs in enumerate(calls) for call in theirs]
     for line, found in _by_line((call.line, rank, call) for rank, call in of_all if call.open_handle):
         yield (
-            f"{_names(found, len(calls))} never waited for {found[0][1].name}{_more(found)} at {quoted(line)}. Without "
+            f"{_names(found, len(calls))} never waited for {_call(found)}{_more(found)} at {quoted(line)}. Without "
             "the wait, the tensor may still be on its way when you use it. Next: keep what the call returns, and call "
             "wait() on it before you use the tensor."
         )
     for line, found in _by_line((call.used_at, rank, call) for rank, call in of_all):
         yield (
-            f"{_names(found, len(calls))} used a tensor of {found[0][1].name}{_more(found)} before its wait, at "
+            f"{_names(found, len(calls))} used a tensor of {_call(found)}{_more(found)} before its wait, at "
             f"{quoted(line)}. The tensor may still be on its way. Next: move that line behind the wait()."
         )
 
@@ -36,6 +36,12 @@ def _by_line(found: Iterable[tuple[SourceLine | None, int, Call]]) -> Iterable[t
 
 def _names(found: Found, world_size: int) -> str:
     return who(sorted({rank for rank, _ in found}), world_size)
+
+
+def _call(found: Found) -> str:
+    """Return the call's name. On a ring, one line sends to a different peer on each rank: then only what it does."""
+    names = {call.name for call in dict(reversed(found)).values()}
+    return found[0][1].name if len(names) == 1 else found[0][1].op
 
 
 def _more(found: Found) -> str:

@@ -23,6 +23,11 @@ def forgets_a_send():
         dist.recv(torch.ones(2), 0)
 
 
+def forgets_the_ring():
+    dist.isend(torch.ones(2), 1 - rank())
+    dist.recv(torch.ones(2), 1 - rank())
+
+
 @pytest.mark.filterwarnings("ignore:.*deprecated")
 def test_a_deprecated_name_of_a_collective(local_world):
     def program():
@@ -62,6 +67,7 @@ def asks_until_it_is_done():
     ("program", "beginning"),
     [
         (never_waits, "both ranks never waited for all_reduce #1 and 2 more at test_warnings.py line _, in never"),
+        (forgets_the_ring, "both ranks never waited for send at test_warnings.py line _, in forgets_the_ring:"),
         (forgets_a_send, "rank 0 never waited for send to rank 1 at test_warnings.py line _, in forgets_a_send:"),
     ],
 )
@@ -120,8 +126,8 @@ def reduces_again():
     ("program", "beginning"),
     [
         (reads_too_early, "both ranks used a tensor of all_reduce #1 before its wait, at"),
-        (changes_what_it_sends, "both ranks used a tensor of send to rank 1 before its wait, at"),
-        (receives_into_what_it_sends, "both ranks used a tensor of send to rank 1 before its wait, at"),
+        (changes_what_it_sends, "both ranks used a tensor of send before its wait, at"),
+        (receives_into_what_it_sends, "both ranks used a tensor of send before its wait, at"),
         (steps_too_early, "both ranks used a tensor of all_reduce #1 before its wait, at"),
         (reduces_again, "both ranks used a tensor of all_reduce #1 before its wait, at"),
     ],
