@@ -48,7 +48,8 @@ def check(op: str, group_size: int, is_root: bool, arguments: dict[str, Any], de
                 "the result back."
             )
     if op in ("send", "recv") and is_root:
-        raise ValueError(f"{op}: the other rank is this rank itself. Copy the tensor instead: y.copy_(x).")
+        instead = "Copy the tensor instead: y.copy_(x)." if group_size > 1 else "One rank needs no messages."
+        raise ValueError(f"{op}: the other rank is this rank itself. {instead}")
     if op in _LISTS:
         many, one, where = _LISTS[op]
         if where == "everywhere" or is_root:
