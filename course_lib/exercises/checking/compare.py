@@ -135,7 +135,7 @@ def _inputs(trial: Trial) -> Iterator[Finding]:
 
 _changed = Cause(
     likely="An operation wrote into the argument: `+=`, a method whose name ends in `_`, an assignment to `x[...]`, "
-    "or a collective, which writes into its tensor.",
+    "or a collective or `recv`, which writes into its tensor.",
     action="Work on a copy: `x = x.clone()`.",
 )
 _not_changed = Cause(

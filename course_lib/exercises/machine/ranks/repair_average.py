@@ -96,8 +96,9 @@ exercise.edit("by-world-size", {
 
 @exercise.mistake
 def mean_of_nothing(losses: torch.Tensor) -> torch.Tensor:
-    """You average the means of the ranks. Ranks have different numbers of losses, and the mean of no losses is NaN,
-    which makes the whole result NaN. Next: sum the losses and the counts over ranks, and divide at the end."""
+    """You average the means of the ranks. Ranks have different numbers of losses, so this is not the mean of all
+    losses. One rank without losses even makes the whole result NaN.
+    Next: sum the losses and the counts over ranks, and divide at the end."""
     mean = losses.mean()
     dist.all_reduce(mean)
     return mean / dist.get_world_size()
