@@ -482,7 +482,8 @@ function begin() {
   for (const button of document.querySelectorAll(".buttons button")) button.setAttribute("aria-label", button.title);
   for (const id of ["one", "other"])
     $(id).append(...lanes.map(lane => make("option", {value: lane.number}, lane.name)));
-  $("other").value = two ? lanes.findIndex(lane => lane.run === "B") : 1;
+  const calls = lane => lane.events.map(event => event.text + event.tensors).join();
+  $("other").value = Math.max(1, lanes.findIndex(lane => two ? lane.run === "B" : calls(lane) !== calls(lanes[0])));
   $("differ").onclick = () => compare([[lanes[$("one").value], lanes[$("other").value]]]);
   $("compare").hidden = lanes.length < 2;
   const ranks = `${lanes.length / (two ? 2 : 1)} rank${lanes.length > 1 ? "s" : ""}`;
