@@ -56,7 +56,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
     check = add("check", run_check, "grade notebooks, each in a fresh kernel; none can stop the others")
     add_limits_and_reports(check.add_argument)
-    argument = add("rerun", run_rerun, "execute lessons on another world, beside simulated ranks").add_argument
+    argument = add("rerun", run_rerun, "execute lessons on another world, next to simulated ranks").add_argument
     argument("notebooks", type=Path, nargs="*", metavar="NOTEBOOK", help="by default all lessons")
     argument("--world", required=True, help="processes, nccl, or nccl:8 for 8 GPUs")
     argument("--copies", type=Path, default=Path("rerun"), metavar="FOLDER", help="for what was executed")
@@ -64,12 +64,12 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     argument = add("validate", run_validate, "compare the planner with published runs on GPUs").add_argument
     argument("--rows", action="store_true", help="print every run, not only the summary")
     argument("--data", type=Path, metavar="FOLDER", help="read the published runs in this folder instead")
-    progress = add("progress", run_progress, "tell what is done, and what to do next")
+    progress = add("progress", run_progress, "print what is done, and what to do next")
     argument = progress.add_mutually_exclusive_group().add_argument
     argument("--export", type=Path, metavar="FILE", help="write all that is stored, as JSON")
     argument("--import", type=Path, metavar="FILE", dest="import_", help="add what such a file holds")
     add("recipe", run_recipe, "run the recipe of torch's ZeroRedundancyOptimizer, and measure it")
-    add("doctor", run_doctor, "tell what this machine can run, and what is missing")
+    add("doctor", run_doctor, "print what this machine can run, and what is missing")
 
 
 def add_limits_and_reports(argument: Callable[..., Any]) -> None:
@@ -96,7 +96,8 @@ def run_copy(_: argparse.Namespace) -> None:
 
 def run_reset(options: argparse.Namespace) -> None:
     copy, aside = work.reset(options.number)
-    print(f"{copy} is new." + (f" Your earlier copy is now {aside}." if aside else ""))
+    opened = "If it is open in JupyterLab, answer Revert when JupyterLab says that the file has changed."
+    print(f"{copy} is new." + (f" Your earlier copy is now {aside}. {opened}" if aside else ""))
 
 
 def positive(text: str) -> float:
