@@ -146,6 +146,10 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         return headline, "give a send and its recv the same tag, or find an order in which each finds its partner."
     if len({call.group_name for call in calls}) > len({call.ranks for call in calls}):
         return headline, "there are two groups with the same members: call on them in the same order on every rank."
+    if ops & {"send", "recv"} and ops - {"send", "recv"}:
+        return headline, (
+            "look for a send or recv that is missing, or that comes after the collective: each message needs both."
+        )
     return headline, "find an order of calls in which each rank's next partner is ready for it."
 
 
