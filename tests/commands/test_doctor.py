@@ -111,6 +111,17 @@ def test_a_machine_without_a_loopback_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert finding.value.endswith("has no network interface with the address 127.0.0.1")
 
 
+def test_gloos_own_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_device(timeout: object) -> None:
+        raise RuntimeError("Unable to find interface for: [127.0.0.1]")
+
+    monkeypatch.setattr("course_lib.world.torch_hooks.gloo.loopback.options", no_device)
+
+    finding = doctor.simulated_worlds()
+    assert finding.status == "missing"
+    assert "Unable to find interface for: [127.0.0.1]" in finding.value
+
+
 def test_ranks_that_are_processes_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.worlds_of_processes().status == "ok"
 
