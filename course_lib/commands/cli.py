@@ -1,6 +1,7 @@
 """The `course` command: its subcommands and their arguments, and a function for each that runs it."""
 
 import argparse
+import io
 import math
 import signal
 import sys
@@ -20,6 +21,8 @@ Run = Callable[[argparse.Namespace], int | None]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may lack a character of a bar, or of a file's name
+        sys.stdout.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(prog="course", description="Sharded: learn ZeRO by building it.")
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_subcommands(subcommands)
@@ -131,7 +134,7 @@ def run_check(options: argparse.Namespace) -> int:
     graded: list[grading.Graded] = []
     _write(reports, graded)  # now and after each notebook: a class takes hours, and results so far are kept
     for one in grading.grade(options.notebooks, limits):
-        print(str(one).encode("utf-8", "backslashreplace").decode(), flush=True)
+        print(one, flush=True)
         graded.append(one)
         _write(reports, graded)
     passed = sum(one.passed for one in graded)

@@ -1,5 +1,6 @@
 import json
 import os
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -111,3 +112,15 @@ def test_without_a_subcommand_all_are_listed(capsys: pytest.CaptureFixture[str])
 
     listed = capsys.readouterr().out
     assert all(f"\n    {name} " in listed for name in ("lab", "check", "rerun", "progress", "recipe", "doctor"))
+
+
+def test_a_terminal_that_lacks_a_character_gets_its_escape(tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "course_lib.commands.cli", "progress"],
+        env=os.environ | {"PYTHONIOENCODING": "latin-1", "COURSE_HOME": str(tmp_path)},
+        capture_output=True,
+        encoding="latin-1",
+    )
+
+    assert process.returncode == 0, process.stderr
+    assert "\\u2591" in process.stdout  # an empty part of a bar
