@@ -23,6 +23,8 @@ def draw(rng: random.Random, number: int) -> Case:
         data = batches([4] * 5, width, seed + rank)
         if rank == odd:
             data[2] = (data[2][0], 7 + data[2][1])  # a broken sample
+        if number > 0:
+            data[3] = (data[3][0], 3.5 + data[3][1])  # on each rank a high loss, below the limit
         return make_mlp(width, seed), data
 
     return Case(world_size=world_size, args=args, what=f"batch 2 of rank {odd} is broken")
@@ -91,6 +93,11 @@ NORMAL = 'print(f"step {step}: the worst loss is {worst.item():.3f}, step skippe
 
 exercise.start_edit({AGREE: "", "if worst > 30": "if loss > 30", NORMAL:
     'print(f"step {step}: loss {loss.item():.3f} is above 30, step skipped")'})
+
+exercise.edit("sum-of-the-losses", {"worst, dist.ReduceOp.MAX": "worst"}, """
+    You compare the sum of all losses with 30, and so leave out steps in which no loss is above it, the more ranks
+    there are. Next: find the largest loss of all ranks.
+    """)
 
 exercise.edit("still-alone", {AGREE: "worst = loss.detach()\ndist.barrier()\n"}, """
     One rank decides alone, by its own loss. It leaves the step out, and the others take it, with the gradient of the

@@ -30,9 +30,10 @@ def draw(rng: random.Random, number: int) -> Case:
 
 def trained(solution: Solution, model: nn.Module, data: list[Batch]) -> dict[str, Any]:
     with shared_folder() as folder:
-        losses = solution(model, data, folder)
-        dist.barrier()
-        files = sorted(Path(folder).iterdir())
+        own = Path(folder, str(dist.get_rank()))  # so that it shows which rank writes
+        own.mkdir()
+        losses = solution(model, data, str(own))
+        files = sorted(own.iterdir())
         saved = {file.name: torch.load(file) for file in files}
     return {"losses": losses, "files": saved}
 
@@ -115,6 +116,11 @@ exercise.edit("a-file-for-each-rank", {TAKE: "state = dcp_states.get_model_state
     "f\"step-{step}.pt\" if dist.get_rank() == 0 else f\"step-{step}-{dist.get_rank()}.pt\"\n"
     "torch.save(state, f\"{folder}/{name}\")"}, """
     Every rank writes a file, and only rank 0 has something to write in it. Next: write the file on rank 0 only.
+    """)
+
+exercise.edit("one-file-by-all", {TAKE: f"state = dcp_states.get_model_state_dict(model, options=whole)\n{SAVE}"}, """
+    Every rank writes the file. With `cpu_offload=True` only rank 0 has the whole model, so an empty dictionary of
+    another rank may replace it. Next: write the file on rank 0 only.
     """)
 
 exercise.edit("only-the-last", {"if step % 2 == 0": "if step == len(data)"}, """

@@ -19,6 +19,8 @@ def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = (3, 2, 4)[number % 3], rng.randint(2, 4), rng.getrandbits(31)
     counts = [8] * world_size
     counts[0 if number == 0 else rng.randrange(world_size)] = 10 if number == 0 else rng.choice([9, 10, 11, 12])
+    if number == 1:
+        counts = [10, 6]  # batches of different sizes in one step
 
     def args(rank: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
         return make_mlp(width, seed), *batches([counts[rank]], width, seed + rank)[0]
@@ -103,6 +105,12 @@ def start(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> list[float]:
 
 
 AGREE = "dist.all_reduce(steps, dist.ReduceOp.MAX)\n"
+
+exercise.edit("mean-over-ranks-with-a-batch", {"total.backward()": "(total / max(1, len(batch))).backward()",
+    "float(len(batch))": "float(len(batch) > 0)"}, """
+    You take each rank's mean, and divide by the number of ranks that have a batch. Where one rank has four examples and
+    another two, each of the two counts double. Next: add up, and divide once by all examples of the step.
+    """)
 
 exercise.edit("still-uneven", {AGREE: "", "dist.all_reduce(count)\n": "", "/= count": "/= 4 * dist.get_world_size()"},
     """

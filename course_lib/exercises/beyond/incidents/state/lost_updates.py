@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ....form.exercise import Case, Exercise, Solution
@@ -27,9 +29,12 @@ def tuned(solution: Solution, width: int, seed: int) -> dict[str, Any]:
     nn.init.ones_(model.weight)
     model.register_forward_hook(lambda module, inputs, output: computed.add(str(output.dtype)))
     losses = solution(model, batches)
+    weight = model.weight.detach()
+    if isinstance(weight, DTensor):  # of FSDP2
+        weight = weight.full_tensor()
     return {
         "losses": losses,
-        "the weights, as the layer reads them": model.weight.detach().bfloat16(),
+        "the weights, as the layer reads them": weight.bfloat16(),
         "the layer computes in": sorted(computed),
     }
 
@@ -138,6 +143,21 @@ def with_masters(model: nn.Module, batches: list[Tensor]) -> list[float]:
         with torch.no_grad():
             for master, weight in zip(masters, weights, strict=True):
                 weight.copy_(master)
+        losses.append(loss.item())
+    return losses
+
+
+@exercise.variant
+def with_fsdp2(model: nn.Module, batches: list[Tensor]) -> list[float]:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    engine: Any = fully_shard(model.float(), mp_policy=policy)
+    optimizer = torch.optim.SGD(engine.parameters(), lr=0.0005)
+    losses = []
+    for x in batches:
+        loss = engine(x).float().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
         losses.append(loss.item())
     return losses
 

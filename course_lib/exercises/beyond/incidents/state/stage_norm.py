@@ -18,11 +18,12 @@ from ....form.exercise import Case, Exercise, Solution
 
 def draw(rng: random.Random, number: int) -> Case:
     shape, width, seed = ((2, 2), (1, 2), (2, 1))[number % 3], rng.randint(3, 5), rng.getrandbits(31)
-    what = f"a mesh of {shape[0]} × {shape[1]} (copies × stages), width {width}, 4 steps"
-    return Case(world_size=shape[0] * shape[1], args=lambda rank: (shape, width, seed), what=what)
+    limit = (0.1, 0.1, 100.0)[number % 3]  # of the last, no norm is above it
+    what = f"a mesh of {shape[0]} × {shape[1]} (copies × stages), width {width}, 4 steps, clipped to {limit}"
+    return Case(world_size=shape[0] * shape[1], args=lambda rank: (shape, width, seed, limit), what=what)
 
 
-def four_steps(solution: Solution, shape: tuple[int, int], width: int, seed: int) -> dict[str, Any]:
+def four_steps(solution: Solution, shape: tuple[int, int], width: int, seed: int, limit: float) -> dict[str, Any]:
     """Return the norms that the program logs, the losses, and the parameters of this rank's stage."""
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copy", "stage"))
     copies, stages = mesh.get_group("copy"), mesh.get_group("stage")
@@ -37,7 +38,7 @@ def four_steps(solution: Solution, shape: tuple[int, int], width: int, seed: int
         losses.append(through_all_stages(part, x, stages))
 
     optimizer = torch.optim.SGD(part.parameters(), lr=0.5)
-    norms = [solution(part, optimizer, backward, stages, copies, 0.1) for _ in range(4)]
+    norms = [solution(part, optimizer, backward, stages, copies, limit) for _ in range(4)]
     params = [param.detach() for param in part.parameters()]
     return {"norms": norms, "losses of the last stage": losses, "parameters": params}
 
@@ -127,6 +128,11 @@ ONE_STAGE = "norm = torch.nn.utils.clip_grad_norm_(part.parameters(), max_norm)\
 OWN = {LOCAL: "", OVER_STAGES: "", ROOT: ONE_STAGE, CLIP: ""}
 
 exercise.start_edit(OWN)
+
+exercise.edit("always-scales", {"torch.nn.utils.clip_grads_with_norm_(part.parameters(), max_norm, norm)":
+    "for param in part.parameters():\n    param.grad *= max_norm / norm"}, """
+    You scale the gradients also where their norm is below the limit, and so make them longer. Clipping only shortens.
+    Next: multiply by `max_norm / norm` only where the norm is larger than `max_norm`.""")
 
 exercise.edit("norm-of-one-stage", {OVER_STAGES: ""}, """
     Each stage clips by the norm of its own gradients, and the stages scale by different factors.
