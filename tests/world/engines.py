@@ -1,13 +1,13 @@
 """ipyparallel's engines for tests, on this machine."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import ipyparallel
-import psutil
 import zmq
 
 from course_lib.world.cluster.backend import pool_of
@@ -69,8 +69,6 @@ class Engines:
         pool_of(self.client).close()
         self.client.close()
         self._context.term()
-        for one in self.running.values():  # a controller has children, which would outlive it
-            for child in psutil.Process(one.pid).children(recursive=True):
-                child.kill()
-            one.kill()
+        for one in self.running.values():
+            os.killpg(one.pid, signal.SIGKILL)  # with the children of a controller, which would outlive it
             one.wait(10)
