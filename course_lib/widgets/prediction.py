@@ -82,6 +82,9 @@ class PredictionWidget(VBox):
     def __repr__(self) -> str:
         return self.guess.text()
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": repr(self)}  # as a cell's last value: `predict` has shown the widget
+
 
 def predict(
     name: str, question: str, *, unit: str = "", tolerance: float = 0.1, choices: Sequence[str] = ()

@@ -6,6 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from IPython.core.formatters import DisplayFormatter
 from nbclient import NotebookClient
 
 from course_lib import CourseError, predict
@@ -193,6 +194,12 @@ def test_the_call_does_what_the_button_does(progress: Progress) -> None:
     assert 'value="980"' in widget.question.value
     assert locked(widget)
     assert repr(widget).endswith("You predicted 980 MB. Run the next cell to see.")
+
+
+def test_as_the_last_value_of_a_cell_it_is_text_and_no_second_field(progress: Progress) -> None:
+    shown, _ = DisplayFormatter().format(predict("start.sum", "How many?"))
+
+    assert list(shown) == ["text/plain"] and "How many?" in shown["text/plain"]
 
 
 def test_the_field_has_its_label(progress: Progress) -> None:
