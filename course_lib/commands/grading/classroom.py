@@ -106,13 +106,13 @@ def _card(student: Student, course: Iterable[Lesson]) -> str:
 def _mistake_rows(everyone: Iterable[Student], titles: Mapping[str, str]) -> list[str]:
     """Return a row for each exercise and known mistake that a student has, the most frequent first.
 
-    Failures without a known mistake share a row for each exercise.
+    Without a known mistake, students share a row if the check observed the same.
     """
     found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
     for student in everyone:
         for grade in student.grades.values():
             if grade.status in ("failed", "error"):
-                found[grade.exercise, grade.mistake].append((student.name, grade.observed))
+                found[grade.exercise, grade.mistake or grade.observed].append((student.name, grade.observed))
     return [
         f"<tr><td>{escape(titles.get(exercise, exercise))}<td>"
         f"{details(str(len(who)), escape(', '.join(name for name, _ in who)))}<td>{escape(who[0][1])}</tr>"

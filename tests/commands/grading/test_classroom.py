@@ -75,6 +75,15 @@ def test_a_page_has_the_most_frequent_mistake_first() -> None:
     assert page.index("it is 4") < page.index("a rare result")
 
 
+def test_students_without_a_known_mistake_share_a_row_only_if_the_check_observed_the_same() -> None:
+    observed = {"ann": "its cell did not end", "ben": "it returned None", "eve": "it returned None"}
+    graded = [notebook(f"{name}/03-first.ipynb", slip("a.x", "", text)) for name, text in observed.items()]
+
+    page = as_page(graded, COURSE)
+    assert "<summary>2</summary>ben, eve</details><td>it returned None" in page
+    assert "<summary>1</summary>ann</details><td>its cell did not end" in page
+
+
 def test_a_name_or_an_observation_is_neither_markup_nor_a_formula() -> None:
     graded = [notebook("=1+1<b>/03-first.ipynb", slip("a.x", "", "<script>alert()</script>"))]
 
