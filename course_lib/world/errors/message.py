@@ -224,12 +224,12 @@ def _activity(report: RankReport, fault: Fault, named: tuple[str, str] | None, w
             if report.raised.source_line
             else f"{raised} in library code"
         )
-    call = report.call
-    if call is None or fault.kind in ("mismatch", "refused"):  # after that call the rank may have gone on
-        call = fault.calls.get(report.rank, call)
+    at_fault = fault.calls.get(report.rank)
+    arrived = at_fault if fault.kind in ("mismatch", "refused") else None  # the rank may have gone on to another call
+    call = arrived or report.call or at_fault
     if call is not None:
-        arrived = (report.rank in fault.calls and fault.kind in ("mismatch", "refused")) or not call.ranks
-        verb = "called" if arrived or report.call is None else "died in" if report.state == "died" else "waited in"
+        called = arrived or not call.ranks or report.call is None
+        verb = "called" if called else "died in" if report.state == "died" else "waited in"
         return f"{verb} {call.name}{_awaited(report, fault, world_size)} at {quoted(call.line)}"
     if report.state in ("returned", "died"):
         return report.state if report.source_line is None else f"{report.state} at {quoted(report.source_line)}"
