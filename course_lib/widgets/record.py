@@ -1,4 +1,4 @@
-"""What the widgets share: their language, and the learner's record."""
+"""The language of the widgets, and the learner's record, which they share."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""What a learner does in a browser: solve an exercise wrong and right, ask for a hint, take a quiz, break a world.
+"""A learner in a browser solves an exercise wrong and right, asks for a hint, takes a quiz, and breaks a world.
 
 At the end, axe-core reads what the lesson shows by then, in both themes.
 """
