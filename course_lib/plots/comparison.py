@@ -36,7 +36,7 @@ def compare_memory(runs: Mapping[str, Any], at: str | None = None) -> Picture:
     what, other = ("least", least) if totals[least] < totals[first] else ("most", most)
     if totals[other] != totals[first]:
         part = percent(totals[other] / max(totals[first], 1))
-        caption += f" The {what} is {other}: {size(totals[other])}, {part} of it."
+        caption += f" The {what} is {other}: {size(totals[other])}, {part} of {size(totals[first])}."
     text = "\n".join(f"{name}: {totals[name]:,} bytes: {parts_of(parts)}" for name, parts in held.items())
     return canvas.picture(caption, text)
 

@@ -432,15 +432,14 @@ def test_the_first_eight_panels_are_drawn_and_the_text_has_all():
 
 def test_bars_compare_the_fullest_rank_of_each_run():
     picture = compare_memory({"first": RUNS[0], "second": RUNS[1]})
-    assert (
-        picture.caption
-        == "The fullest rank of each run at its peak. first: 150 bytes. The least is second: 100 bytes, 67 % of it."
+    assert picture.caption == (
+        "The fullest rank of each run at its peak. first: 150 bytes. The least is second: 100 bytes, 67 % of 150 bytes."
     )
     assert picture.text == (
         "first: 150 bytes: parameters 100 bytes, activations 50 bytes\nsecond: 100 bytes: parameters 100 bytes"
     )
     turned = compare_memory({"second": RUNS[1], "first": RUNS[0]})
-    assert turned.caption.endswith("second: 100 bytes. The most is first: 150 bytes, 150 % of it.")
+    assert turned.caption.endswith("second: 100 bytes. The most is first: 150 bytes, 150 % of 100 bytes.")
     first, second = rects(picture.svg, CATEGORIES["parameters"])
     assert first[2] == second[2] and len(rects(picture.svg, CATEGORIES["activations"])) == 1
 
