@@ -58,11 +58,16 @@ class Canvas:
     def rect(self, x: float, y: float, width: float, height: float, fill: str, **look: Any) -> None:
         self.add("rect", x=x, y=y, width=max(width, 0.5), height=height, fill=fill, **look)
 
-    def block(self, x: float, y: float, width: float, height: float, fill: str, label: str = "") -> None:
-        """Draw a filled rectangle, with a label inside if there is room."""
-        self.rect(x, y, width, height, fill)
-        if label and text_width(label, 11) + 4 <= width:
+    def block(self, x: float, y: float, width: float, height: float, fill: str, label: str = "") -> bool:
+        """Draw a filled rectangle, with a label inside if there is room. Return whether there is.
+
+        Its outline shows it on grounds of both themes, from which some fills hardly differ.
+        """
+        self.rect(x, y, width, height, fill, **({"stroke": FAINT} if width > 10 else {}))
+        fits = text_width(label, 11) + 4 <= width
+        if label and fits:
             self.text(x + width / 2, y + height / 2 + 4, label, "middle", **SMALL | {"fill": ink_on(fill)})
+        return fits
 
     def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str = FAINT, **look: Any) -> None:
         self.add("path", d=f"M{short(x1)} {short(y1)}L{short(x2)} {short(y2)}", stroke=stroke, fill="none", **look)
@@ -80,7 +85,7 @@ class Canvas:
             if x > left and x + 18 + text_width(name) > WIDTH:
                 x, self.y = left, self.y + ROW - 4
             height = 4 if name == narrow else 12
-            self.rect(x, self.y - 9 - height / 2, 12, height, colour)
+            self.block(x, self.y - 9 - height / 2, 12, height, colour)
             self.text(x + 18, self.y - 5, name)
             x += 34 + text_width(name)
 

@@ -48,7 +48,7 @@ def _row(canvas: Canvas, label: str, value: str, blocks: Iterable[Block]) -> Non
     canvas.text(LEFT - 8, canvas.y, label, "end")
     end = 0.0
     for start, width, colour in blocks:
-        canvas.rect(LEFT + start * ACROSS, canvas.y - BAR + 4, width * ACROSS, BAR, colour)
+        canvas.block(LEFT + start * ACROSS, canvas.y - BAR + 4, width * ACROSS, BAR, colour)
         end = max(end, start + width)
     canvas.text(LEFT + end * ACROSS + 5, canvas.y, value)
 

@@ -1,9 +1,13 @@
 """The chart of a schedule: each pass as early as its input allows, and the bubble of the formula."""
 
+import xml.etree.ElementTree as ET
+
 import pytest
 
 from course_lib.parallel import all_forward_all_backward, one_forward_one_backward
 from course_lib.plots import plot_schedule
+from course_lib.plots.canvas import THEMES
+from tests.plots.test_plots import SVG, contrast
 
 
 @pytest.mark.parametrize("schedule", [all_forward_all_backward, one_forward_one_backward])
@@ -27,3 +31,11 @@ def test_a_backward_may_take_longer():
 def test_a_schedule_that_cannot_go_on_is_refused():
     with pytest.raises(ValueError, match=r"rank 1: \('backward', 1, 0\)"):
         plot_schedule([[("forward", 0)], [("backward", 0), ("forward", 0)]])
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
+def test_boxes_are_outlined_where_the_theme_is_nearly_as_dark_or_light(theme):
+    svg = plot_schedule([one_forward_one_backward(rank, 4, 8, chunks=2) for rank in range(4)]).svg
+    boxes = [box for box in ET.fromstring(svg).iter(f"{{{SVG}}}rect") if box.attrib["fill"].startswith("#")]
+    outlines = {box.get("stroke", box.attrib["fill"]) for box in boxes}
+    assert outlines == {"var(--faint)"} and contrast(theme["faint"], theme["shade"]) >= 3

@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
-from ..canvas import COMPUTE, INK, MEMBERS, NOTE, SHADE, SMALL, WAITING, WIDTH, Canvas, cut, ink_on, short
+from ..canvas import COMPUTE, FAINT, INK, MEMBERS, NOTE, SHADE, SMALL, WAITING, WIDTH, Canvas, cut, ink_on, short
 from ..picture import Picture
 
 LEFT, SIDE, APART = 70, 34, 66
@@ -27,7 +27,7 @@ def plot_ranks(function: Any, results: Sequence[Any]) -> Picture:
     for rank, result in enumerate(shown[:8]):
         x, width = (rank + 0.5) * column, min(column - 10, 130)
         canvas.line(middle, 44, x, 78)
-        canvas.rect(x - width / 2, 78, width, 34, MEMBERS[0], rx=6)
+        canvas.rect(x - width / 2, 78, width, 34, MEMBERS[0], stroke=FAINT, rx=6)
         canvas.text(x, 100, f"rank {rank}", "middle", fill=ink_on(MEMBERS[0]), font_weight="bold")
         canvas.add("path", d=f"M{short(x)} 112v24m-3 -4l3 4l3 -4", stroke=INK, fill="none", stroke_width=1.5)
         canvas.text(x, 154, cut(result, room), "middle", font_family="monospace")
