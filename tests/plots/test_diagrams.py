@@ -1,6 +1,7 @@
 """Drawings of the algorithms: they agree with the algorithms themselves, and refuse what they cannot draw."""
 
 import re
+import xml.etree.ElementTree as ET
 from itertools import pairwise
 
 import pytest
@@ -9,9 +10,9 @@ import torch.distributed as dist
 
 from course_lib import World, plan
 from course_lib.plots import plot_buckets, plot_mesh, plot_ranks, plot_units, plot_zero
-from course_lib.plots.canvas import CATEGORIES
+from course_lib.plots.canvas import CATEGORIES, COMPUTE
 from course_lib.plots.diagrams.schedules import schedule
-from tests.plots.test_plots import rects, texts
+from tests.plots.test_plots import SVG, rects, texts
 
 # The stages
 
@@ -53,6 +54,13 @@ def test_a_bucket_travels_once_it_is_full_and_the_bucket_before_has_arrived():
     ]
     assert "Backward hides 17 % of the time in which they travel." in picture.caption  # 2 of 12
     assert {"backward", "bucket 1", "layer 2", "fills", "travels", "backward ends"} <= texts(picture.svg)
+
+
+def test_the_last_gradient_has_its_name_behind_a_span_too_narrow_for_it():
+    svg = plot_buckets([[("head", 90)], [("embedding", 10)]]).svg
+    (name,) = (element for element in ET.fromstring(svg).iter(f"{{{SVG}}}text") if element.text == "embedding")
+    _, last = rects(svg, COMPUTE)
+    assert last[0] + last[2] < float(name.attrib["x"]) < last[0] + last[2] + 10
 
 
 def test_without_prefetch_each_gather_waits_for_the_unit_before():

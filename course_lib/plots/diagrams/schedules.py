@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from ..canvas import CATEGORIES, COMPUTE, FORWARD, INK, MOVING, NOTE, SHADE, WIDTH, Canvas, cut, percent
+from ..canvas import CATEGORIES, COMPUTE, FORWARD, INK, MOVING, NOTE, SHADE, SMALL, WIDTH, Canvas, cut, percent
 from ..picture import Picture
 
 LEFT, BAR, ROW = 84, 20, 32
@@ -40,7 +40,9 @@ def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]], travel: float = 1
     scale = (WIDTH - LEFT) / max(end, sent[-1].end)
     _draw_row(canvas, "backward")
     for (name, _), span in zip(gradients, _in_turn(numel for _, numel in gradients), strict=True):
-        _draw_span(canvas, span, scale, COMPUTE, name)
+        fits = _draw_span(canvas, span, scale, COMPUTE, name)
+    if not fits:  # the last name then goes behind its span, where nothing else is
+        canvas.text(LEFT + end * scale + 5, canvas.y + 14, name, **SMALL)
     for number, (fill, travels) in enumerate(zip(fills, sent, strict=True)):
         canvas.y += ROW
         _draw_row(canvas, f"bucket {number}")
@@ -134,5 +136,6 @@ def _draw_row(canvas: Canvas, name: str) -> None:
     canvas.line(LEFT, canvas.y + BAR + 3, WIDTH, canvas.y + BAR + 3, SHADE)
 
 
-def _draw_span(canvas: Canvas, span: Span, scale: float, colour: str, label: str) -> None:
-    canvas.block(LEFT + span.start * scale, canvas.y, (span.end - span.start) * scale - 1, BAR, colour, label)
+def _draw_span(canvas: Canvas, span: Span, scale: float, colour: str, label: str) -> bool:
+    left, width = LEFT + span.start * scale, (span.end - span.start) * scale - 1
+    return canvas.block(left, canvas.y, width, BAR, colour, label)
