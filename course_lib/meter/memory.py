@@ -63,7 +63,8 @@ class MemoryReport(Snapshot):
 
     Attributes:
         rank: the rank.
-        marks: the snapshots that `mark` took, by label.
+        marks: the snapshots that `mark` took, by label; the last one of a label that was used again.
+        marked: label and seconds of each call of `mark`, in order.
         at_peak: the memory at the peak; None if the rank never held anything.
         timeline: every change, in order. Here and at the peak, a tensor's category is its purpose over its whole life.
             In a snapshot, it is the purpose at that moment.
@@ -71,6 +72,7 @@ class MemoryReport(Snapshot):
 
     rank: int
     marks: Mapping[str, Snapshot]
+    marked: tuple[tuple[str, float], ...]
     at_peak: Peak | None
     timeline: tuple[MemoryEvent, ...]
 

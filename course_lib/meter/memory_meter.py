@@ -38,6 +38,7 @@ class MemoryMeter:
         self._returning: Returning | None = None  # None once the learner's function is known to run
         self._holders: dict[Block, tuple[str, ...]] = {}
         self._marks: dict[str, Snapshot] = {}
+        self._marked: list[tuple[str, float]] = []
         self._end: Snapshot | None = None
 
     # -- results of operators --------------------------------------------------------------------------------------
@@ -153,7 +154,8 @@ class MemoryMeter:
 
     def mark(self, label: str) -> None:
         """Take a snapshot. If a label is used again, the last snapshot counts."""
-        self._marks[label] = self._snapshot()
+        self._marks[label] = snapshot = self._snapshot()
+        self._marked.append((label, snapshot.seconds))
 
     def _snapshot(self) -> Snapshot:
         ledger = self.ledger
@@ -195,6 +197,7 @@ class MemoryMeter:
             **vars(self._end),
             rank=self.rank,
             marks=self._marks,
+            marked=tuple(self._marked),
             at_peak=peak_of(self.ledger),
             timeline=tuple(self.ledger.history.events()),
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..planner import size
 from .canvas import CATEGORIES, INK, MEMBERS, NOTE, WIDTH, Canvas, percent, short, text_width
-from .memory import ABOVE, LEFT, draw_grid, draw_phases, fullest, marks_of, parts_of, places, stairs
+from .memory import ABOVE, LEFT, draw_grid, draw_phases, fullest, marked, parts_of, places, stairs
 from .picture import Picture
 
 BAR, HEIGHT = 24, 150
@@ -79,13 +79,13 @@ def compare(a: Any, b: Any, titles: tuple[str, str] = ("first", "second")) -> Pi
     memories = [fullest(a.memory), fullest(b.memory)]
     highest = max(1, *(memory.peak_bytes for memory in memories))
     marks = shared_marks(*memories)
-    edges = [[0, *(marks_of(memory)[label] for label in marks), len(memory.timeline)] for memory in memories]
+    edges = [[0, *(dict(marked(memory))[label] for label in marks), len(memory.timeline)] for memory in memories]
     widths = [max(1, *(right - left for left, right in spans)) for spans in zip(*map(pairwise, edges), strict=True)]
     borders = [0, *accumulate(widths)]
     canvas = Canvas()
     canvas.legend(zip(titles, (MEMBERS[1], INK), strict=True))
     scale, foot = (WIDTH - LEFT) / borders[-1], canvas.y + ABOVE + HEIGHT
-    draw_phases(canvas, {label: LEFT + at * scale for label, at in zip(marks, borders[1:], strict=False)}, foot)
+    draw_phases(canvas, [(label, LEFT + at * scale) for label, at in zip(marks, borders[1:], strict=False)], foot)
     draw_grid(canvas, highest, foot, HEIGHT)
     for memory, numbers, look in zip(memories, edges, LOOKS, strict=True):
         drawn = places(memory.timeline)
@@ -104,9 +104,14 @@ def compare(a: Any, b: Any, titles: tuple[str, str] = ("first", "second")) -> Pi
 
 
 def shared_marks(a: Any, b: Any) -> list[str]:
-    """Return the labels of the marks that both have; none, if they have them in different orders."""
-    ours, theirs = ([label for label in marks_of(one) if label in other.marks] for one, other in ((a, b), (b, a)))
+    """Return the labels of the marks that both have, by their last use; none, if their orders differ."""
+    ours, theirs = ([label for label in _last(one) if label in other.marks] for one, other in ((a, b), (b, a)))
     return ours if ours == theirs else []
+
+
+def _last(memory: Any) -> list[str]:
+    """Return the labels of marks, each at its last use."""
+    return list(dict.fromkeys(label for label, _ in reversed(memory.marked)))[::-1]
 
 
 def _aligned(number: int, numbers: Sequence[int], borders: Sequence[int]) -> float:

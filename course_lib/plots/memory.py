@@ -35,8 +35,9 @@ def plot_memory(memories: Sequence[Any], titles: Sequence[str] | None = None) ->
     Args:
         memories: one for each rank, such as `run.memory`. These attributes are read: `peak_bytes`; `by_category`, bytes
             held at the end; `timeline`, changes with `seconds`, `deltas` (bytes allocated or freed, by the names in
-            `CATEGORIES`) and `highest_bytes`, the most held since the change before; `marks`, moments with `seconds`
-            and `by_category` by their label; and `at_peak`, one such moment. Eight panels are drawn; the text has all.
+            `CATEGORIES`) and `highest_bytes`, the most held since the change before; `marked`, labels with their
+            seconds; `marks`, moments with `by_category` by their label; and `at_peak`, one such moment. Eight panels
+            are drawn; the text has all.
         titles: a title for each rank, instead of its number.
 
     Raises:
@@ -91,9 +92,9 @@ def places(timeline: Sequence[Any]) -> list[Place]:
 
 def _draw_panel(canvas: Canvas, memory: Any, highest: int) -> None:
     """Draw phases, grid, areas and the peak, from back to front, and move `canvas.y` below them."""
-    foot = canvas.y + HEIGHT + (ABOVE if len(memory.marks) > 1 else ABOVE / 2)
+    foot = canvas.y + HEIGHT + (ABOVE if len(memory.marked) > 1 else ABOVE / 2)
     across, scale = (WIDTH - LEFT) / max(len(memory.timeline), 1), HEIGHT / highest
-    draw_phases(canvas, {label: LEFT + number * across for label, number in marks_of(memory).items()}, foot)
+    draw_phases(canvas, [(label, LEFT + number * across) for label, number in marked(memory)], foot)
     draw_grid(canvas, highest, foot, HEIGHT)
     drawn = places(memory.timeline)
     xs = [LEFT + place.number * across for place in drawn]
@@ -117,21 +118,21 @@ def stairs(xs: Sequence[float], ys: Sequence[float]) -> str:
     return f"M{short(points[0][0])} {short(points[0][1])}{''.join(steps)}H{WIDTH}"
 
 
-def marks_of(memory: Any) -> dict[str, int]:
-    """Return the number of the first change after each mark, by label, in order of time."""
-    marks = sorted(memory.marks.items(), key=lambda item: item[1].seconds)
-    return {label: bisect(memory.timeline, mark.seconds, key=attrgetter("seconds")) for label, mark in marks}
+def marked(memory: Any) -> list[tuple[str, int]]:
+    """Return the label of each mark, and the number of the first change after it."""
+    return [(label, bisect(memory.timeline, at, key=attrgetter("seconds"))) for label, at in memory.marked]
 
 
-def draw_phases(canvas: Canvas, marks: Mapping[str, float], foot: float) -> None:
+def draw_phases(canvas: Canvas, marks: Sequence[tuple[str, float]], foot: float) -> None:
     """Shade every second phase from `canvas.y` to `foot`, and write the names of phases in their areas.
 
-    `marks` are labels with their places in pixels. The time before the first mark has no name: a label that is used
-    again keeps its last mark only.
+    `marks` are labels with their places in pixels. The time before the first mark has no name: nobody marked its
+    beginning.
     """
-    for number, ((_, left), (label, right)) in enumerate(pairwise(marks.items())):
-        if number % 2 == 0:
-            canvas.rect(left, canvas.y, right - left, foot - canvas.y, SHADE)
+    phases = [(label, left, right) for (_, left), (label, right) in pairwise(marks)]
+    for _, left, right in phases[::2]:
+        canvas.rect(left, canvas.y, right - left, foot - canvas.y, SHADE)
+    for label, left, right in phases:
         name = label.removeprefix("after ").removesuffix("()")
         room = (right - left) / text_width(name, 11)
         if room > 0.4:  # in a narrow area, the name is in the second line

@@ -54,6 +54,20 @@ def test_parameters_gradients_and_optimizer_state():
     assert held(marks["zero_grad"]) == {"parameters": BYTES, "optimizer": 2 * BYTES + 4}
 
 
+def test_a_label_used_again_keeps_its_last_snapshot_and_each_time():
+    def program():
+        kept = []
+        for _ in range(2):
+            kept.append(torch.ones(N))
+            mark("made")
+        return kept
+
+    report = measured(program)
+    assert report.marks["made"].current_bytes == 2 * BYTES
+    (first, earlier), (last, later) = report.marked
+    assert first == last == "made" and earlier < later == report.marks["made"].seconds
+
+
 def test_saved_for_backward_is_activations_until_backward():
     def program():
         weight = nn.Parameter(torch.zeros(N))

@@ -7,6 +7,7 @@ from base64 import b64decode
 from dataclasses import dataclass, field
 from html import unescape
 from itertools import pairwise
+from operator import itemgetter
 
 import pytest
 
@@ -98,8 +99,14 @@ class Change:
 class Memory:
     """A memory report as `plot_memory` reads it."""
 
-    def __init__(self, *held, **marks):
-        """held: bytes of parameters and of activations, one pair a millisecond; marks: a label and its millisecond."""
+    def __init__(self, *held, again=(), **marks):
+        """Report what was held.
+
+        Args:
+            held: bytes of parameters and of activations, one pair a millisecond.
+            again: label and millisecond of a mark that is used again later.
+            marks: the millisecond by label.
+        """
         moments = [
             Moment(step / 1000, {"parameters": parameters, "activations": activations})
             for step, (parameters, activations) in enumerate(held)
@@ -112,6 +119,8 @@ class Memory:
         self.peak_bytes = max(map(sum, held), default=0)
         self.by_category = moments[-1].by_category if moments else {}
         self.marks = {label: moments[step] for label, step in marks.items()}
+        in_order = sorted([*marks.items(), *again], key=itemgetter(1))
+        self.marked = tuple((label, step / 1000) for label, step in in_order)
 
 
 @dataclass(frozen=True)
@@ -403,6 +412,14 @@ def test_a_phase_is_the_time_before_its_mark():
     ]
 
 
+def test_a_loop_names_its_phases_in_each_step():
+    held = [(100, number) for number in range(100)]
+    memory = Memory(*held, made=9, step=89, again=[("step", 49)])
+    svg = plot_memory([memory]).svg
+    steps = [float(e.attrib["x"]) for e in ET.fromstring(svg).iter(f"{{{SVG}}}text") if e.text == "step"]
+    assert steps == [pytest.approx(70 + 6.9 * middle, abs=0.1) for middle in (30, 70)]
+
+
 def test_layers_are_as_high_as_what_is_held():
     drawn = places(MEMORIES[1].timeline)
     assert [place.number for place in drawn] == [0, 1, 2] and [place.highest for place in drawn] == [100, 120, 90]
@@ -482,6 +499,8 @@ def test_two_runs_share_an_axis_on_which_their_marks_stand_at_the_same_place():
 def test_marks_in_different_orders_are_not_aligned():
     assert shared_marks(Memory((1, 0), (2, 0), a=0, b=1), Memory((1, 0), (2, 0), a=1, b=0)) == []
     assert shared_marks(Memory((1, 0), (2, 0), a=0, b=1), Memory((1, 0), (2, 0), b=1, c=0)) == ["b"]
+    looped = Memory((1, 0), (2, 0), (3, 0), a=1, b=2, again=[("b", 0)])
+    assert shared_marks(looped, looped) == ["a", "b"]
 
 
 def test_a_long_name_of_a_narrow_tensor_loses_its_beginning():
