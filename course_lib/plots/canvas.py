@@ -7,7 +7,7 @@ Colours are of three kinds, and no figure uses one kind for another:
     MEMBERS      ranks, and runs that are compared: four tints of violet, always with a label beside them
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from html import escape
 from math import floor, log10
 from typing import Any
@@ -63,7 +63,7 @@ class Canvas:
 
         Its outline shows it on grounds of both themes, from which some fills hardly differ.
         """
-        self.rect(x, y, width, height, fill, **({"stroke": FAINT} if width > 10 else {}))
+        self.rect(x, y, width, height, fill, **({"stroke": FAINT} if min(width, height) > 10 else {}))
         fits = text_width(label, 11) + 4 <= width
         if label and fits:
             self.text(x + width / 2, y + height / 2 + 4, label, "middle", **SMALL | {"fill": ink_on(fill)})
@@ -77,14 +77,14 @@ class Canvas:
         self.y += ROW + 10
         self.text(0, self.y - 5, text, font_weight="bold")
 
-    def legend(self, entries: Iterable[tuple[str, str]], left: float = 0, narrow: str = "") -> None:
+    def legend(self, entries: Iterable[tuple[str, str]], left: float = 0, narrow: Collection[str] = ()) -> None:
         """Write names in as many rows as they take, each behind a square of its colour; a flat bar for `narrow`."""
         x = left
         self.y += ROW
         for name, colour in entries:
             if x > left and x + 18 + text_width(name) > WIDTH:
                 x, self.y = left, self.y + ROW - 4
-            height = 4 if name == narrow else 12
+            height = 4 if name in narrow else 12
             self.block(x, self.y - 9 - height / 2, 12, height, colour)
             self.text(x + 18, self.y - 5, name)
             x += 34 + text_width(name)

@@ -1,19 +1,26 @@
-"""A chart of each rank's time: computing, waiting, and calls whose bytes move."""
+"""A chart of each rank's time: computing, waiting, and calls whose bytes move.
+
+What to see is the share of the bytes that moved while a rank computed: a number and a colour say it.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..planner import duration
-from .canvas import COMPUTE, MOVING, NOTE, SHADE, SMALL, WAITING, WIDTH, Canvas, percent, text_width, ticks
+from .canvas import COMPUTE, MOVING, NOTE, SMALL, WAITING, WIDTH, Canvas, percent, text_width, ticks
 from .picture import Picture
 
-LEFT, FLIGHT = 60, "bytes in flight"
+LEFT = 92
 STATES = {"computed": COMPUTE, "waited for peers": WAITING, "waited for bytes": MOVING}
-"""The activities of a rank, with their colours. Bytes in flight have the colour of waiting for bytes."""
+"""The activities of a rank, with their colours."""
+FLIGHTS = {"bytes in flight, hidden": COMPUTE, "not hidden": MOVING}
+"""Bytes in flight have the colour of what the rank did meanwhile."""
 
 
 def plot_timeline(timelines: Sequence[Any]) -> Picture:
     """Return, for each rank, when it computed and when it waited, and below that its calls while their bytes moved.
+
+    Next to its calls stands the share of the bytes that moved while the rank computed.
 
     Args:
         timelines: one for each rank, such as `run.timeline`. These attributes are read: `rank`, `start`, `end`,
@@ -21,7 +28,7 @@ def plot_timeline(timelines: Sequence[Any]) -> Picture:
             and `in_flight`, the `call.op` of those in flight, and the text form.
     """
     canvas = Canvas()
-    canvas.legend((*STATES.items(), (FLIGHT, MOVING)), narrow=FLIGHT)
+    canvas.legend([*STATES.items(), *FLIGHTS.items()], narrow=tuple(FLIGHTS))
     canvas.y += 4
     end = max(timeline.end for timeline in timelines)
     scale = (WIDTH - LEFT) / (end or 1)
@@ -38,13 +45,18 @@ def plot_timeline(timelines: Sequence[Any]) -> Picture:
 
 def _draw_rank(canvas: Canvas, timeline: Any, scale: float) -> None:
     canvas.text(0, canvas.y + 20, f"rank {timeline.rank}")
-    canvas.rect(LEFT, canvas.y + 30, WIDTH - LEFT, 10, SHADE)
+    if timeline.overlap is not None:
+        canvas.text(0, canvas.y + 40, f"{percent(timeline.overlap)} hidden", font_weight="bold", **SMALL)
+    spans = {state: merged(getattr(timeline, state.replace(" ", "_")), 0.5 / scale) for state in STATES}
     for state, colour in STATES.items():
-        for start, end, _ in merged(getattr(timeline, state.replace(" ", "_")), 0.5 / scale):
+        for start, end, _ in spans[state]:
             canvas.rect(LEFT + start * scale, canvas.y + 4, (end - start) * scale, 24, colour)
+    hidden, exposed = FLIGHTS.values()
     free, last = 0.0, ""
     for start, end, ops in merged(timeline.in_flight, 0.5 / scale):
-        canvas.rect(LEFT + start * scale, canvas.y + 30, (end - start) * scale, 10, MOVING)
+        canvas.rect(LEFT + start * scale, canvas.y + 30, (end - start) * scale, 10, exposed)
+        for since, until in ((max(start, a), min(end, b)) for a, b, _ in spans["computed"] if a < end and start < b):
+            canvas.rect(LEFT + since * scale, canvas.y + 30, (until - since) * scale, 10, hidden)
         label = ops.pop() if len(ops) == 1 else ""
         x = min(LEFT + start * scale, WIDTH - text_width(label, 11))
         if label not in ("", last) and x >= free:  # calls of one name in a row are named once

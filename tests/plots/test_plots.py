@@ -166,10 +166,10 @@ def image(html):
 
 
 def rects(svg, colour):
-    """Left, top, width and height of the rectangles in that colour, without the squares of the legend."""
+    """Left, top, width and height of the rectangles in that colour, without those of the legend."""
     found = (element.attrib for element in ET.fromstring(svg).iter(f"{{{SVG}}}rect"))
     boxes = [[float(a[side]) for side in ("x", "y", "width", "height")] for a in found if a["fill"] == colour]
-    return [box for box in boxes if box[2:] != [12, 12]]
+    return [box for box in boxes if box[2:] not in ([12, 12], [12, 4])]
 
 
 # Every figure
@@ -337,9 +337,18 @@ def test_the_time_chart_of_one_rank_names_no_other(overlap, caption):
 
 def test_bars_of_the_time_chart_are_as_long_as_their_time():
     picture = plot_timeline([Lane(0)])
-    (first, second), (wait,) = rects(picture.svg, COMPUTE), rects(picture.svg, WAITING)
+    (first, second, _), (wait,) = rects(picture.svg, COMPUTE), rects(picture.svg, WAITING)
     assert first[2] == pytest.approx(second[2], abs=0.2) == pytest.approx(wait[2], abs=0.2)
     assert first[0] + first[2] == pytest.approx(wait[0], abs=0.2)
+
+
+def test_bytes_in_flight_have_the_colour_of_computing_while_that_hides_them():
+    svg = plot_timeline([Lane(0)]).svg  # in flight from 0.2 to 0.35, and the rank computes from 0.3 on
+    _, second, hidden = rects(svg, COMPUTE)
+    assert hidden[0] == second[0] and hidden[2] == pytest.approx(second[2] / 2, abs=0.1)
+    _, flight = rects(svg, MOVING)
+    assert flight[2] == pytest.approx(1.5 * second[2], abs=0.1)
+    assert "25 % hidden" in texts(svg)
 
 
 def test_a_long_run_does_not_make_a_heavy_figure():

@@ -76,7 +76,7 @@ def plot_units(units: Iterable[tuple[str, int]], prefetch: int = 0, travel: floa
     end = uses[-1].compute.end
     looks = {"gather": MOVING, "forward": FORWARD, "backward": COMPUTE}
     canvas, scale = Canvas(), (WIDTH - LEFT) / end
-    canvas.legend([*looks.items(), ("held whole", HELD)], narrow="held whole")
+    canvas.legend([*looks.items(), ("held whole", HELD)], narrow=["held whole"])
     canvas.y += 6
     for number, name in enumerate(names):
         _draw_row(canvas, name)
