@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from .canvas import FAINT, INK, WIDTH, Canvas
 
@@ -27,10 +28,11 @@ _STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def axes(canvas: Canvas, height: float, columns: int = 1) -> Iterator[list[Axes]]:
-    """Return axes side by side, as wide as the canvas together. What the block draws on them goes onto the canvas."""
+def axes(canvas: Canvas, height: float, columns: int = 1, width: float = WIDTH) -> Iterator[list[Axes]]:
+    """Return axes side by side, together `width` pixels wide. What the block draws on them goes onto the canvas."""
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained", facecolor="none")
+        layout = ConstrainedLayoutEngine(rect=(0, 0, width / WIDTH, 1))
+        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, layout=layout, facecolor="none")
         yield list(figure.subplots(1, columns, squeeze=False)[0])
         out = io.StringIO()
         figure.savefig(out, metadata={"Date": None})

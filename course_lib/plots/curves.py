@@ -1,14 +1,16 @@
 """Curves: numbers over steps, one line for each run. matplotlib draws axes and lines, the canvas the rest."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
 from matplotlib.ticker import MaxNLocator
 
-from .axes import STAND_INS, axes
-from .canvas import INK, MEMBERS, Canvas
+from .axes import STAND_INS, axes, in_pixels
+from .canvas import INK, MEMBERS, WIDTH, Canvas, cut, text_width
 from .picture import Picture
 
-HEIGHT = 240
+HEIGHT, APART, LONGEST = 240, 17, 30
+"""Pixels of the figure and between two labels, and the most letters of a label."""
 LOOKS = ((MEMBERS[0], 12.5), (MEMBERS[3], 10.0), (MEMBERS[2], 7.5), (MEMBERS[1], 5.0), (INK, 1.5))
 """Colour and width of the last five lines. Equal lines lie on each other, so each is narrower than the one below it."""
 
@@ -50,10 +52,11 @@ def curve(
 def draw_curves(
     canvas: Canvas, lines: Mapping[str, Sequence[float]], xs: Sequence[float], xlabel: str, ylabel: str, log: str = ""
 ) -> None:
-    """Draw axes and lines, and move `canvas.y` below them."""
+    """Draw axes and lines, each with its name at its end, and move `canvas.y` below them."""
+    names, height = [cut(name, LONGEST) for name in lines], max(HEIGHT, APART * len(lines) + 60)
     looks = [LOOKS[max(len(LOOKS) - len(lines) + at, 0)] for at in range(len(lines))]
-    canvas.legend((name, colour) for name, (colour, _) in zip(lines, looks, strict=True))
-    with axes(canvas, HEIGHT) as (plot,):
+    across = WIDTH - max(map(text_width, names)) - 40  # the names stand behind the axes
+    with axes(canvas, height, width=across) as (plot,):
         plot.set(xlabel=xlabel, ylabel=ylabel)
         for axis in log:
             plot.set(**{f"{axis}scale": "log"})
@@ -66,3 +69,24 @@ def draw_curves(
         plot.grid(axis="y", linewidth=0.5)
         for values, (colour, width) in zip(lines.values(), looks, strict=True):
             plot.plot(xs, values, color=STAND_INS.get(colour, colour), linewidth=width, solid_capstyle="round")
+        plot.figure.canvas.figure.draw_without_rendering()  # which gives the lines their places
+        ends = [in_pixels(plot, xs[-1], values[-1]) for values in lines.values()]
+        feet = spread([y if isfinite(y) else height / 2 for _, y in ends], APART, height - 40)
+        for name, (colour, _), (x, y), foot in zip(names, looks, ends, feet, strict=True):
+            if isfinite(y):
+                canvas.line(x + 4, canvas.y + y, across + 18, canvas.y + foot)
+            canvas.block(across + 20, canvas.y + foot - 6, 12, 12, colour)
+            canvas.text(across + 38, canvas.y + foot + 4, name)
+
+
+def spread(places: Sequence[float], apart: float, most: float) -> list[float]:
+    """Return places at least `apart` from each other, in the same order, near the given ones and none beyond `most`."""
+    order = sorted(range(len(places)), key=places.__getitem__)
+    moved, free = list(places), apart / 2
+    for at in order:
+        moved[at] = max(moved[at], free)
+        free = moved[at] + apart
+    for at in reversed(order):
+        moved[at] = min(moved[at], most)
+        most = moved[at] - apart
+    return moved

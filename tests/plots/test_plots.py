@@ -292,6 +292,28 @@ def test_many_ranks_have_no_numbers_and_small_cells():
     assert "10 kB" not in texts(picture.svg) and len(rects(picture.svg, tint(1))) == 20
 
 
+def feet(svg):
+    """The height of each text in a figure."""
+    return {element.text: float(element.attrib["y"]) for element in ET.fromstring(svg).iter(f"{{{SVG}}}text")}
+
+
+def test_a_line_has_its_name_at_its_end():
+    at = feet(curve({"low": [3, 1], "high": [1, 3], "middle": [3, 2]}).svg)
+    assert at["low"] - at["middle"] == pytest.approx(at["middle"] - at["high"], abs=0.2)
+    assert at["low"] - at["high"] > 100
+
+
+def test_names_of_lines_that_end_together_do_not_overlap():
+    svg = curve({f"rank {rank}": [1.0, 2.0] for rank in range(20)}).svg
+    names = sorted(foot for name, foot in feet(svg).items() if name and name.startswith("rank"))
+    assert len(names) == 20 and all(after - before >= 12 for before, after in pairwise(names))
+    assert names[0] > 0 and names[-1] < float(ET.fromstring(svg).attrib["viewBox"].split()[3])
+
+
+def test_a_line_that_ends_in_nan_has_a_name():
+    assert feet(curve({"diverged": [1.0, float("nan")], "trained": [1.0, 0.5]}).svg)["diverged"] > 0
+
+
 def test_a_logarithmic_axis_within_a_power_of_ten_has_plain_numbers():
     assert {"30", "40", "50", "60"} <= texts(curve({"a": [30, 45, 60]}, log="y").svg)
 
