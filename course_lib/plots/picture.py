@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+THEMED = "".join(
+    f'[data-jp-theme-light="{light}"] figure img {{ color-scheme: {theme} }}'
+    for light, theme in (("true", "light"), ("false", "dark"))
+)
+"""Style for nbconvert's pages, which name their theme and set no color-scheme. JupyterLab, which does, may drop it."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Picture:
@@ -32,7 +38,7 @@ class Picture:
     def html(self) -> str:
         """The figure with its caption, and its text to unfold."""
         return (
-            f'<figure style="margin: 0.5em 0">{self.image}'
+            f'<style>{THEMED}</style><figure style="margin: 0.5em 0">{self.image}'
             f'<figcaption style="max-width: 44em; margin: 0.4em 0">{escape(self.caption)}</figcaption>'
             f"<details><summary>The figure as text</summary><pre>{escape(self.text)}</pre></details></figure>"
         )

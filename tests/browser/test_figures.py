@@ -1,4 +1,4 @@
-"""Figures follow the theme of the page, which they cannot see except by its `color-scheme`."""
+"""Figures follow the theme of the page: its `color-scheme`, or what nbconvert writes instead."""
 
 import base64
 
@@ -27,6 +27,18 @@ CORNER = """async data => {
 def test_a_figure_has_the_colours_of_the_page_and_not_of_the_computer(page: Page, theme: str, preferred: str) -> None:
     page.emulate_media(color_scheme=preferred)  # type: ignore[arg-type]
     page.set_content(f"<body style='color-scheme: {theme}'>{plot_zero(7.5e9, world_size=64).image}</body>")
-    shown = base64.b64encode(page.locator("img").screenshot()).decode()
+    assert paper(page) == THEMES[theme]["paper"]
 
-    assert page.evaluate(CORNER, shown) == THEMES[theme]["paper"]
+
+@pytest.mark.parametrize(("theme", "light"), [("light", "true"), ("dark", "false")])
+@pytest.mark.parametrize("preferred", ["light", "dark"])
+def test_a_figure_has_the_colours_of_a_page_of_nbconvert(page: Page, theme: str, light: str, preferred: str) -> None:
+    page.emulate_media(color_scheme=preferred)  # type: ignore[arg-type]
+    page.set_content(f"<body data-jp-theme-light='{light}'>{plot_zero(7.5e9, world_size=64).html}</body>")
+    assert paper(page) == THEMES[theme]["paper"]
+
+
+def paper(page: Page) -> str:
+    """The colour of the figure's corner."""
+    colour: str = page.evaluate(CORNER, base64.b64encode(page.locator("img").screenshot()).decode())
+    return colour
