@@ -34,6 +34,8 @@ def plot_validation(validation: Validation) -> Picture:
             most = max((max(one.published, one.planned) / unit for one in found), default=1.0)
             panel.plot([0, most], [0, most], color=ink, linewidth=1)
             panel.plot([0, most / 1.1], [0, most], [0, most], [0, most / 1.1], color=ink, linewidth=0.7, linestyle=":")
+            panel.text(most / 1.1, most, "+10 % ", ha="right", va="top", color=ink)
+            panel.text(most, most / 1.1, " −10 %", va="center", color=ink)
             panel.set(xlabel=f"published {title}", ylabel=f"planned {title}")
             points += [(one.run.source, panel, one.published / unit, one.planned / unit) for one in found]
         panels[0].figure.canvas.figure.draw_without_rendering()  # which gives the panels their places
