@@ -59,10 +59,14 @@ def read(text: str, unit: str) -> Reading:
     return Reading(value=number * size, text=as_typed + write(number * size, unit))
 
 
-def write(value: Fraction | float, unit: str) -> str:
-    """Return `value`, in the base unit, as people write it in `unit`: `write(38.5e9, "GB") == "38.5 GB"`."""
+def write(value: Fraction | float, unit: str, *, rounded: bool = False) -> str:
+    """Return `value`, in the base unit, as people write it in `unit`: `write(38.5e9, "GB") == "38.5 GB"`.
+
+    It has at most six digits, or three if `rounded`; but all digits before the point.
+    """
     number = float(value / factor(unit))
-    digits = f"{number:,.1f}".removesuffix(".0") if 1000 <= abs(number) < 1e15 else f"{number:.6g}"
+    large = f"{number:,.0f}" if rounded else f"{number:,.1f}".removesuffix(".0")
+    digits = large if 1000 <= abs(number) < 1e15 else f"{number:.{3 if rounded else 6}g}"
     return f"{digits} {unit}".strip()
 
 

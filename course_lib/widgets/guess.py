@@ -154,7 +154,7 @@ class Guess:
                 prompt=self.question, expected=measured, unit=self.unit, tolerance=self.tolerance, right="", wrong=""
             )
             feedback = problem.answer(self.given or "")
-            correct, found = feedback.correct, f"{RESULT} {write(measured, self.unit)}."
+            correct, found = feedback.correct, f"{RESULT} {write(measured, self.unit, rounded=self.tolerance > 0)}."
             said = feedback.message.partition("\n")[0].strip()
             why = "" if correct else f" {MISSES.get(said, said)}"
         if self.given is None:

@@ -105,6 +105,9 @@ def test_writing_keeps_what_a_person_needs() -> None:
     assert write(Fraction(7, 8), "%") == "87.5 %"
     assert write(7_500_000_000, "elements") == "7,500,000,000 elements"
     assert write(10**20, "") == "1e+20"
+    assert write(16_384_100, "MB") == "16.3841 MB"
+    assert write(16_384_100, "MB", rounded=True) == "16.4 MB"
+    assert write(16_384_100, "kB", rounded=True) == "16,384 kB"
 
 
 def test_units_know_their_size_and_the_unit_they_are_mistaken_for() -> None:

@@ -57,6 +57,14 @@ def test_a_wrong_prediction_is_told_why(progress: Progress, given: str, told: st
     assert told in repr(guess.reveal(992e6))
 
 
+@pytest.mark.parametrize(("tolerance", "written"), [(0.1, "16.4 MB"), (0, "16.3841 MB")])
+def test_a_result_has_three_digits_unless_it_is_asked_exactly(
+    progress: Progress, tolerance: float, written: str
+) -> None:
+    guess = Guess("zero1.peak", "How much?", progress, unit="MB", tolerance=tolerance)
+    assert repr(guess.reveal(16_384_100)) == f"Result: {written}."
+
+
 def test_the_first_prediction_is_locked(progress: Progress) -> None:
     guess = peak(progress)
     guess.commit("500")
