@@ -80,8 +80,12 @@ def draw_curves(
 
 
 def spread(places: Sequence[float], apart: float, most: float) -> list[float]:
-    """Return places at least `apart` from each other, in the same order, near the given ones and none beyond `most`."""
-    order = sorted(range(len(places)), key=places.__getitem__)
+    """Return places at least `apart` from each other, near the given ones and none beyond `most`.
+
+    They keep their order, and places that share a pixel the order in which they are given: it is then the same on
+    machines that round differently.
+    """
+    order = sorted(range(len(places)), key=lambda at: round(places[at]))
     moved, free = list(places), apart / 2
     for at in order:
         moved[at] = max(moved[at], free)

@@ -310,6 +310,11 @@ def test_names_of_lines_that_end_together_do_not_overlap():
     assert names[0] > 0 and names[-1] < float(ET.fromstring(svg).attrib["viewBox"].split()[3])
 
 
+def test_lines_that_differ_by_rounding_are_named_in_their_order():
+    at = feet(curve({"alone": [3.0, 2.0], "ranks": [3.0, 2.0 + 1e-7], "yours": [3.0, 2.0 - 1e-7]}).svg)
+    assert at["alone"] < at["ranks"] < at["yours"]
+
+
 def test_a_line_that_ends_in_nan_has_a_name():
     assert feet(curve({"diverged": [1.0, float("nan")], "trained": [1.0, 0.5]}).svg)["diverged"] > 0
 
