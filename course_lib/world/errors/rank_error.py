@@ -74,6 +74,8 @@ class RankError(CourseError):
         lines = [wrapped(f"{type(self).__name__}: {self}")]
         if self.traceback:
             lines.append("\nLibrary frames are left out. To read them: import sys; print(sys.last_value.traceback)")
+        if any(len(calls) > 1 for calls in self.calls):  # of a single call, the message shows all
+            lines.append("\nTo step through the run up to here: import sys; sys.last_value.replay()")
         return lines
 
 

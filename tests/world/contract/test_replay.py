@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankError
+from tests.world.programs import failure
 
 
 def pass_right():
@@ -65,3 +66,18 @@ def test_a_replay_names_the_rank_that_others_wait_for(world):
     text = str(caught.value.replay())
     assert "step 1: Rank 0: waiting in barrier #1 for rank 1\n" in text
     assert "rank 1: raised ValueError: no data" in text
+
+
+def test_a_notebook_names_the_replay_if_a_rank_made_several_calls(local_world):
+    def after_one_call():
+        dist.barrier()
+        raise ValueError("no data")
+
+    def after_two_calls():
+        dist.barrier()
+        after_one_call()
+
+    one, two = (failure(local_world(2), fn)._render_traceback_() for fn in (after_one_call, after_two_calls))
+
+    assert not any(".replay()" in line for line in one)
+    assert two[-1] == "\nTo step through the run up to here: import sys; sys.last_value.replay()"
