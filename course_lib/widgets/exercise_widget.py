@@ -56,7 +56,7 @@ class ExerciseWidget(VBox):
             self.card.remove_class("course-checking")
         self._show(verdict)
         heading = _("Exercise: {title}").format(title=exercise.title)
-        display_saved(title=heading, state=_headline(verdict), text=repr(self.attempt))
+        display_saved(title=heading, state=self._headline(verdict), text=repr(self.attempt))
 
     def stop(self) -> None:
         """End the running check, as the square button of the notebook does."""
@@ -80,10 +80,15 @@ class ExerciseWidget(VBox):
         self.progress.value = ""
         first = BEGIN if verdict.status == "unattempted" else verdict.headline
         message = "\n".join(filter(None, [first, self.attempt.consequence, self.attempt.notice]))
-        self.status.value = alert(_headline(verdict), message, tone=TONES[verdict.status]) + earlier_html(self.attempt)
+        result = alert(self._headline(verdict), message, tone=TONES[verdict.status])
+        self.status.value = result + earlier_html(self.attempt)
         found = "".join(map(finding_html, verdict.findings)) + printed_html(verdict.output)
         self.findings.value = found + (_after_a_pass(self.attempt) if self.attempt.passed else "")
         self._show_hints()
+
+    def _headline(self, verdict: Verdict) -> str:
+        word = _("Unchanged.") if self.attempt.reminder else WORDS[verdict.status]
+        return f"{SHAPES[verdict.status]} {word}"
 
     def _show_hints(self) -> None:
         taken, ladder = self.attempt.hints, self.attempt.ladder
@@ -97,10 +102,6 @@ class ExerciseWidget(VBox):
         over = self.attempt.passed or len(taken) == len(ladder)
         more = "" if over else button(_label(len(taken) + 1, len(ladder), show=True), "hint")
         self.hints.value = earlier + latest + more
-
-
-def _headline(verdict: Verdict) -> str:
-    return f"{SHAPES[verdict.status]} {WORDS[verdict.status]}"
 
 
 def _after_a_pass(attempt: Attempt) -> str:

@@ -240,6 +240,7 @@ def test_the_cell_as_it_came_tells_of_the_last_attempt(tried: Tried, progress: P
     tried(sum_for_mean)
     widget = tried(MEAN.stub)
 
+    assert text(widget.status).startswith("○ Unchanged. Write your solution in the cell above, and run it.")
     assert "Welcome back. Your last attempt, of 20" in text(widget.status)
     assert ', was not right yet. exercise("sample.mean").insert()' in text(widget.status)
     assert "Your last attempt, of 20" in repr(widget.attempt)
