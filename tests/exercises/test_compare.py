@@ -210,6 +210,29 @@ def test_what_equals_an_argument_by_chance_is_not_called_unchanged(argument: Any
     assert "unchanged" not in findings(trial([7, 5], [argument] * 2, [argument] * 2))[0].likely
 
 
+PARTS = [t(1, 20, 300, 4000), t(5, 60, 700, 8000)]
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        ([t(701, 8020), t(305, 4060)], "rank 0's part 0 + rank 1's part 1"),
+        ([t(2, 40), t(1000, 12000)], "rank 0's part 0 + rank 0's part 0"),
+        ([t(5, 60), t(1000, 12000)], "rank 1's part 0"),
+    ],
+)
+def test_a_sum_of_the_wrong_parts_is_recognised(given: list[torch.Tensor], held: str) -> None:
+    finding = findings(trial([t(6, 80), t(1000, 12000)], given, PARTS))[0]
+
+    assert finding.likely == f"Rank 0 holds {held}, and should hold part 0 of all ranks, added up."
+    assert finding.action.startswith("Follow part 0 from rank to rank")
+
+
+def test_other_numbers_are_no_sum_of_parts() -> None:
+    assert "part" not in findings(trial([t(6, 80), t(1000, 12000)], [t(2, 3), t(4, 6)], PARTS))[0].likely
+    assert "part" not in findings(trial([t(5, 7), t(1, 2)], [t(1, 20), t(1, 2)], PARTS))[0].likely  # expects no sum
+
+
 def test_nan_that_was_read_from_the_padding_is_recognised() -> None:
     before = [t(1, math.nan), t(2, math.nan)]
 

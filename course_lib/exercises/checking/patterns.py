@@ -141,6 +141,33 @@ def _transposed(gap: Gap) -> Cause | None:
     return None
 
 
+def _wrong_parts(gap: Gap) -> Cause | None:
+    """Recognise a sum of the wrong parts, where the result is the sum of one part of every rank's tensor."""
+    expected, given = next(gap.pairs)
+    if not (isinstance(expected, Array) and isinstance(given, Array) and gap.world_size <= 4):
+        return None  # of more ranks, there are too many sums to try
+    width = len(expected.numbers)
+    tensors = [next((leaf.numbers for leaf in leaves(one) if isinstance(leaf, Array)), ()) for one in gap.before]
+    count = min(map(len, tensors)) // width if width > 1 else 0  # single numbers are equal by chance
+    parts = {(r, i): whole[i * width :][:width] for r, whole in enumerate(tensors) for i in range(count)}
+    wanted = [i for i in range(count) if _is_sum([parts[r, i] for r in range(gap.world_size)], expected, gap)]
+    sizes = range(1, gap.world_size + 1) if count > 1 and wanted else ()
+    choices = itertools.chain(*(itertools.combinations_with_replacement(parts, size) for size in sizes))
+    held = next((choice for choice in choices if _is_sum([parts[one] for one in choice], given, gap)), None)
+    if held is None:
+        return None
+    terms = " + ".join(f"rank {r}'s part {i}" for r, i in held)
+    return Cause(
+        likely=f"Rank {gap.ranks[0]} holds {terms}, and should hold part {wanted[0]} of all ranks, added up.",
+        action=f"Follow part {wanted[0]} from rank to rank: in which step does each send it, to which of its parts "
+        "does the receiver add it, and which part is returned?",
+    )
+
+
+def _is_sum(parts: list[tuple[float, ...]], whole: Array, gap: Gap) -> bool:
+    return close(whole.numbers, tuple(map(sum, zip(*parts, strict=True))), gap.tolerance)
+
+
 def _one_for_all(gap: Gap) -> Cause | None:
     if gap.world_size < 2 or not _all_same(gap, gap.given) or _all_same(gap, gap.expected):
         return None
@@ -186,6 +213,7 @@ _RECOGNISERS: tuple[Recogniser, ...] = (
     _rotated,
     _permuted,
     _transposed,
+    _wrong_parts,
     _one_for_all,
     _reordered,
     _not_combined,

@@ -64,8 +64,9 @@ exercise.edit("one-step-too-many", {"range(world_size - 1)": "range(world_size)"
     after world size − 1 steps. Next: let the loop make `world_size - 1` steps.""")
 
 exercise.edit("starts-with-its-own", {"rank - step - 1": "rank - step", "rank - step - 2": "rank - step - 1"}, """
-    You never added to the chunk that you return. Each rank first passed on the chunk with its own number, so this chunk
-    is finished on a different rank. Next: begin one chunk earlier: pass on chunk `(rank - 1) % world_size` first.""")
+    You never added to the chunk that you return: it has only your own part. In the last step, a rank has to receive the
+    chunk with its own number, and add it there. Next: write down for each step which chunk rank 0 passes on, and to
+    which chunk it adds what it receives. The first are `rank - 1` and `rank - 2`.""")
 
 exercise.edit("index-grows", {"rank - step - 1": "rank + step + 1", "rank - step - 2": "rank + step + 2"}, """
     You add parts of different chunks. The left neighbour's rank is one lower than yours, and so is the number of the
