@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from course_lib.exercises.checking.plain import Array, Opaque, difference, plain
 from course_lib.exercises.checking.texts import pair, short
 from course_lib.meter import SourceLine
 from course_lib.world.collectives.call import Call
-from tests.exercises.sample import MEAN
+from tests.exercises.sample import MEAN, changed
 
 TOLERANCE = 1e-5
 
@@ -302,6 +303,16 @@ def test_a_finding_names_rank_and_place_and_shows_every_rank() -> None:
         Row(rank=0, expected="[5, 6]", yours="[5, 6]"),
         Row(rank=1, expected="[7, 8]", yours="[7, 9]"),
     )
+
+
+def test_what_an_exercise_looked_at_is_not_called_a_result() -> None:
+    expected, given = [{"gradients": {"1": t(1, 2)}}], [{"gradients": {"1": t(1, 3)}}]
+    looks = changed(MEAN, trial=lambda solution, x: {"gradients": {"1": solution(x)}})
+
+    (finding,) = findings(replace(trial(expected, given), exercise=looks))
+    assert finding.observed == "gradients['1'] of rank 0 is [1, 3], expected [1, 2]."
+    (finding,) = findings(replace(trial([{"the same objects": True}], [{"the same objects": False}]), exercise=looks))
+    assert finding.observed == "'the same objects' of rank 0 is False, expected True."
 
 
 def test_a_result_that_nobody_asked_for_is_not_wrong() -> None:

@@ -89,14 +89,21 @@ def _sentence(trial: Trial, gap: Gap) -> str:
         words = words if words[0] != words[1] else (short(given), short(expected))
     else:
         words = pair(expected, given, gap.tolerance)[::-1]
-    place = "".join(f"[{key!r}]" for key in gap.path)
+    name, *keys = gap.path if _is_named(trial, gap) else ("result", *gap.path)
+    name = name if name.isidentifier() else repr(name)
+    place = "".join(f"[{key!r}]" for key in keys)
     element = first_element(expected, given, gap.tolerance)
     if element is not None and "…" in "".join(words):  # too long to be shown whole
         index, wanted, got = element
         place, words = f"{place}{index}", pair(wanted, got, gap.tolerance)[::-1]
     verb = "returned" if trial.exercise.trial is None else "has"
-    what = f"result{place} of {trial.who([rank])} is" if place else f"{trial.who([rank])} {verb}"
+    what = f"{name}{place} of {trial.who([rank])} is" if gap.path or place else f"{trial.who([rank])} {verb}"
     return f"{what} {words[0]}, expected {words[1]}."
+
+
+def _is_named(trial: Trial, gap: Gap) -> bool:
+    """Return whether the difference is in something that the exercise's trial looked at, and named."""
+    return trial.exercise.trial is not None and bool(gap.path) and isinstance(gap.path[0], str)
 
 
 def _table(gap: Gap) -> tuple[Row, ...]:
