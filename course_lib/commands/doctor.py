@@ -12,10 +12,12 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import psutil
 
+from course_lib.commands import work
 from course_lib.errors import CourseError
 from course_lib.progress import Progress
 
@@ -51,10 +53,13 @@ def examine() -> Iterator[Finding]:
     """Yield every check's finding, in the order of the page. Checks that use torch run only if it imports."""
     yield python()
     yield packages()
-    torch_finding = torch_build()
-    yield torch_finding
-    torch_checks = (simulated_worlds, worlds_of_processes, gpus) if torch_finding.status == "ok" else ()
-    yield from (check() for check in (*torch_checks, memory, progress))
+    for check in (file_names, torch_build):
+        yield (finding := check())
+        if finding.status != "ok":
+            break
+    else:
+        yield from (check() for check in (simulated_worlds, worlds_of_processes, gpus))
+    yield from (memory(), progress())
 
 
 def lessons_can_run(findings: Iterable[Finding]) -> bool:
@@ -90,6 +95,17 @@ def packages() -> Finding:
         return missing("packages", f"absent: {', '.join(absent)}")
     others = [f"{version} where {pin} is pinned" for pin, version in found.items() if pin.split("==")[1] != version]
     return warn("packages", ", ".join(others)) if others else ok("packages", f"all {len(required)}, as pinned")
+
+
+def file_names() -> Finding:
+    """Check that no file here, or beside the learner's notebooks, has a module's name: Python would import the file."""
+    modules = sys.stdlib_module_names | {"torch", "numpy", "matplotlib", "IPython", "ipywidgets", "course_lib"}
+    folders = dict.fromkeys([Path.cwd(), work.folder()])
+    found = [str(file) for folder in folders for file in sorted(folder.glob("*.py")) if file.stem in modules]
+    if found:
+        value = f"Python takes {', '.join(found)} for the module of that name"
+        return missing("file names", value, "give the file a different name")
+    return ok("file names", "none hides a module")
 
 
 def version_of(package: str) -> str | None:

@@ -84,6 +84,22 @@ def test_a_torch_that_does_not_import_is_told_and_not_asked_further(monkeypatch:
     assert "memory" in findings
 
 
+@pytest.mark.parametrize("name", ["torch.py", "random.py"])
+def test_a_file_with_the_name_of_a_module_is_named_and_no_rank_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_ring.py").touch()
+    assert doctor.file_names().status == "ok"
+
+    (tmp_path / name).touch()
+    findings = {finding.name: finding for finding in doctor.examine()}
+
+    assert findings["file names"].status == "missing"
+    assert findings["file names"].value == f"Python takes {tmp_path / name} for the module of that name"
+    assert findings.keys().isdisjoint({"torch", "simulated worlds", "processes", "GPUs"})
+
+
 def test_a_torch_without_a_private_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "course_lib.world.torch_hooks.private", raising=False)
     monkeypatch.delattr(torch._C._distributed_c10d, "_set_thread_isolation_mode")
