@@ -505,6 +505,16 @@ def test_a_reference_that_fails_is_not_blamed_on_the_learner() -> None:
 
     assert (verdict.status, verdict.mistake) == ("error", None)
     assert only(verdict).observed.startswith("the course's own solution did not end well here")
+    assert only(verdict).action == "Run the cell again. If this comes back, restart the kernel."
+
+
+def test_a_machine_that_cannot_run_the_reference_is_advised_by_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource", reason="only POSIX limits open files")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (9, 9))
+    finding = only(changed(MEAN).check(mean))
+
+    assert "more than it may have open: 9. Make groups once and keep them" in finding.observed
+    assert finding.action == "Then run the cell again."
 
 
 def test_a_reference_that_cannot_be_compared_is_a_fault_of_the_course() -> None:

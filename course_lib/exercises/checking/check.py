@@ -118,10 +118,11 @@ def _explained(
 def _unfit(exercise: Declaration, case: Case, expected: Observation) -> Finding | None:
     """Return a finding if the reference itself failed, so that there is nothing to compare with."""
     if expected.error is not None:
+        ran = isinstance(expected.error, RankError)  # if not, the error says why this machine cannot run the world
         return Finding(
             observed=f"the course's own solution did not end well here ({case.about}), so yours was not run: "
             f"{expected.error}",
-            action="Run the cell again. If this comes back, restart the kernel.",
+            action=f"{'Run' if ran else 'Then run'} the cell again.{' If this comes back, restart the kernel.' * ran}",
         )
     opaque = [leaf for value in expected.values for leaf in leaves(value) if isinstance(leaf, Opaque)]
     assert not opaque, f"{exercise.name}: the reference gives {opaque[0]}, which no check can compare"
