@@ -15,6 +15,7 @@ from course_lib.errors import CourseError
 from course_lib.progress import CourseMap, Progress, lessons
 
 Report = Callable[[Sequence[Any]], str]
+CSV = "utf-8-sig"  # Excel reads UTF-8 only after a byte order mark, which Canvas and Moodle accept
 Run = Callable[[argparse.Namespace], int | None]
 """Runs a subcommand with its options, and returns its exit code; None for 0."""
 
@@ -125,11 +126,11 @@ def run_check(options: argparse.Namespace) -> int:
     seconds, memory_bytes = options.seconds, int(options.memory * 2**30)
     limits = grading.Limits(seconds=seconds, turn_seconds=seconds / 3, memory_bytes=memory_bytes)
     course = lessons() if options.gradebook or options.page else ()
-    reports: list[tuple[Path | None, Report]] = [
-        (options.json, grading.as_json),
-        (options.csv, grading.as_csv),
-        (options.gradebook, partial(grading.as_gradebook, course=course)),
-        (options.page, partial(grading.as_page, course=course)),
+    reports: list[tuple[Path | None, str, Report]] = [
+        (options.json, "utf-8", grading.as_json),
+        (options.csv, CSV, grading.as_csv),
+        (options.gradebook, CSV, partial(grading.as_gradebook, course=course)),
+        (options.page, "utf-8", partial(grading.as_page, course=course)),
     ]
     graded: list[grading.Graded] = []
     _write(reports, graded)  # now and after each notebook: a class takes hours, and results so far are kept
@@ -142,11 +143,11 @@ def run_check(options: argparse.Namespace) -> int:
     return 0 if passed == len(graded) else 1
 
 
-def _write(reports: Iterable[tuple[Path | None, Report]], graded: Sequence[Any]) -> None:
-    for file, text in reports:
+def _write(reports: Iterable[tuple[Path | None, str, Report]], graded: Sequence[Any]) -> None:
+    for file, encoding, text in reports:
         try:
             if file:
-                file.write_text(text(graded), "utf-8", "backslashreplace", newline="")
+                file.write_text(text(graded), encoding, "backslashreplace", newline="")
         except OSError as error:
             raise CourseError(f"{file} cannot be written ({error.strerror}). Name another file.") from error
 

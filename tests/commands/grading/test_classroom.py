@@ -102,5 +102,5 @@ def test_the_command_writes_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
 
     assert cli.main(["check", "ann/04-second.ipynb", "--gradebook", str(gradebook), "--page", str(page)]) == 0
-    assert gradebook.read_text() == "Student,ID,SIS Login ID,Section,04-second\nann,,ann,,100.0\n"
+    assert gradebook.read_text() == "\ufeffStudent,ID,SIS Login ID,Section,04-second\nann,,ann,,100.0\n"
     assert "04 · Second: 1 of 1 <progress" in page.read_text()

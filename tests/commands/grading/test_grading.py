@@ -353,7 +353,7 @@ def test_the_command_prints_writes_and_exits(
     assert asked[:1] == [([Path("ann.ipynb")], Limits(seconds=7, turn_seconds=7 / 3, memory_bytes=2**29))]
     assert capsys.readouterr().out.endswith(f"{1 - code} of 1 notebooks passed\n")
     assert json.loads(files[0].read_text())[0]["passed"] is (code == 0)
-    assert files[1].read_text().startswith("notebook,passed,exercise,status,")
+    assert files[1].read_bytes().startswith(b"\xef\xbb\xbfnotebook,passed,exercise,status,")
 
 
 def test_results_are_written_as_they_come_and_a_file_that_cannot_be_is_told_first(
