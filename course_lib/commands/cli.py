@@ -16,8 +16,8 @@ from course_lib.progress import CourseMap, Progress, lessons
 
 Report = Callable[[Sequence[Any]], str]
 CSV = "utf-8-sig"  # Excel reads UTF-8 only after a byte order mark, which Canvas and Moodle accept
-Run = Callable[[argparse.Namespace], int | None]
-"""Runs a subcommand with its options, and returns its exit code; None for 0."""
+Subcommand = Callable[[argparse.Namespace], int | None]
+"""Runs with its options, and returns its exit code; None for 0."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def add_subcommands(subcommands: Any) -> None:  # argparse does not name the type of what add_subparsers() returns
     """Add the subcommands, in the order in which `course --help` lists them."""
 
-    def add(name: str, run: Run, help: str) -> Any:
+    def add(name: str, run: Subcommand, help: str) -> Any:
         parser = subcommands.add_parser(name, help=help)
         parser.set_defaults(run=run)
         return parser
@@ -54,24 +54,23 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     lab = add("lab", run_lab, "open the first lesson in JupyterLab; JupyterLab's own options are passed on")
     lab.add_argument("--notebooks", type=Path, help="a folder of lessons, instead of your copies in work/")
     add("copy", run_copy, "copy the lessons for you, or bring later versions in, as `lab` does")
-    argument = add("reset", run_reset, "start a lesson afresh; what you wrote in it is kept aside").add_argument
-    argument("number", metavar="NUMBER", help="of the lesson: 03")
-    argument = add("explain", run_explain, "print your latest attempt, and what its check found").add_argument
-    argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
+    reset = add("reset", run_reset, "start a lesson afresh; what you wrote in it is kept aside")
+    reset.add_argument("number", metavar="NUMBER", help="of the lesson: 03")
+    explain = add("explain", run_explain, "print your latest attempt, and what its check found")
+    explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
     check = add("check", run_check, "grade notebooks, each in a fresh kernel; none can stop the others")
     add_limits_and_reports(check.add_argument)
-    argument = add("rerun", run_rerun, "execute lessons on another world, next to simulated ranks").add_argument
-    argument("notebooks", type=Path, nargs="*", metavar="NOTEBOOK", help="by default all lessons")
-    argument("--world", required=True, help="processes, nccl, or nccl:8 for 8 GPUs")
-    argument("--copies", type=Path, default=Path("rerun"), metavar="FOLDER", help="for what was executed")
-    argument("--hardware", default="laptop", help="what the planner is asked about (laptop)")
-    argument = add("validate", run_validate, "compare the planner with published runs on GPUs").add_argument
-    argument("--rows", action="store_true", help="print every run, not only the summary")
-    argument("--data", type=Path, metavar="FOLDER", help="read the published runs in this folder instead")
-    progress = add("progress", run_progress, "print what is done, and what to do next")
-    argument = progress.add_mutually_exclusive_group().add_argument
-    argument("--export", type=Path, metavar="FILE", help="write all that is stored, as JSON")
-    argument("--import", type=Path, metavar="FILE", dest="import_", help="add what such a file holds")
+    rerun = add("rerun", run_rerun, "execute lessons on another world, next to simulated ranks")
+    rerun.add_argument("notebooks", type=Path, nargs="*", metavar="NOTEBOOK", help="by default all lessons")
+    rerun.add_argument("--world", required=True, help="processes, nccl, or nccl:8 for 8 GPUs")
+    rerun.add_argument("--copies", type=Path, default=Path("rerun"), metavar="FOLDER", help="for what was executed")
+    rerun.add_argument("--hardware", default="laptop", help="what the planner is asked about (laptop)")
+    validate = add("validate", run_validate, "compare the planner with published runs on GPUs")
+    validate.add_argument("--rows", action="store_true", help="print every run, not only the summary")
+    validate.add_argument("--data", type=Path, metavar="FOLDER", help="read the published runs in this folder instead")
+    progress = add("progress", run_progress, "print what is done, and what to do next").add_mutually_exclusive_group()
+    progress.add_argument("--export", type=Path, metavar="FILE", help="write all that is stored, as JSON")
+    progress.add_argument("--import", type=Path, metavar="FILE", dest="import_", help="add what such a file holds")
     add("recipe", run_recipe, "run the recipe of torch's ZeroRedundancyOptimizer, and measure it")
     add("doctor", run_doctor, "print what this machine can run, and what is missing")
 
