@@ -272,6 +272,27 @@ def test_the_first_step_that_differs_on_any_rank_is_named() -> None:
     assert findings(trial([right] * 2, [late, early]))[0].observed == "result[1] of rank 1 is [0], expected [2]."
 
 
+def test_the_first_part_that_differs_on_any_rank_is_named() -> None:
+    right = {"losses": [1.5, 2.5], "parameters": [t(1)]}
+    given = [right | {"parameters": [t(2)]}, right | {"losses": [1.5, 2.6]}]
+
+    assert "result['losses'][1] of rank 1 is 2.6" in findings(trial([right] * 2, given))[0].observed
+
+
+@pytest.mark.parametrize(
+    ("given", "action"),
+    [
+        ([1.5, 2.5, 9.1], "The 2 items before it are right on every rank. Find what your program does after that, "),
+        ([1.5, 9.1, 9.2], "The item before it is right on every rank. Find what your program does after that, "),
+        ([9.1, 2.5, 3.5], "Compute this value by hand on rank 1"),
+    ],
+)
+def test_what_is_right_before_a_step_is_named(given: list[float], action: str) -> None:
+    others, right = {"losses": [0.1, 0.7, 0.3]}, {"losses": [1.5, 2.5, 3.5]}
+
+    assert findings(trial([others, right], [others, {"losses": given}]))[0].action.startswith(action)
+
+
 def test_a_part_that_is_none_is_not_called_the_wrong_kind_of_result() -> None:
     (finding,) = findings(trial([{"grad": t(1, 2)}], [{"grad": None}]))
 

@@ -49,9 +49,15 @@ def _values(trial: Trial) -> Iterator[Finding]:
 
 
 def _innermost(gap: Gap) -> Gap:
-    """Return the same gap at the first position that differs on any rank; in a list of steps, the first step."""
+    """Return the same gap at the first named part that differs on any rank; in a list of steps, at the first step."""
     paths = [difference(expected, given, gap.tolerance) or () for expected, given in gap.pairs]
-    path = min(paths, key=lambda path: next((step for step in path if isinstance(step, int)), 0))
+    names = list(gap.expected[0]) if isinstance(gap.expected[0], dict) else []
+
+    def order(path: Path) -> tuple[int, int]:
+        part = names.index(path[0]) if path and path[0] in names else 0
+        return part, next((step for step in path if isinstance(step, int)), 0)
+
+    path = min(paths, key=order)
     expected, given = ([_at(value, path) for value in values] for values in (gap.expected, gap.given))
     return Gap(expected=tuple(expected), given=tuple(given), before=gap.before, tolerance=gap.tolerance, path=path)
 
@@ -77,8 +83,24 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
         )
     if all(isinstance(value, str) for value in next(inner.pairs)):
         return Cause(likely="", action="Find where the two texts begin to differ, and the line that writes this part.")
+    if count := _right_before(gap, inner.path):
+        items = f"The {count} items before it are" if count > 1 else "The item before it is"
+        where = " on every rank" if trial.world_size > 1 else ""
+        action = f"{items} right{where}. Find what your program does after that, and before this one."
+        return Cause(likely="", action=action)
     whose = f" on {trial.who(inner.ranks[:1])}" if trial.case.world_size else ""
     return Cause(likely="", action=f"Compute this value by hand{whose}, then print it after each line that changes it.")
+
+
+def _right_before(gap: Gap, path: Path) -> int:
+    """Return how many items come before the difference in its list; 0 unless all of them are right on every rank."""
+    for depth in reversed(range(len(path))):
+        lists = [_at(value, path[:depth]) for value in (*gap.expected, *gap.given)]
+        if path[depth] and all(isinstance(one, tuple) for one in lists):
+            heads = [one[: path[depth]] for one in lists]
+            right = all(map(gap.same, heads[: gap.world_size], heads[gap.world_size :]))
+            return path[depth] if right else 0
+    return 0
 
 
 def _sentence(trial: Trial, gap: Gap) -> str:
@@ -89,21 +111,20 @@ def _sentence(trial: Trial, gap: Gap) -> str:
         words = words if words[0] != words[1] else (short(given), short(expected))
     else:
         words = pair(expected, given, gap.tolerance)[::-1]
-    name, *keys = gap.path if _is_named(trial, gap) else ("result", *gap.path)
-    name = name if name.isidentifier() else repr(name)
-    place = "".join(f"[{key!r}]" for key in keys)
+    place = _place(trial, gap.path)
     element = first_element(expected, given, gap.tolerance)
     if element is not None and "…" in "".join(words):  # too long to be shown whole
         index, wanted, got = element
         place, words = f"{place}{index}", pair(wanted, got, gap.tolerance)[::-1]
     verb = "returned" if trial.exercise.trial is None else "has"
-    what = f"{name}{place} of {trial.who([rank])} is" if gap.path or place else f"{trial.who([rank])} {verb}"
+    what = f"{trial.who([rank])} {verb}" if place == "result" else f"{place} of {trial.who([rank])} is"
     return f"{what} {words[0]}, expected {words[1]}."
 
 
-def _is_named(trial: Trial, gap: Gap) -> bool:
-    """Return whether the difference is in something that the exercise's trial looked at, and named."""
-    return trial.exercise.trial is not None and bool(gap.path) and isinstance(gap.path[0], str)
+def _place(trial: Trial, path: Path) -> str:
+    """Return a path in words: `result[1]`, or `losses[1]` if the exercise's trial gave a name to what it looked at."""
+    name, *keys = path if trial.exercise.trial and path and isinstance(path[0], str) else ("result", *path)
+    return (name if name.isidentifier() else repr(name)) + "".join(f"[{key!r}]" for key in keys)
 
 
 def _table(gap: Gap) -> tuple[Row, ...]:
