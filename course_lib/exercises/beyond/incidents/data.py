@@ -8,23 +8,29 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Mlp(nn.Sequential):
-    """Two layers without biases. More than `most` examples do not fit in its memory."""
+    """Two layers without biases. More than `most` examples do not fit in its memory: in forward or, if `late`, in
+    backward, when the second layer has its gradient."""
 
-    def __init__(self, width: int, most: int = 1000) -> None:
+    def __init__(self, width: int, most: int = 1000, late: bool = False) -> None:
         super().__init__(nn.Linear(width, 2 * width, bias=False), nn.Tanh(), nn.Linear(2 * width, 1, bias=False))
-        self.most = most
+        self.most, self.late = most, late
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self[1](self[0](x))
         if len(x) > self.most:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 332.00 MiB")
-        out: torch.Tensor = super().forward(x)
+            hidden.register_hook(out_of_memory) if self.late else out_of_memory()
+        out: torch.Tensor = self[2](hidden)
         return out
 
 
-def make_mlp(width: int, seed: int, most: int = 1000) -> Mlp:
+def out_of_memory(*_: torch.Tensor) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 332.00 MiB")
+
+
+def make_mlp(width: int, seed: int, most: int = 1000, late: bool = False) -> Mlp:
     """Return the model of `seed`, the same on every rank."""
     torch.manual_seed(seed)
-    return Mlp(width, most)
+    return Mlp(width, most, late)
 
 
 def batches(sizes: list[int], width: int, seed: int) -> list[Batch]:

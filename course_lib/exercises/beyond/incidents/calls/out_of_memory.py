@@ -20,11 +20,11 @@ def draw(rng: random.Random, number: int) -> Case:
     world_size, width, seed = (4, 2, 3)[number % 3], rng.randint(2, 4), rng.getrandbits(31)
     sizes = [[4] * 6 for _ in range(world_size)]
     behind = 2 if number == 0 else rng.randrange(world_size)
-    sizes[behind][3] = 7  # does not fit
+    sizes[behind][3], late = 7, number == 1  # does not fit
     return Case(
         world_size=world_size,
-        args=lambda rank: (make_mlp(width, seed, most=5), batches(sizes[rank], width, seed + rank)),
-        what=f"6 batches each; batch 3 of rank {behind} does not fit",
+        args=lambda rank: (make_mlp(width, seed, most=5, late=late), batches(sizes[rank], width, seed + rank)),
+        what=f"6 batches each; batch 3 of rank {behind} does not fit in {'backward' if late else 'forward'}",
     )
 
 
@@ -57,8 +57,9 @@ exercise = Exercise("incidents.out_of_memory", title="Incident: out of memory, b
     Skipping a batch is a decision of one rank, and its `continue` also skips two all-reduces. From then on the rank's
     all-reduces meet those of the next step on the other ranks: same shape, same dtype, so nothing complains. For some
     steps all ranks average gradients of different batches. The program hangs only when the others have a step left and
-    this rank has none. A longer time limit, a barrier or a `try` around the call change where it hangs. Decide by rank
-    what to contribute, never whether to call.
+    this rank has none. A longer time limit, a barrier or a `try` around the call change where it hangs. Memory can also
+    run out in backward, when some parameters have their gradient. Decide by rank what to contribute, never whether to
+    call.
     """)
 
 
@@ -122,6 +123,11 @@ exercise.edit("no-last-barrier", {ZEROS: "continue", "dist.barrier()\n": ""}, ""
 exercise.edit("no-step-there", {ZEROS: f"{ZEROS}\n    dist.all_reduce(param.grad)\ncontinue"}, """
     The rank that skips its batch makes the calls, and then no optimizer step. Its parameters differ from those of the
     other ranks from then on, and no call ever shows it. Next: make the step there, too, with the mean of the gradients.
+    """)
+
+exercise.edit("zeros-where-there-is-none", {ZEROS: f"{ZEROS} if param.grad is None else param.grad"}, """
+    You set only missing gradients to zero. If memory runs out in backward, some parameters have a gradient of this
+    batch already, and the rank contributes it. Next: set all of them to zero.
     """)
 
 exercise.edit("old-gradients", {"optimizer.zero_grad()\ntry:\n    loss = F.mse_loss(model(x), y)":
@@ -191,10 +197,11 @@ def loss_times_zero(model: nn.Module, data: list[tuple[torch.Tensor, torch.Tenso
         optimizer.zero_grad()
         try:
             loss = F.mse_loss(model(x), y)
+            loss.backward()
             losses.append(loss.item())
         except torch.OutOfMemoryError:
-            loss = 0 * model(x[:1]).sum()
-        loss.backward()
+            optimizer.zero_grad()
+            (0 * model(x[:1]).sum()).backward()
         for param in model.parameters():
             dist.all_reduce(param.grad)
             param.grad /= dist.get_world_size()
@@ -204,4 +211,5 @@ def loss_times_zero(model: nn.Module, data: list[tuple[torch.Tensor, torch.Tenso
 
 
 exercise.variant_edit("zeros-before-the-step", {"optimizer.zero_grad()":
-    "for param in model.parameters():\n    param.grad = torch.zeros_like(param)", ZEROS: "pass"})
+    "for param in model.parameters():\n    param.grad = torch.zeros_like(param)",
+    ZEROS: "optimizer.zero_grad(set_to_none=False)"})
