@@ -5,23 +5,26 @@ from dataclasses import replace
 import pytest
 
 from course_lib.planner import HARDWARE, Link, plan
-from course_lib.planner.timing.schedule import COMMUNICATION, COMPUTE, HOST, Timeline
+from course_lib.planner.timing.schedule import COMMUNICATION, COMPUTE, HOST, Streams
 
 GIVEN = {"model": "llama-7b", "world_size": 8, "sequence": 4096, "attention": "flash"}
 
 
 def test_streams_run_beside_each_other_and_wait_for_what_they_need() -> None:
-    streams = Timeline()
+    streams = Streams()
     first = streams.issue("a", "first", 2)
     beside = streams.issue("b", "beside", 1)
     waits = streams.issue("b", "waits", 3, [first])
 
     assert [(span.start, span.end) for span in (first, beside, waits)] == [(0, 2), (0, 1), (2, 5)]
-    assert (streams.seconds, streams.busy("b"), streams.exposed("b", behind="a")) == (5, 4, 3)
+    line = streams.timeline()
+    assert (line.seconds, line.busy("b"), line.exposed("b", behind="a")) == (5, 4, 3)
+    streams.issue("a", "later", 9)
+    assert line.seconds == 5
 
 
 def test_an_empty_timeline_takes_no_time() -> None:
-    assert Timeline().seconds == 0
+    assert Streams().timeline().seconds == 0
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

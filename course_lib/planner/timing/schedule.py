@@ -25,25 +25,11 @@ class Span:
         return self.end - self.start
 
 
+@dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """The streams of a step. `spans` is all work, in the order in which it was issued."""
+    """All work of a step, in the order in which it was issued."""
 
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self._free: dict[str, float] = {}  # when each stream can begin its next work
-
-    def issue(self, stream: str, name: str, seconds: float, after: Sequence[Span] = ()) -> Span:
-        """Issue `seconds` of work on `stream`, once it is free and all of `after` is done."""
-        self.wait(stream, after)
-        start = self._free[stream]
-        span = Span(stream=stream, name=name, start=start, end=start + seconds)
-        self._free[stream] = span.end
-        self.spans.append(span)
-        return span
-
-    def wait(self, stream: str, after: Sequence[Span]) -> None:
-        """Let later work of `stream` wait for all of `after`."""
-        self._free[stream] = max([self._free.get(stream, 0.0), *(span.end for span in after)])
+    spans: tuple[Span, ...]
 
     @property
     def seconds(self) -> float:
@@ -66,3 +52,28 @@ class Timeline:
                     break
                 hidden += min(span.end, cover.end) - max(span.start, cover.start)
         return self.busy(stream) - hidden
+
+
+class Streams:
+    """The streams of a step while its work is issued."""
+
+    def __init__(self) -> None:
+        self._spans: list[Span] = []
+        self._free: dict[str, float] = {}  # when each stream can begin its next work
+
+    def issue(self, stream: str, name: str, seconds: float, after: Sequence[Span] = ()) -> Span:
+        """Issue `seconds` of work on `stream`, once it is free and all of `after` is done."""
+        self.wait(stream, after)
+        start = self._free[stream]
+        span = Span(stream=stream, name=name, start=start, end=start + seconds)
+        self._free[stream] = span.end
+        self._spans.append(span)
+        return span
+
+    def wait(self, stream: str, after: Sequence[Span]) -> None:
+        """Let later work of `stream` wait for all of `after`."""
+        self._free[stream] = max([self._free.get(stream, 0.0), *(span.end for span in after)])
+
+    def timeline(self) -> Timeline:
+        """Return the work that was issued so far."""
+        return Timeline(spans=tuple(self._spans))

@@ -13,7 +13,7 @@ from ..training.shapes import Model
 from . import work
 from .cost import seconds
 from .hardware import Hardware
-from .schedule import COMMUNICATION, COMPUTE, HOST, PIPELINE, TENSOR, Span, Timeline
+from .schedule import COMMUNICATION, COMPUTE, HOST, PIPELINE, TENSOR, Span, Streams, Timeline
 from .volume import Collective, collectives
 from .work import Work
 
@@ -55,7 +55,7 @@ class _Step:
             "shard": hardware.replica_group(tensor, settings.shards),
             "replica": hardware.replica_group(tensor * settings.shards, settings.replicas),
         }
-        self.streams = Timeline()
+        self.streams = Streams()
         self.computed: list[Span] = []
         self.reduced: list[Span] = []
         self.unreduced = 0.0  # parameters whose gradients wait for their bucket to be full
@@ -69,7 +69,7 @@ class _Step:
         self._send("backward")
         if last:
             self._update()
-        return self.streams
+        return self.streams.timeline()
 
     def _pass(self, when: str, pieces: list[Work]) -> None:
         """Compute the pieces. Before each, gather the next pieces' parameters; after each, reduce its gradients."""
