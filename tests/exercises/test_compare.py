@@ -316,6 +316,15 @@ def test_a_result_of_no_rank_but_ones_own_is_explained_by_the_missing_calls() ->
     assert finding.likely.startswith("No rank called a collective, a send or a recv")
 
 
+def test_calls_that_match_the_references_are_said_to_do_so() -> None:
+    wrong = trial([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)])
+
+    for made, start in (("all_reduce", "Your calls match the reference's in kind,"), ("broadcast", "Compute this")):
+        expected, yours = (replace(wrong.expected, calls=calls(op, op)) for op in ("all_reduce", made))
+        finding = findings(replace(wrong, expected=expected, yours=replace(yours, values=wrong.yours.values)))[0]
+        assert finding.action.startswith(start)
+
+
 def test_a_finding_names_rank_and_place_and_shows_every_rank() -> None:
     (finding,) = findings(trial([(1, t(5, 6)), (2, t(7, 8))], [(1, t(5, 6)), (2, t(7, 9))]))
 

@@ -51,7 +51,7 @@ def _differences(mistake: Mistake, trials: Iterable[Trial], world: World | None)
         if (same_rules := _same_rules(trial, made)) is None:
             return None
         rules += not same_rules
-        calls += not _near(_calls(made), _calls(trial.yours))
+        calls += not _near(made.forms, trial.yours.forms)
     return rules, calls
 
 
@@ -117,7 +117,3 @@ def _end(report: RankReport) -> Any:
     if report.call is not None:
         return report.call.variant, report.call.root, report.call.shapes
     return report.state if report.state == "returned" else None
-
-
-def _calls(observation: Observation) -> Any:
-    return [[(call.variant, call.root, call.shapes) for call in calls] for calls in observation.calls]

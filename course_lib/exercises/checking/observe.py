@@ -52,6 +52,11 @@ class Observation:
     output: tuple[str, ...] = ()
     error: CourseError | None = None
 
+    @property
+    def forms(self) -> list[list[Any]]:
+        """The form of each call, by rank: what was called, its root and its shapes."""
+        return [[(call.variant, call.root, call.shapes) for call in calls] for calls in self.calls]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
