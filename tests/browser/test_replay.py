@@ -19,6 +19,7 @@ from tests.browser.jupyterlab import (
     run_all,
     wait_until_idle,
 )
+from tests.world.programs import failure
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -57,6 +58,11 @@ def ranks_differ() -> None:
         dist.recv(x, src=0)
 
 
+def rank_0_is_missing() -> None:
+    if dist.get_rank() == 1:
+        dist.barrier()
+
+
 def saved(notebooks: Path, name: str, *cells: nbformat.NotebookNode) -> None:
     notebook = new_notebook(cells=list(cells))
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
@@ -88,6 +94,17 @@ def test_the_page_plays_as_a_file_without_a_network(page: Page, tmp_path: Path) 
 
     assert page.locator("html").get_attribute("data-theme") == "dark"
     assert (len(requests), problems) == (1, [])
+
+
+def test_code_in_the_message_of_a_failed_run_has_no_backticks(page: Page, tmp_path: Path) -> None:
+    error = failure(World(2), rank_0_is_missing)
+    error.replay().save(tmp_path / "replay.html")
+    page.goto((tmp_path / "replay.html").as_uri())
+
+    assert "`if`" in str(error)
+    expect(page.locator("#failure code")).to_have_text(["if", "return"])
+    expect(page.locator("#failure")).not_to_contain_text("`")
+    expect(page.locator("#strip .never")).to_have_text("barrier #1")
 
 
 def test_the_replay_plays_in_jupyterlab_in_both_themes(

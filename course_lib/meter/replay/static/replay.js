@@ -147,7 +147,8 @@ function drawStrip() {
         if (event.done) paths.done += dot(until, here);
         if (event.done !== event.step) paths[waits(event, event.step) ? "held" : "started"] += dot(x, here);
         if (!event.done && row >= 16) {
-          const label = `${event.text} of ${event.tensors}`, fits = label.length * 6.5 < until - x;
+          const label = event.text + (event.tensors === "no tensor" ? "" : ` of ${event.tensors}`);
+          const fits = label.length * 6.5 < until - x;
           draw(strip, "text", {x: x + r + 5, y: here - 5, class: "never"}, fits ? label : event.text);
         }
         if (event.done && event.match) {
@@ -452,9 +453,14 @@ function fit() {
   } catch { /* the same */ }
 }
 
+function withCode(text) {  // what a message has between backticks becomes code
+  return text.split(/`([^`]+)`/).map((part, place) => place % 2 ? make("code", {}, part) : part);
+}
+
 function showFailure() {
   const [headline, ...more] = film.failure.split("\n"), next = more.filter(line => line.startsWith("Next:"));
-  $("failure").append(make("b", {}, headline.slice(0, 1).toUpperCase() + headline.slice(1)), ...next.map(line => make("span", {}, line)));
+  $("failure").append(make("b", {}, ...withCode(headline.slice(0, 1).toUpperCase() + headline.slice(1))),
+    ...next.map(line => make("span", {}, ...withCode(line))));
   if (!film.diverged) return;
   const button = make("button", {}, `Step ${film.diverged}: one collective, called from different lines`);
   button.onclick = () => stepTo(film.diverged);
