@@ -232,6 +232,7 @@ def test_a_sum_of_the_wrong_parts_is_recognised(given: list[torch.Tensor], held:
 def test_other_numbers_are_no_sum_of_parts() -> None:
     assert "part" not in findings(trial([t(6, 80), t(1000, 12000)], [t(2, 3), t(4, 6)], PARTS))[0].likely
     assert "part" not in findings(trial([t(5, 7), t(1, 2)], [t(1, 20), t(1, 2)], PARTS))[0].likely  # expects no sum
+    assert "part" not in findings(trial([t(1, 20)], [t(300, 4000)], PARTS[:1]))[0].likely
 
 
 def test_nan_that_was_read_from_the_padding_is_recognised() -> None:

@@ -144,8 +144,8 @@ def _transposed(gap: Gap) -> Cause | None:
 def _wrong_parts(gap: Gap) -> Cause | None:
     """Recognise a sum of the wrong parts, where the result is the sum of one part of every rank's tensor."""
     expected, given = next(gap.pairs)
-    if not (isinstance(expected, Array) and isinstance(given, Array) and gap.world_size <= 4):
-        return None  # of more ranks, there are too many sums to try
+    if not (isinstance(expected, Array) and isinstance(given, Array) and 1 < gap.world_size <= 4):
+        return None  # on one rank nothing is added up; of many ranks, there are too many sums to try
     width = len(expected.numbers)
     tensors = [next((leaf.numbers for leaf in leaves(one) if isinstance(leaf, Array)), ()) for one in gap.before]
     count = min(map(len, tensors)) // width if width > 1 else 0  # single numbers are equal by chance
