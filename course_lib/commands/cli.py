@@ -52,25 +52,25 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
         return parser
 
     lab = add("lab", run_lab, "open the first lesson in JupyterLab; JupyterLab's own options are passed on")
-    lab.add_argument("--notebooks", type=Path, help="a folder of lessons, instead of your copies in work/")
-    add("copy", run_copy, "copy the lessons for you, or bring later versions in, as `lab` does")
+    lab.add_argument("--notebooks", type=Path, metavar="FOLDER", help="lessons to open instead of your copies")
+    add("copy", run_copy, "make your copies of the lessons, or bring later versions in, as `lab` does")
     reset = add("reset", run_reset, "start a lesson afresh; what you wrote in it is kept aside")
-    reset.add_argument("number", metavar="NUMBER", help="of the lesson: 03")
+    reset.add_argument("number", metavar="NUMBER", help="the lesson's number, such as 03")
     explain = add("explain", run_explain, "print your latest attempt, and what its check found")
     explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
-    check = add("check", run_check, "grade notebooks, each in a fresh kernel; none can stop the others")
+    check = add("check", run_check, "grade notebooks, each in a fresh kernel")
     add_limits_and_reports(check.add_argument)
-    rerun = add("rerun", run_rerun, "execute lessons on another world, next to simulated ranks")
+    rerun = add("rerun", run_rerun, "run lessons on a different world, compared with simulated ranks")
     rerun.add_argument("notebooks", type=Path, nargs="*", metavar="NOTEBOOK", help="by default all lessons")
     rerun.add_argument("--world", required=True, help="processes, nccl, or nccl:8 for 8 GPUs")
-    rerun.add_argument("--copies", type=Path, default=Path("rerun"), metavar="FOLDER", help="for what was executed")
-    rerun.add_argument("--hardware", default="laptop", help="what the planner is asked about (laptop)")
+    rerun.add_argument("--copies", type=Path, default=Path("rerun"), metavar="FOLDER", help="for executed copies (rerun)")
+    rerun.add_argument("--hardware", default="laptop", help="the hardware for which times are planned (laptop)")
     validate = add("validate", run_validate, "compare the planner with published runs on GPUs")
     validate.add_argument("--rows", action="store_true", help="print every run, not only the summary")
     validate.add_argument("--data", type=Path, metavar="FOLDER", help="read the published runs in this folder instead")
     progress = add("progress", run_progress, "print what is done, and what to do next").add_mutually_exclusive_group()
-    progress.add_argument("--export", type=Path, metavar="FILE", help="write all that is stored, as JSON")
-    progress.add_argument("--import", type=Path, metavar="FILE", dest="import_", help="add what such a file holds")
+    progress.add_argument("--export", type=Path, metavar="FILE", help="write your progress to FILE, as JSON")
+    progress.add_argument("--import", type=Path, metavar="FILE", dest="import_", help="add that of such a file to yours")
     add("recipe", run_recipe, "run the recipe of torch's ZeroRedundancyOptimizer, and measure it")
     add("doctor", run_doctor, "print what this machine can run, and what is missing")
 
@@ -78,7 +78,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
 def add_limits_and_reports(argument: Callable[..., Any]) -> None:
     """Add the arguments of `course check`."""
     argument("notebooks", type=Path, nargs="+", metavar="NOTEBOOK")
-    seconds = "to run one notebook, and again to check it; a third of them for one cell, or one exercise (300)"
+    seconds = "limit for running one notebook, and again for checking it; one cell or exercise may take a third (300)"
     argument("--seconds", type=positive, default=300, help=seconds)
     argument("--memory", type=positive, default=8, metavar="GIB", help="GiB that one notebook may use (8)")
     argument("--json", type=report, metavar="FILE", help="write the results as JSON")

@@ -39,8 +39,8 @@ def lab_arguments(notebooks: Path, others: Sequence[str]) -> list[str]:
     """
     if not (notebooks / FIRST_LESSON).is_file():
         raise CourseError(
-            f"{notebooks} has no {FIRST_LESSON}, so it is not the folder of the lessons, which stand beside "
-            "course_lib in the repository. Run `make lab` there, or name the folder: --notebooks FOLDER."
+            f"{notebooks} has no {FIRST_LESSON}, so it is not a folder of the lessons. Run `make lab` in the "
+            "repository, or name the folder: --notebooks FOLDER."
         )
     arguments = [f"--ServerApp.root_dir={notebooks}", f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:

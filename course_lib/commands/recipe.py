@@ -88,16 +88,16 @@ def report(layers: int = LAYERS, width: int = WIDTH) -> Iterator[str]:
     for sharded, title in ((True, "with ZeroRedundancyOptimizer"), (False, "without")):
         yield f"At the peak, {title}:\n{runs[sharded].memory[0].at_peak}\n"
     yield (
-        "Adam makes two temporary tensors for a weight, by sqrt and by div. With ZeroRedundancyOptimizer there is one\n"
-        "div more: its partition has all weights before all biases, so that weight follows on weight; and when Adam\n"
-        "comes to the next one, its variable `denom` still holds the one before. Without it a bias lies between two\n"
-        "weights, and then `denom` is small.\n"
+        "For each weight, Adam makes two temporary tensors, by sqrt and by div. Its variable `denom` holds the result\n"
+        "of div until the next parameter's replaces it. With ZeroRedundancyOptimizer there is one div more: a rank's\n"
+        "partition has all weights before all biases, so at the peak `denom` still holds the result of the weight\n"
+        "before. Without ZeroRedundancyOptimizer, a bias lies between two weights, and `denom` is small.\n"
     )
     for sharded, title in ((True, "with ZeroRedundancyOptimizer"), (False, "without")):
         all_at_once = peaks_mb(run(sharded, foreach=True, layers=layers, width=width))[-1]
         one_by_one = peaks_mb(runs[sharded])[-1]
         yield (
-            f"foreach=True, {title}: {all_at_once:.1f} MB at the peak, {all_at_once - one_by_one:.1f} MB more, for it "
-            "makes the temporary tensors of all weights of a rank at once."
+            f"foreach=True, {title}: {all_at_once:.1f} MB at the peak, {all_at_once - one_by_one:.1f} MB more, "
+            "because it makes the temporary tensors of all weights of a rank at once."
         )
     yield f"\nIt took {perf_counter() - started:.0f} s."

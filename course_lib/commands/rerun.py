@@ -109,12 +109,12 @@ def _make(folder: Path, notebooks: Sequence[Path]) -> None:
     for path in notebooks:
         if path.resolve().parent == folder.resolve():
             reason = f"{path} would be replaced by its executed copy"
-            raise CourseError(f"{reason}, which goes to {folder}. Name another folder: --copies FOLDER")
+            raise CourseError(f"{reason}, which goes to {folder}. Name a different folder: --copies FOLDER")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = f"{folder} cannot be made ({error.strerror}), and the executed copies go there"
-        raise CourseError(f"{reason}. Name another folder: --copies FOLDER") from error
+        raise CourseError(f"{reason}. Name a different folder: --copies FOLDER") from error
 
 
 def _execute(notebook: NotebookNode, world: str) -> tuple[str, list[Entry]]:
@@ -165,7 +165,7 @@ def table(lessons: Sequence[Rerun], world: str, hardware: Hardware) -> str:
     """Return all lessons as one table. MB and GB are 10^6 and 10^9 bytes."""
     rows = [("lesson", "", "runs", "peak MB", "sent MB", "seconds", "in collectives", "bus GB/s"), *map(_row, lessons)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"{world} / simulated; in collectives also what is planned for {hardware.name}"]
+    lines = [f"{world} / simulated; in collectives: {world} / simulated / planned for {hardware.name}"]
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join([row[0].ljust(widths[0]), row[1].ljust(widths[1]), *cells[2:]]))

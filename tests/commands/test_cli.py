@@ -58,7 +58,7 @@ def test_lab_passes_jupyterlab_its_own_options(tmp_path: Path, monkeypatch: pyte
 
 
 def test_lab_says_where_it_looked_for_the_lessons(tmp_path: Path) -> None:
-    with pytest.raises(CourseError, match=r"has no 00-start-here\.ipynb.* Run `make lab` there, or"):
+    with pytest.raises(CourseError, match=r"has no 00-start-here\.ipynb.* Run `make lab` in the repository, or"):
         lab.lab_arguments(tmp_path, [])
 
 
