@@ -4,9 +4,12 @@ import os
 import shutil
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nbformat
-from sphinx.application import Sphinx
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -51,8 +54,10 @@ html_theme_options = {
 }
 
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json", "python_stdlib.zip")
-PLANNER = ("planner/**/*.py", "plots/canvas.py", "plots/picture.py", "plots/plan.py", "plots/timeline.py")
-"""The modules that plan and draw. They need only Python, as long as `plots/__init__.py` does not import the others."""
+PLANNER = (
+    "errors.py", "planner/**/*.py", "plots/canvas.py", "plots/picture.py", "plots/plan.py", "plots/timeline.py",
+)  # fmt: skip
+"""The modules that plan and draw, which need only Python. `plots/__init__.py` is left out: it imports every figure."""
 
 EMPTY: tuple[dict[str, str], ...] = ({}, {"text/plain": ""})
 
@@ -83,18 +88,23 @@ def open_links(name: str) -> str:
     return f"[Open in Colab]({colab}) ([how](../how-to/colab.md)) · [Open in Binder]({binder})"
 
 
-def pack_planner() -> None:
-    """Write what the planner's page loads: its modules in a zip file, and Python for browsers."""
-    (STATIC / "pyodide").mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(STATIC / "planner.zip", "w", zipfile.ZIP_DEFLATED) as file:
+def zip_planner(target: Path) -> None:
+    """Write the modules of the planner's page."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
         file.write(DOCS / "planner" / "page.py", "page.py")
         for path in (path for pattern in PLANNER for path in sorted((ROOT / "course_lib").glob(pattern))):
             file.write(path, path.relative_to(ROOT))
+
+
+def pack_planner() -> None:
+    """Write what the planner's page loads: its modules in a zip file, and Python for browsers."""
+    (STATIC / "pyodide").mkdir(parents=True, exist_ok=True)
+    zip_planner(STATIC / "planner.zip")
     for name in PYODIDE:
         shutil.copy2(NPM / "pyodide" / name, STATIC / "pyodide")
 
 
-def adapt(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+def adapt(app: "Sphinx", what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Keep the first line of a package's docstring, since the others are about its files.
 
     A colon at the start of a property's docstring keeps napoleon from taking its first words for a type.
@@ -105,7 +115,7 @@ def adapt(app: Sphinx, what: str, name: str, obj: object, options: object, lines
         lines[0] = f":{lines[0]}"
 
 
-def setup(app: Sphinx) -> None:
+def setup(app: "Sphinx") -> None:
     copy_lessons()
     pack_planner()
     app.connect("autodoc-process-docstring", adapt, priority=400)  # before napoleon

@@ -19,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from course_lib.progress.lessons import lessons
+from docs.conf import zip_planner
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -221,6 +222,13 @@ def test_imports_keep_the_contracts_of_pyproject() -> None:
 def test_what_the_algorithms_and_the_planner_import(package: str, allowed: set[str]) -> None:
     for path in (ROOT / "course_lib" / package).rglob("*.py"):
         assert outside(path) <= allowed, path
+
+
+def test_the_sites_planner_needs_no_module_that_its_page_lacks(tmp_path: Path) -> None:
+    zip_planner(tmp_path / "planner.zip")
+    shutil.unpack_archive(tmp_path / "planner.zip", tmp_path)
+    without_packages = [sys.executable, "-E", "-S", "-s", "-c", "import page"]
+    subprocess.run(without_packages, cwd=tmp_path, check=True, timeout=60)
 
 
 def test_every_package_that_the_course_imports_is_one_of_its_requirements() -> None:
