@@ -138,9 +138,10 @@ def test_the_search_finds_a_lesson(page: Page, address: str) -> None:
     expect(page.locator("#search-results").get_by_role("link", name="14 · Pipeline").first).to_be_visible()
 
 
+@pytest.mark.parametrize("width", [400, 1280])
 @pytest.mark.parametrize("name", ["index", "planner/index", "lessons/04-zero-1", "validation", "reference"])
-def test_a_page_fits_a_phone(page: Page, address: str, name: str) -> None:
-    page.set_viewport_size({"width": 400, "height": 800})
+def test_a_page_fits_a_phone_and_a_laptop(page: Page, address: str, name: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
     page.goto(f"{address}/{name}.html")
 
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
