@@ -235,6 +235,12 @@ def test_other_numbers_are_no_sum_of_parts() -> None:
     assert "part" not in findings(trial([t(1, 20)], [t(300, 4000)], PARTS[:1]))[0].likely
 
 
+def test_sums_are_tried_only_of_as_many_parts_as_ranks() -> None:
+    before, right, wrong = [torch.zeros(4000)] * 4, [t(0, 0)] * 4, [t(1, 2)] * 4
+
+    assert "part" not in findings(trial(right, wrong, before))[0].likely  # at once: a part of 2000 would take hours
+
+
 def test_nan_that_was_read_from_the_padding_is_recognised() -> None:
     before = [t(1, math.nan), t(2, math.nan)]
 

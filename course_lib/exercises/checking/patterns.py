@@ -146,12 +146,13 @@ def _wrong_parts(gap: Gap) -> Cause | None:
     expected, given = next(gap.pairs)
     if not (isinstance(expected, Array) and isinstance(given, Array) and 1 < gap.world_size <= 4):
         return None  # on one rank nothing is added up; of many ranks, there are too many sums to try
-    width = len(expected.numbers)
+    width, ranks = len(expected.numbers), range(gap.world_size)
     tensors = [next((leaf.numbers for leaf in leaves(one) if isinstance(leaf, Array)), ()) for one in gap.before]
-    count = min(map(len, tensors)) // width if width > 1 else 0  # single numbers are equal by chance
-    parts = {(r, i): whole[i * width :][:width] for r, whole in enumerate(tensors) for i in range(count)}
-    wanted = [i for i in range(count) if _is_sum([parts[r, i] for r in range(gap.world_size)], expected, gap)]
-    sizes = range(1, gap.world_size + 1) if count > 1 and wanted else ()
+    if not 1 < width <= 100 or any(len(whole) != width * len(ranks) for whole in tensors):
+        return None  # single numbers are equal by chance, and long parts take long to try
+    parts = {(r, i): whole[i * width :][:width] for r, whole in enumerate(tensors) for i in ranks}
+    wanted = [i for i in ranks if _is_sum([parts[r, i] for r in ranks], expected, gap)]
+    sizes = range(1, 1 + len(ranks)) if wanted else ()
     choices = itertools.chain(*(itertools.combinations_with_replacement(parts, size) for size in sizes))
     held = next((choice for choice in choices if _is_sum([parts[one] for one in choice], given, gap)), None)
     if held is None:
