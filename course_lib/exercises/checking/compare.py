@@ -89,7 +89,7 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
         action = f"{items} right{where}. Find what your program does after that, and before this one."
         return Cause(likely="", action=action)
     whose = f" on {trial.who(inner.ranks[:1])}" if trial.case.world_size else ""
-    if any(trial.yours.calls) and trial.yours.forms == trial.expected.forms:
+    if any(trial.yours.calls) and trial.yours.call_forms == trial.expected.call_forms:
         action = "Your calls match the reference's in kind, size and order, so look at what is computed around them. "
         return Cause(likely="", action=f"{action}Print what goes into each{whose}, and what comes out.")
     return Cause(likely="", action=f"Compute this value by hand{whose}, then print it after each line that changes it.")

@@ -51,7 +51,7 @@ def _differences(mistake: Mistake, trials: Iterable[Trial], world: World | None)
         if (same_rules := _same_rules(trial, made)) is None:
             return None
         rules += not same_rules
-        calls += not _near(made.forms, trial.yours.forms)
+        calls += not _near(made.call_forms, trial.yours.call_forms)
     return rules, calls
 
 

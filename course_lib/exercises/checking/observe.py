@@ -53,7 +53,7 @@ class Observation:
     error: CourseError | None = None
 
     @property
-    def forms(self) -> list[list[Any]]:
+    def call_forms(self) -> list[list[Any]]:
         """The form of each call, by rank: what was called, its root and its shapes."""
         return [[(call.variant, call.root, call.shapes) for call in calls] for calls in self.calls]
 
