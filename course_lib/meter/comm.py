@@ -126,11 +126,6 @@ class Communication:
         return _totals((call.op, call.sent) for call in self.calls)
 
     @property
-    def by_line(self) -> dict[str, int]:
-        """Bytes sent, by the learner's line, which separates an engine's setup from its steps."""
-        return _totals((f"{call.line}: {call.line.source}", call.sent) for call in self.calls)
-
-    @property
     def by_rank(self) -> dict[int, int]:
         """Bytes sent, by receiving rank."""
         return _totals(share for call in self.calls for share in call.shares.items())

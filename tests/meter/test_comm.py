@@ -173,18 +173,6 @@ def test_a_call_tells_its_group_dtype_number_line_and_times():
     assert 0 < first.issued <= first.matched < first.done < second.issued < second.done
 
 
-def test_bytes_by_line_tell_setting_up_from_training():
-    def program():
-        weight = torch.ones(6)
-        dist.broadcast(weight, 0)
-        for _ in range(3):
-            dist.all_reduce(weight)
-
-    by_line = World(2).run(program).comm[0].by_line
-    assert [line.split(": ")[1] for line in by_line] == ["dist.broadcast(weight, 0)", "dist.all_reduce(weight)"]
-    assert list(by_line.values()) == [12, 72]
-
-
 def test_the_text_tells_each_op():
     def program():
         dist.all_reduce(torch.ones(1000))
