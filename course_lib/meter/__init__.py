@@ -10,7 +10,7 @@ from .memory_meter import MemoryMeter, mark
 from .replay import Film, Replay, film
 from .source_line import SourceLine, is_learners, is_learners_code, is_learners_file
 from .tensors.storages import storage_of, tensors_in
-from .timeline import Timeline, save_trace, slowest
+from .timeline import Timeline, slowest
 from .watching.operators import current, operators_of, unwatched, watched_again
 from .watching.owners import stand_ins, watched_steps
 
@@ -35,7 +35,6 @@ __all__ = [
     "is_learners_file",
     "mark",
     "operators_of",
-    "save_trace",
     "slowest",
     "stand_ins",
     "storage_of",

@@ -5,15 +5,11 @@ A rank computes whenever it does not wait for a call. In simulated worlds all ra
 computing rank may also be waiting for a core. Times are seconds from the start of the run.
 """
 
-import json
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from os import PathLike
-from pathlib import Path
-from typing import Any
 
 from .comm import CommCall
 
@@ -146,40 +142,3 @@ def _shown(computed: float, waited: float, rank: int) -> str:
 def _seconds(intervals: Iterable[Interval], until: float) -> float:
     """Return the length of `intervals` before the moment `until`."""
     return sum(max(0.0, min(one.end, until) - one.start) for one in intervals)
-
-
-def save_trace(path: str | PathLike[str], timelines: Iterable[Timeline]) -> None:
-    """Write a trace for ui.perfetto.dev or chrome://tracing: one process for each rank, times in microseconds.
-
-    Format: "Trace Event Format" of the Chromium project, complete ("X") and nestable asynchronous ("b", "e") events.
-    """
-    events = [event for timeline in timelines for event in _events(timeline)]
-    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
-
-
-def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    where = {"pid": timeline.rank, "tid": 0}
-    yield where | {"ph": "M", "name": "process_name", "args": {"name": f"rank {timeline.rank}"}}
-    yield where | {"ph": "M", "name": "thread_name", "args": {"name": "the rank"}}
-    for interval in timeline.computed:
-        yield where | _complete("computes", interval)
-    for what, waits in (("peers", timeline.waited_for_peers), ("bytes", timeline.waited_for_bytes)):
-        for wait in waits:
-            yield where | _complete(f"waits for {what}: {wait.call.op}", wait) | {"args": _call_args(wait.call)}
-    for number, flight in enumerate(timeline.in_flight):
-        common = where | {"cat": "in flight", "id": f"{timeline.rank}.{number}", "name": flight.call.op}
-        yield common | {"ph": "b", "ts": flight.start * 1e6, "args": _call_args(flight.call)}
-        yield common | {"ph": "e", "ts": flight.end * 1e6}
-
-
-def _complete(name: str, interval: Interval) -> dict[str, Any]:
-    return {"ph": "X", "name": name, "ts": interval.start * 1e6, "dur": interval.seconds * 1e6}
-
-
-def _call_args(call: CommCall) -> dict[str, Any]:
-    return {
-        "line": f"{call.line}: {call.line.source}",
-        "total_bytes": call.total_bytes,
-        "sent_bytes": call.sent_bytes,
-        "group": list(call.ranks),
-    }

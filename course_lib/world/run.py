@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
-from ..meter import Communication, Film, MemoryReport, Replay, Timeline, film, save_trace, slowest
+from ..meter import Communication, Film, MemoryReport, Replay, Timeline, film, slowest
 from .collectives.call import Call
 from .errors.layout import Layout, layout
 from .errors.warnings import warnings_of
@@ -95,10 +94,6 @@ class Run(Sequence[Any]):
     def slowest(self) -> str:
         """Return the ranks that computed longest before their collectives, and the one that computed shortest."""
         return slowest(self.timeline)
-
-    def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the timelines to a file for ui.perfetto.dev, with one process for each rank."""
-        save_trace(path, self.timeline)
 
     def replay(self, other: Run | None = None) -> Replay:
         """Return the run as a film: step by step, what every rank held, sent and waited for.

@@ -1,6 +1,5 @@
 """What each rank did and when: by hand-made calls, and in real runs, with one rank that comes late."""
 
-import json
 import time
 from math import inf
 
@@ -12,7 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import World
 from course_lib.meter import CommCall, SourceLine, Timeline
-from course_lib.meter.timeline import save_trace
 
 LATE = 0.1  # seconds
 
@@ -182,36 +180,3 @@ def test_the_broadcasts_by_which_ddp_sets_up_are_waited_for():
     timeline = World(2).run(lambda: DistributedDataParallel(nn.Linear(3, 3)).reducer is None).timeline[0]
     broadcasts = [call for call in timeline.calls if call.op == "broadcast"]
     assert broadcasts and all(call.waited_from == call.issued for call in broadcasts)
-
-
-# The trace
-
-
-def test_a_trace_holds_every_interval_of_every_rank(tmp_path):
-    run = World(3).run(lambda: dist.all_reduce(torch.ones(4)))
-    run.save_trace(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"} == {
-        0: "rank 0",
-        1: "rank 1",
-        2: "rank 2",
-    }
-    for timeline in run.timeline:
-        mine = [event for event in events if event["pid"] == timeline.rank]
-        total = sum(event["dur"] for event in mine if event["ph"] == "X")
-        assert total == pytest.approx(1e6 * (timeline.end - timeline.start))
-        begin, end = (next(event for event in mine if event["ph"] == phase) for phase in "be")
-        assert (begin["name"], begin["id"]) == (end["name"], end["id"]) and begin["ts"] < end["ts"]
-        assert begin["args"]["sent_bytes"] == 21
-        assert begin["args"]["line"].endswith("run = World(3).run(lambda: dist.all_reduce(torch.ones(4)))")
-
-
-def test_a_trace_names_what_was_waited_for(tmp_path):
-    save_trace(tmp_path / "trace.json", [timeline(call(2, 3, 4, 2))])
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert [(e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"] == [
-        ("computes", 0, 2e6),
-        ("computes", 4e6, 6e6),
-        ("waits for peers: all_reduce", 2e6, 1e6),
-        ("waits for bytes: all_reduce", 3e6, 1e6),
-    ]
