@@ -5,7 +5,7 @@ Each file in `published/` has a reader, which describes a row as settings, or sa
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -102,10 +102,6 @@ class Validation:
     def called_too_large(self) -> list[Run]:
         """The runs that fitted, and that the planner says do not fit."""
         return [run for run in self.runs if run.given and run.fitted and run.fits == "does not fit"]
-
-    def errors(self, what: str, keep: Callable[[Run], bool] = lambda run: True) -> list[float]:
-        """Return the relative errors of `what` of the runs to keep."""
-        return [one.error for one in self.compared if one.what == what and keep(one.run)]
 
     def table(self) -> str:
         """Return every compared value as a line."""
