@@ -47,12 +47,12 @@ def test_each_stage_shards_one_more_state():
 
 
 def test_a_bucket_travels_once_it_is_full_and_the_bucket_before_has_arrived():
-    picture = plot_buckets([[("layer 2", 4), ("layer 1", 2)], [("layer 0", 2)]], travel=1.5)
+    picture = plot_buckets([[("layer 2", 4), ("layer 1", 2)], [("layer 0", 2)]])
     assert picture.text.split("\n") == [
-        "bucket 0 (layer 2, layer 1): fills from 0 to 6, travels from 6 to 15",
-        "bucket 1 (layer 0): fills from 6 to 8, travels from 15 to 18",
+        "bucket 0 (layer 2, layer 1): fills from 0 to 6, travels from 6 to 12",
+        "bucket 1 (layer 0): fills from 6 to 8, travels from 12 to 14",
     ]
-    assert "Backward hides 17 % of the time in which they travel." in picture.caption  # 2 of 12
+    assert "Backward hides 25 % of the time in which they travel." in picture.caption  # 2 of 8
     assert {"backward", "bucket 1", "layer 2", "fills", "travels", "backward ends"} <= texts(picture.svg)
 
 
@@ -64,7 +64,7 @@ def test_the_last_gradient_has_its_name_behind_a_span_too_narrow_for_it():
 
 
 def test_without_prefetch_each_gather_waits_for_the_unit_before():
-    uses = schedule([2, 2, 2], prefetch=0, travel=1.0)
+    uses = schedule([2, 2, 2], prefetch=0)
     assert [(use.unit, use.when) for use in uses] == [
         (0, "forward"), (1, "forward"), (2, "forward"), (2, "backward"), (1, "backward"), (0, "backward"),
     ]  # fmt: skip
@@ -73,10 +73,10 @@ def test_without_prefetch_each_gather_waits_for_the_unit_before():
 
 
 def test_with_prefetch_a_gather_runs_beside_the_unit_before():
-    uses = schedule([2, 2, 2], prefetch=1, travel=1.0)
+    uses = schedule([2, 2, 2], prefetch=1)
     assert uses[1].gather == uses[0].compute
     assert uses[3].gather.start == uses[2].compute.end  # the first gather of backward waits for forward
-    assert uses[-1].compute.end < schedule([2, 2, 2], prefetch=0, travel=1.0)[-1].compute.end
+    assert uses[-1].compute.end < schedule([2, 2, 2], prefetch=0)[-1].compute.end
 
 
 def test_units_name_what_is_held_and_how_long_computing_waits():

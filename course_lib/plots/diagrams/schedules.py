@@ -21,19 +21,18 @@ class Span(NamedTuple):
         return f"from {self.start:g} to {self.end:g}"
 
 
-def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]], travel: float = 1.0) -> Picture:
-    """Return gradient buckets on a time line: each fills during backward, then travels.
+def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]]) -> Picture:
+    """Return gradient buckets on a time line: each fills during backward, then travels for the same time.
 
     Args:
         buckets: name and number of elements of each gradient of each bucket, in the order of backward.
-        travel: the time that an element travels, divided by the time that backward takes for it.
     """
     gradients = [gradient for bucket in buckets for gradient in bucket]
     fills = _in_turn(sum(numel for _, numel in bucket) for bucket in buckets)
     sent: list[Span] = []
     for fill in fills:
         start = max([fill.end, *(span.end for span in sent[-1:])])
-        sent.append(Span(start, start + travel * (fill.end - fill.start)))
+        sent.append(Span(start, start + fill.end - fill.start))
     canvas, end = Canvas(), fills[-1].end
     canvas.legend([("backward computes", COMPUTE), ("bucket fills", FILL), ("bucket travels", MOVING)])
     canvas.y += 6
@@ -63,16 +62,17 @@ def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]], travel: float = 1
     return canvas.picture(caption, "\n".join(lines))
 
 
-def plot_units(units: Iterable[tuple[str, int]], prefetch: int = 0, travel: float = 1.0) -> Picture:
+def plot_units(units: Iterable[tuple[str, int]], prefetch: int = 0) -> Picture:
     """Return the units of stage 3 on a time line: gathered, used and freed, in forward and again in backward.
+
+    A unit is gathered in the time that its forward takes.
 
     Args:
         units: name and number of elements of each unit, in the order of forward.
         prefetch: units gathered ahead of the one in use.
-        travel: the time in which an element is gathered, divided by the time that forward takes for it.
     """
     names, numels = zip(*units, strict=True)
-    uses = schedule(numels, prefetch, travel)
+    uses = schedule(numels, prefetch)
     end = uses[-1].compute.end
     looks = {"gather": MOVING, "forward": FORWARD, "backward": COMPUTE}
     canvas, scale = Canvas(), (WIDTH - LEFT) / end
@@ -106,7 +106,7 @@ class Use(NamedTuple):
     compute: Span
 
 
-def schedule(numels: Sequence[int], prefetch: int, travel: float) -> list[Use]:
+def schedule(numels: Sequence[int], prefetch: int) -> list[Use]:
     """Return each use in order. One gather runs at a time, once the unit `prefetch` + 1 uses earlier has been used.
 
     No gather of backward begins in forward. Backward takes twice the time of forward.
@@ -120,7 +120,7 @@ def schedule(numels: Sequence[int], prefetch: int, travel: float) -> list[Use]:
         last = len(numels) - 1 if when == "forward" else len(order) - 1
         while len(gathers) <= min(position + prefetch, last):
             start = max([free, *(gather.end for gather in gathers[-1:])])
-            gathers.append(Span(start, start + travel * numels[order[len(gathers)][0]]))
+            gathers.append(Span(start, start + numels[order[len(gathers)][0]]))
         start = max(free, gathers[position].end)
         free = start + numels[unit] * (1 if when == "forward" else 2)
         uses.append(Use(unit, when, gathers[position], Span(start, free)))
