@@ -24,75 +24,32 @@ if TYPE_CHECKING:
     from .world import RankError, Run, World
 
 __all__ = [
-    "CourseError",
-    "CourseWarning",
-    "RankError",
-    "Run",
-    "TinyGPT",
-    "World",
-    "batch",
-    "choose_world",
-    "compare",
-    "compare_memory",
-    "course_map",
-    "cuda_snapshot",
-    "curve",
-    "digits",
-    "exercise",
-    "exercises",
-    "incident",
-    "mark",
-    "parallel",
-    "plan",
-    "planner",
-    "plots",
-    "predict",
-    "production",
-    "quiz",
-    "quizzes",
-    "report",
-    "scoreboard",
-    "show_planner",
-    "table",
-    "text",
-    "zero",
-]
+    "CourseError", "CourseWarning", "RankError", "Run", "TinyGPT", "World", "batch", "choose_world", "compare",
+    "compare_memory", "course_map", "cuda_snapshot", "curve", "digits", "exercise", "exercises", "incident", "mark",
+    "parallel", "plan", "planner", "plots", "predict", "production", "quiz", "quizzes", "report", "scoreboard",
+    "show_planner", "table", "text", "zero",
+]  # fmt: skip
 
-_HOMES = {
-    "CourseError": "errors",
-    "CourseWarning": "errors",
-    "RankError": "world",
-    "Run": "world",
-    "TinyGPT": "data",
-    "World": "world",
-    "batch": "data",
-    "choose_world": "widgets",
-    "compare": "plots",
-    "compare_memory": "plots",
-    "course_map": "widgets",
-    "cuda_snapshot": "meter",
-    "curve": "plots",
-    "digits": "data",
-    "exercise": "widgets",
-    "incident": "exercises",
-    "mark": "meter",
-    "plan": "planner",
-    "predict": "widgets",
-    "quiz": "widgets",
-    "report": "plots",
-    "scoreboard": "widgets",
-    "show_planner": "widgets",
-    "table": "plots",
-    "text": "data",
+_NAMES = {
+    "data": ("TinyGPT", "batch", "digits", "text"),
+    "errors": ("CourseError", "CourseWarning"),
+    "exercises": ("incident",),
+    "meter": ("cuda_snapshot", "mark"),
+    "planner": ("plan",),
+    "plots": ("compare", "compare_memory", "curve", "report", "table"),
+    "widgets": ("choose_world", "course_map", "exercise", "predict", "quiz", "scoreboard", "show_planner"),
+    "world": ("RankError", "Run", "World"),
 }
-"""Where each public name lives; those that are missing here are modules."""
+"""The public names of each package. The other names of `__all__` are packages themselves."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES.get(name)
-    return import_module(f".{name}", __name__) if home is None else getattr(import_module(f".{home}", __name__), name)
+    for package, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f".{package}", __name__), name)
+    return import_module(f".{name}", __name__)
 
 
 def __dir__() -> list[str]:

@@ -28,7 +28,7 @@ class CourseWarning(UserWarning):
 
 
 def wrapped(text: str) -> str:
-    """`text` in lines that fit a notebook: JupyterLab breaks longer ones inside words."""
+    """Return `text` in lines that fit a notebook: JupyterLab breaks longer ones inside words."""
     return "\n".join(
         textwrap.fill(line, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
         for line in text.split("\n")
@@ -36,7 +36,7 @@ def wrapped(text: str) -> str:
 
 
 def json_trouble(error: BaseException) -> str:
-    """Why a file of JSON is not what it should be, in words; `error` is what reading it raised."""
+    """Return why a file of JSON cannot be read, in words; `error` is what reading it raised."""
     if isinstance(error, json.JSONDecodeError):
         return f"it is no JSON from line {error.lineno}, column {error.colno} on"
     if isinstance(error, UnicodeDecodeError):
