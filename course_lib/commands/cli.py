@@ -67,7 +67,6 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     rerun.add_argument("--hardware", default="laptop", help="the hardware for which times are planned (laptop)")
     validate = add("validate", run_validate, "compare the planner with published runs on GPUs")
     validate.add_argument("--rows", action="store_true", help="print every run, not only the summary")
-    validate.add_argument("--data", type=Path, metavar="FOLDER", help="read the published runs in this folder instead")
     progress = add("progress", run_progress, "print what is done, and what to do next").add_mutually_exclusive_group()
     progress.add_argument("--export", type=Path, metavar="FILE", help="write your progress to FILE, as JSON")
     progress.add_argument("--import", type=Path, metavar="FILE", dest="import_", help="add such a file to yours")
@@ -173,7 +172,7 @@ def run_rerun(options: argparse.Namespace) -> int:
 def run_validate(options: argparse.Namespace) -> None:
     from course_lib import planner
 
-    found = planner.validate(options.data) if options.data else planner.validate()
+    found = planner.validate()
     print(f"{found.table()}\n\n{found}" if options.rows else found)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from .explain import size, verdict
 from .plan import Plan, plan
 from .timing.hardware import HARDWARE
-from .training.checks import PlanError
 from .training.shapes import Transformer
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -126,17 +125,10 @@ class Validation:
         return "\n".join(lines)
 
 
-def validate(folder: str | Path = PUBLISHED) -> Validation:
-    """Plan the published runs in `folder`, by default the ones that come with the course, and compare.
-
-    Raises:
-        ValueError: the folder has none of the files.
-    """
+def validate() -> Validation:
+    """Plan the published runs that come with the course, and compare."""
     readers = {"ultrascale-playbook-runs.csv": _playbook, "llm-foundry-fsdp.csv": _foundry, "other-runs.csv": _others}
-    files = {name: read for name, read in readers.items() if (Path(folder) / name).exists()}
-    if not files:
-        raise PlanError(f"{folder} has none of {', '.join(readers)}. Name a folder with published runs.")
-    return Validation(runs=tuple(run for name, read in files.items() for run in read(_rows(Path(folder) / name))))
+    return Validation(runs=tuple(run for name, read in readers.items() for run in read(_rows(PUBLISHED / name))))
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
