@@ -156,6 +156,7 @@ class MemoryMeter:
         """Take a snapshot. If a label is used again, the last snapshot counts."""
         self._marks[label] = snapshot = self._snapshot()
         self._marked.append((label, snapshot.seconds))
+        self.ledger.marked_at = snapshot.seconds
 
     def _snapshot(self) -> Snapshot:
         ledger = self.ledger

@@ -3,7 +3,7 @@
 The axis counts changes, not seconds: the changes of a training step take a moment, and an import takes seconds.
 """
 
-from bisect import bisect
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import attrgetter
@@ -120,7 +120,7 @@ def stairs(xs: Sequence[float], ys: Sequence[float]) -> str:
 
 def marked(memory: Any) -> list[tuple[str, int]]:
     """Return the label of each mark, and the number of the first change after it."""
-    return [(label, bisect(memory.timeline, at, key=attrgetter("seconds"))) for label, at in memory.marked]
+    return [(label, bisect_left(memory.timeline, at, key=attrgetter("seconds"))) for label, at in memory.marked]
 
 
 def draw_phases(canvas: Canvas, marks: Sequence[tuple[str, float]], foot: float) -> None:

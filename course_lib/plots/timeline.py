@@ -61,7 +61,8 @@ def _draw_rank(canvas: Canvas, timeline: Any, scale: float) -> None:
         x = min(LEFT + start * scale, WIDTH - text_width(label, 11))
         if label not in ("", last) and x >= free:  # calls of one name in a row are named once
             canvas.text(x, canvas.y + 52, label, **SMALL)
-            free, last = x + text_width(label, 11) + 8, label
+            free = x + text_width(label, 11) + 8
+        last = label
     canvas.y += 60
 
 

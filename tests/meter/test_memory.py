@@ -68,6 +68,19 @@ def test_a_label_used_again_keeps_its_last_snapshot_and_each_time():
     assert first == last == "made" and earlier < later == report.marks["made"].seconds
 
 
+def test_what_is_freed_after_a_mark_is_not_dated_before_it():
+    def program():
+        kept = torch.ones(N)
+        mark("made")
+        del kept
+        mark("freed")
+
+    report = measured(program)
+    (_, made), (_, freed) = report.marked
+    allocation, free = report.timeline
+    assert allocation.seconds < made <= free.seconds < freed and free.current_bytes == 0
+
+
 def test_saved_for_backward_is_activations_until_backward():
     def program():
         weight = nn.Parameter(torch.zeros(N))

@@ -118,7 +118,7 @@ class Memory:
         self.by_category = moments[-1].by_category if moments else {}
         self.marks = {label: moments[step] for label, step in marks.items()}
         in_order = sorted([*marks.items(), *again], key=itemgetter(1))
-        self.marked = tuple((label, step / 1000) for label, step in in_order)
+        self.marked = tuple((label, (step + 0.5) / 1000) for label, step in in_order)  # after that change
 
 
 @dataclass(frozen=True)
@@ -341,6 +341,13 @@ def test_the_time_chart_names_the_calls_whose_bytes_move():
 def test_calls_of_one_name_in_a_row_are_named_once():
     calls = [CallInterval(at / 10, at / 10 + 0.05) for at in range(4)]
     assert plot_timeline([Lane(0, in_flight=calls)]).svg.count(">all_reduce<") == 1
+
+
+def test_a_call_is_named_again_after_one_whose_name_has_no_room():
+    called = [(0.1, "reduce_scatter"), (0.13, "all_gather"), (0.6, "reduce_scatter")]
+    calls = [CallInterval(start, start + 0.02, Call(op)) for start, op in called]
+    svg = plot_timeline([Lane(0, in_flight=calls)]).svg
+    assert (svg.count(">reduce_scatter<"), svg.count(">all_gather<")) == (2, 0)
 
 
 def test_neighbouring_calls_of_different_names_have_no_name():

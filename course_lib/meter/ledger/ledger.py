@@ -102,6 +102,7 @@ class Ledger:
         self._count = 0
         self._peak_count = 0  # how many blocks had been allocated when the peak was reached
         self._last: Block | None = None  # the latest allocation
+        self.marked_at = 0.0  # when the latest mark was made: a later free is not dated before it
         self._gone_since_peak: list[Block] = []
 
     def now(self) -> float:
@@ -179,8 +180,8 @@ class Ledger:
                     self._gone_since_peak.append(block)
                 block.number = -1
                 current -= block.size
-                # A callback has no time; use the time of the latest allocation.
-                history(last.seconds, block, -block.size, current)
+                # A callback has no time; use that of the latest allocation or mark.
+                history(last.seconds if last.seconds > self.marked_at else self.marked_at, block, -block.size, current)
         self._last, self.current, self.peak = last, current, peak
         del events[:count]
 
