@@ -15,8 +15,8 @@ from .picture import Picture
 
 MOST_PANELS, MOST_PLACES = 8, 400
 """Panels, and positions in a panel. Of the changes that share a position, the highest is drawn."""
-LEFT, HEIGHT, ABOVE = 70, 110, 34
-"""Pixels to the left of a panel, of the highest peak, and above it, for the names of phases and for the peak."""
+LEFT, HEIGHT, ABOVE, PEAK = 70, 110, 34, 96
+"""Pixels to the left of a panel, of the highest peak, above it for names of phases, and of the words at the peak."""
 
 
 class Place(NamedTuple):
@@ -132,11 +132,17 @@ def draw_phases(canvas: Canvas, marks: Sequence[tuple[str, float]], foot: float)
     phases = [(label, left, right) for (_, left), (label, right) in pairwise(marks)]
     for _, left, right in phases[::2]:
         canvas.rect(left, canvas.y, right - left, foot - canvas.y, SHADE)
-    for label, left, right in phases:
+    taken = [(WIDTH - PEAK, WIDTH)]
+    for label, left, right in sorted(phases, key=lambda phase: phase[1] - phase[2]):  # the widest area first
         name = label.removeprefix("after ").removesuffix("()")
-        room = (right - left) / text_width(name, 11)
-        if room > 0.4:  # in a narrow area, the name is in the second line
-            canvas.text((left + right) / 2, canvas.y + (12 if room > 0.9 else 26), name, "middle", **SMALL)
+        width, middle = text_width(name, 11), (left + right) / 2
+        if right - left > 0.9 * width:
+            canvas.text(middle, canvas.y + 12, name, "middle", **SMALL)
+        elif right - left > 0.4 * width:  # in a narrow area, the name is in the second line, if there is room
+            start, end = middle - width / 2 - 3, middle + width / 2 + 3
+            if all(end <= other or begin <= start for other, begin in taken):
+                canvas.text(middle, canvas.y + 26, name, "middle", **SMALL)
+                taken.append((start, end))
 
 
 def draw_grid(canvas: Canvas, highest: int, foot: float, height: float) -> None:

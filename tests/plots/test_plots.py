@@ -461,6 +461,12 @@ def test_a_loop_names_its_phases_in_each_step():
     assert steps == [pytest.approx(70 + 6.9 * middle, abs=0.1) for middle in (30, 70)]
 
 
+def test_names_of_narrow_phases_are_left_out_where_they_would_overlap():
+    held = [(100, number) for number in range(100)]
+    svg = plot_memory([Memory(*held, made=9, start=49, freed=52, forward=57, end=98)]).svg
+    assert {"start", "forward", "end"} <= texts(svg) and "freed" not in texts(svg)
+
+
 def test_layers_are_as_high_as_what_is_held():
     drawn = places(MEMORIES[1].timeline)
     assert [place.number for place in drawn] == [0, 1, 2] and [place.highest for place in drawn] == [100, 120, 90]

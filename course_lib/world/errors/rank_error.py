@@ -22,6 +22,9 @@ _ADVICE = {
         "To read their names here, call dist.set_debug_level(dist.DebugLevel.INFO) before you make the DDP: torch "
         "reads TORCH_DISTRIBUTED_DEBUG only when it is imported."
     ),
+    "' is not defined": (
+        "run the cell that defines that name (after a restart of the kernel, all cells above), or correct the name."
+    ),
     "a dry run has no numbers": (
         "decide by what is known without computing, such as shapes, ranks and Python's own numbers, or leave that line "
         "out of the dry run. Where the number matters, run the function in a small world: World(4)."

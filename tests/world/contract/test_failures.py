@@ -48,6 +48,15 @@ def raises():
 
 
 @fails("raised")
+def lacks_a_name_of_an_earlier_cell():
+    """all 3 ranks raised NameError: name 'my_ring' is not defined
+      ranks 0, 1, 2 raised at test_failures.py line _, in lacks_a_name_of_an_earlier_cell:  my_ring()  # noqa: F821
+    Next: run the cell that defines that name (after a restart of the kernel, all cells above), or correct the name.
+    """
+    my_ring()  # noqa: F821
+
+
+@fails("raised")
 def raises_the_same_on_every_rank():
     """all 3 ranks raised ValueError: the same
       ranks 0, 1, 2 raised at test_failures.py line _, in raises_the_same_on_every_rank:  raise ValueError("the same")

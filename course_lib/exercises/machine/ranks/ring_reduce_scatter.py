@@ -64,14 +64,15 @@ exercise.edit("one-step-too-many", {"range(world_size - 1)": "range(world_size)"
     after world size − 1 steps. Next: let the loop make `world_size - 1` steps.""")
 
 exercise.edit("starts-with-its-own", {"rank - step - 1": "rank - step", "rank - step - 2": "rank - step - 1"}, """
-    You never added to the chunk that you return: it has only your own part. In the last step, a rank has to receive the
-    chunk with its own number, and add it there. Next: write down for each step which chunk rank 0 passes on, and to
-    which chunk it adds what it receives. The first are `rank - 1` and `rank - 2`.""")
+    The chunk that you return has only your own part. In the last step, a rank has to receive the chunk with its own
+    number, and add it there. Next: write down for each step which chunk rank 0 passes on, to which chunk it adds what
+    it receives, and which one it returns. The first are `rank - 1` and `rank - 2`, the last is `rank`.""")
 
 exercise.edit("index-grows", {"rank - step - 1": "rank + step + 1", "rank - step - 2": "rank + step + 2"}, """
-    You add parts of different chunks. The left neighbour's rank is one lower than yours, and so is the number of the
-    chunk that it passes on: the number falls by one at each step.
-    Next: let the number fall: pass on chunk `rank - step - 1`, and add what you receive to chunk `rank - step - 2`.""")
+    You add parts of different chunks. If you send to the right, the left neighbour's rank is one lower than yours, and
+    so is the number of the chunk that it passes on: the number falls by one at each step.
+    Next: send to `(rank + 1) % world_size`, pass on chunk `rank - step - 1`, and add what you receive to chunk
+    `rank - step - 2`.""")
 
 exercise.edit("overwrites", {"+=": "="}, """
     The received chunk replaces your own part instead of being added to it, so each chunk ends with one rank's data

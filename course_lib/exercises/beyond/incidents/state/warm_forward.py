@@ -140,8 +140,9 @@ exercise.edit("no-loss-before-training", {FORWARD: "losses = []\n"}, """
     Next: keep this forward, and make the optimizer where a forward cannot change what it gets.""")
 
 exercise.edit("optimizer-in-each-step", LATE | {"optimizer.step()\n": OPTIMIZER + "optimizer.step()\n"}, """
-    You make a new optimizer for each step. All parameters move, but the momentum starts at zero every time.
-    Next: make the optimizer once, where all parameters are shards.""")
+    All parameters move, but each step goes as if it were the first: the momentum is lost, as with a new optimizer for
+    each step, or with one that has none. Next: make the optimizer once, with its momentum, where all parameters are
+    shards.""")
 
 exercise.edit("gradient-of-the-log", LATE | {FORWARD: "loss = F.mse_loss(model(batches[0][0]), batches[0][1])\n"
     "loss.backward()\nlosses = [loss.item()]\n" + OPTIMIZER}, """
