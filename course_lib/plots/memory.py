@@ -132,7 +132,7 @@ def draw_phases(canvas: Canvas, marks: Sequence[tuple[str, float]], foot: float)
     phases = [(label, left, right) for (_, left), (label, right) in pairwise(marks)]
     for _, left, right in phases[::2]:
         canvas.rect(left, canvas.y, right - left, foot - canvas.y, SHADE)
-    taken = [(WIDTH - PEAK, WIDTH)]
+    taken: list[tuple[float, float]] = [(WIDTH - PEAK, WIDTH)]
     for label, left, right in sorted(phases, key=lambda phase: phase[1] - phase[2]):  # the widest area first
         name = label.removeprefix("after ").removesuffix("()")
         width, middle = text_width(name, 11), (left + right) / 2
