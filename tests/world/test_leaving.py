@@ -186,3 +186,20 @@ def test_profilers_see_runs_and_ranks_also_after_one_was_stopped():
         """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_rank_that_waited_finishes_its_finally(tmp_path):
+    def program():
+        if dist.get_rank() == 1:
+            raise ValueError
+        try:
+            dist.barrier()
+        finally:
+            end = time.monotonic() + 0.03
+            while time.monotonic() < end:
+                pass
+            (tmp_path / str(dist.get_rank())).touch()
+
+    with pytest.raises(RankError):
+        World(3).run(program)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2"]

@@ -25,13 +25,14 @@ class Stoppable(threading.Thread):
         self._stoppable = False  # the thread is in the learner's code, and holds none of our locks
         self._stop_sent = False
 
-    def stop(self) -> None:
-        """Raise `Stopped` in the learner's code, if the thread is there."""
+    def stop(self) -> bool:
+        """Raise `Stopped` in the learner's code. Return False, with nothing raised, if the thread is not there."""
         self.rank_state.stopping = True
         with self._guard:
             if self._stoppable:
                 self._stop_sent = True
                 _send(self, _STOPPED)
+            return self._stoppable
 
     def stoppably(self, learners: Callable[[], Any]) -> Any:
         """Call `learners` on this thread, where it may be stopped."""

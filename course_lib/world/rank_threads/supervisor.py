@@ -12,7 +12,8 @@ from .coordinator import ThreadCoordinator
 from .rank_thread import RankThread
 from .stopping import stop_looking
 
-STOP_EVERY = 0.02  # seconds between two requests to a rank that must stop
+STOP_EVERY = 0.02  # seconds between two looks at the ranks that must stop
+UNWINDING = 0.1  # seconds that a rank has for its `finally` blocks, before it is asked to stop again
 GRACE = 0.4  # seconds in which ranks must stop, before they are left behind
 IMPORTING = 10.0  # seconds that a rank may take to finish an import before it is stopped there
 
@@ -60,14 +61,15 @@ def _stop(coordinator: ThreadCoordinator, ranks: Sequence[RankThread]) -> None:
     coordinator.stop()
     began = time.monotonic()
     deadline = began + GRACE
+    asked = {rank: began for rank in ranks if coordinator.states[rank.rank] is State.WAITING}  # by their waits
     while coordinator.busy(State.RUNNING, State.WAITING) and (now := time.monotonic()) < deadline:
         for rank in ranks:
             if coordinator.states[rank.rank] not in (State.RUNNING, State.WAITING):
                 continue
             if now < began + IMPORTING and importing(stack_of(rank)):
                 deadline = now + GRACE
-            else:
-                rank.stop()
+            elif now > asked.get(rank, 0.0) + UNWINDING and rank.stop():
+                asked[rank] = now
         with coordinator.changed:
             coordinator.changed.wait(STOP_EVERY)
     stop_looking()
