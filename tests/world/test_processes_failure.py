@@ -1,5 +1,6 @@
 """Whatever goes wrong on a rank that is a process is told in one message, at once, and the next run works."""
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -7,6 +8,7 @@ import random
 import signal
 import sys
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -142,6 +144,22 @@ def test_a_rank_that_closes_its_output_has_one_in_the_next_run(close):
 
     assert "print" in lines(failure(program, world_size=2))[1]
     assert World(2, backend="processes").run(lambda: print("here")).output == ("here\n", "here\n")
+
+
+@pytest.mark.slow
+def test_a_group_that_did_not_form_does_not_hold_up_the_next_run():
+    def program():
+        if rank() == 0:
+            dist.destroy_process_group()
+            with contextlib.suppress(dist.DistStoreError):
+                dist.init_process_group(
+                    "gloo", store=dist.HashStore(), rank=0, world_size=2, timeout=timedelta(seconds=0.1)
+                )
+        return dist.is_initialized()
+
+    world = World(2, backend="processes", timeout=1)
+    assert list(world.run(program)) == [False, True]
+    assert list(world.run(total)) == [2.0] * 2
 
 
 MIXED = {

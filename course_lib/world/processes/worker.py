@@ -144,6 +144,7 @@ class Worker:
         if job.group != self._group:
             if dist.is_initialized():
                 private.abort_groups() if job.nccl else dist.destroy_process_group()
+            private.restart_names()
             self._group, self._store = None, _store(job.group, job.world_size)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if job.nccl else "gloo",

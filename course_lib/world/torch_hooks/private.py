@@ -83,6 +83,11 @@ def renew_names(prefix: str, store: dist.Store) -> None:
     c10d._world.group_count = 1  # as after init_process_group
 
 
+def restart_names() -> None:
+    """Restart the names of groups, by which the ranks of a group find each other: one that did not form has a name."""
+    c10d._world.group_count = 0
+
+
 def abort_groups() -> None:
     """Abort all groups, which frees threads that wait inside NCCL."""
     if dist.is_initialized():
