@@ -1,4 +1,4 @@
-"""The parts of each tensor that each rank holds, to scale: one ribbon, tensors as ticks, ranks as bands."""
+"""The parts of each tensor that each rank holds, to scale: tensors as frames in a row, ranks as bands below."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -60,19 +60,22 @@ def plot_flat(params: Iterable[tuple[str, int]], world_size: int) -> Picture:
 
 
 def _ribbon(tensors: Sequence[Tensor], caption: str) -> Picture:
-    """Draw tensors as ticks above, and below them slices as bands, both to scale, and the total of each rank."""
+    """Draw tensors as frames above, and below them slices as bands, both to scale, and the total of each rank."""
     offsets = [0, *accumulate(numel for _, numel, _ in tensors)]
     scale = WIDTH / max(offsets[-1], 1)
     filled = offsets[-2] if tensors[-1][0] == PADDING else offsets[-1]
     slices, totals = [], Counter[int]()
     canvas = Canvas()
-    canvas.text(0, 14, "tensors, end to end: a tick where each begins", **NOTE)
-    canvas.y += 42
+    canvas.text(0, 14, "tensors, end to end; dashed lines: where a rank's part begins", **NOTE)
+    canvas.y += 52
     for offset, (name, numel, held) in zip(offsets, tensors, strict=False):
-        _draw_tick(canvas, name, numel, offset * scale, numel * scale)
+        _draw_tensor(canvas, name, numel, offset * scale, numel * scale)
         slices += [(rank, offset + start, offset + stop) for rank, start, stop in held]
-    canvas.line(WIDTH, canvas.y - 14, WIDTH, canvas.y - 2, INK)
-    for lane in _lanes(slices):
+    lanes = _lanes(slices)
+    for border in sorted({start for lane in lanes for _, start, _ in lane if start}):
+        x = border * scale - 0.5
+        canvas.line(x, canvas.y - 20, x, canvas.y, INK, stroke_width=2, stroke_dasharray="4 2")
+    for lane in lanes:
         canvas.rect(0, canvas.y, WIDTH, BAND, SHADE)
         for rank, start, stop in lane:
             totals[rank] += stop - start
@@ -86,14 +89,14 @@ def _ribbon(tensors: Sequence[Tensor], caption: str) -> Picture:
     return canvas.picture(caption, _text(tensors))
 
 
-def _draw_tick(canvas: Canvas, name: str, numel: int, left: float, width: float) -> None:
-    """Draw where a tensor begins, and as much of its name as there is room for, from the end: `up.weight`, `up`."""
-    canvas.line(left, canvas.y - 14, left, canvas.y - 2, INK)
+def _draw_tensor(canvas: Canvas, name: str, numel: int, left: float, width: float) -> None:
+    """Draw a frame, and as much of the tensor's name as there is room for, from the end: `up.weight`, `up`."""
+    canvas.rect(left, canvas.y - 16, width, 12, "none", stroke=INK)
     short = ".".join(name.split(".")[-2:])
     names = (f"{name} [{numel:,}]", name, short, short.partition(".")[0])
     shown = next((text for text in names if text_width(text, 11) + 10 <= width), "")
     if shown:
-        canvas.text(left + width / 2, canvas.y - 6, shown, "middle", **SMALL)
+        canvas.text(left + width / 2, canvas.y - 24, shown, "middle", **SMALL)
 
 
 def _check(tensors: Sequence[Tensor]) -> None:

@@ -569,7 +569,7 @@ def test_slices_are_drawn_to_scale_with_the_total_of_each_rank():
 
 def test_neighbouring_slices_of_a_rank_are_one_band():
     picture = plot_shards([("weight", 10, [(0, 0, 10)]), ("bias", 4, [(0, 0, 4)])])
-    assert rects(picture.svg, MEMBERS[0]) == [[0, 46, 759, 26]]
+    assert rects(picture.svg, MEMBERS[0]) == [[0, 56, 759, 26]]
 
 
 @pytest.mark.parametrize(
@@ -610,8 +610,8 @@ def test_a_flat_tensor_has_equal_shards_and_hatched_padding():
         "bias (4 elements): rank 2: 0 to 2; rank 3: 2 to 4",
         "padding (2 elements): rank 3: 0 to 2",
     ]
-    assert rects(picture.svg, "url(#hatch)") == [[665, 46, 95, 26]]  # 2 of 16 elements
-    assert rects(picture.svg, MEMBERS[3]) == [[570, 46, 94, 26]]  # 2 elements, and not the padding
+    assert rects(picture.svg, "url(#hatch)") == [[665, 56, 95, 26]]  # 2 of 16 elements
+    assert rects(picture.svg, MEMBERS[3]) == [[570, 56, 94, 26]]  # 2 elements, and not the padding
 
 
 def test_a_flat_tensor_that_divides_has_no_padding():
