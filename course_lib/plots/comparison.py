@@ -6,12 +6,15 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from ..planner import size
-from .canvas import CATEGORIES, INK, MEMBERS, NOTE, WIDTH, Canvas, percent, short, text_width
+from .canvas import CATEGORIES, INK, MEMBERS, NOTE, ROW, WIDTH, Canvas, percent, short, text_width
 from .memory import ABOVE, LEFT, draw_grid, draw_phases, fullest, marked, parts_of, places, stairs
 from .picture import Picture
 
 BAR, HEIGHT = 24, 150
-LOOKS = ({"fill": MEMBERS[1], "opacity": "0.6"}, {"fill": "none", "stroke": INK, "stroke_width": "1.5"})
+LOOKS = (
+    {"fill": MEMBERS[1], "fill_opacity": "0.6", "stroke": MEMBERS[1]},
+    {"fill": "none", "stroke": INK, "stroke_width": "1.5"},
+)
 
 
 def compare_memory(runs: Mapping[str, Any], at: str | None = None) -> Picture:
@@ -83,7 +86,10 @@ def compare(a: Any, b: Any, titles: tuple[str, str] = ("first", "second")) -> Pi
     widths = [max(1, *(right - left for left, right in spans)) for spans in zip(*map(pairwise, edges), strict=True)]
     borders = [0, *accumulate(widths)]
     canvas = Canvas()
-    canvas.legend(zip(titles, (MEMBERS[1], INK), strict=True))
+    for title, x, look in zip(titles, (0, 34 + text_width(titles[0])), LOOKS, strict=True):
+        canvas.rect(x, 11, 12, 12, **look)
+        canvas.text(x + 18, 21, title)
+    canvas.y += ROW
     scale, foot = (WIDTH - LEFT) / borders[-1], canvas.y + ABOVE + HEIGHT
     draw_phases(canvas, [(label, LEFT + at * scale) for label, at in zip(marks, borders[1:], strict=False)], foot)
     draw_grid(canvas, highest, foot, HEIGHT)
