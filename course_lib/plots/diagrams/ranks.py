@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
-from ..canvas import COMPUTE, FAINT, INK, MEMBERS, NOTE, SHADE, SMALL, WAITING, WIDTH, Canvas, cut, ink_on, short
+from ..canvas import FAINT, INK, MEMBERS, NOTE, SHADE, SMALL, WAITING, WIDTH, Canvas, cut, ink_on, short
 from ..picture import Picture
 
 LEFT, SIDE, APART = 70, 34, 66
@@ -73,13 +73,14 @@ def plot_mesh(mesh: Mapping[str, int], ranks_per_node: int) -> Picture:
     axes = [_axis(list(mesh), at, list(mesh.values()), ranks_per_node) for at in range(len(mesh))]
     canvas = Canvas()
     across = min(90.0, (WIDTH - LEFT - SIDE - 10) / max(columns - 1, 1))
-    places = [(LEFT + r % columns * across, 40.0 + r // columns * APART) for r in range(world_size)]
+    top = 16.0 if columns <= ranks_per_node else 34.0  # names of nodes stand on the left, or above
+    places = [(LEFT + r % columns * across, top + r // columns * APART) for r in range(world_size)]
     for first in range(0, world_size, ranks_per_node):
         (left, top), (right, low) = places[first], places[min(first + ranks_per_node, world_size) - 1]
         canvas.rect(left - 10, top - 12, right - left + SIDE + 20, low - top + SIDE + 24, SHADE, rx=8)
         label = (0, top + SIDE / 2 + 4) if columns <= ranks_per_node else (left - 6, top - 16)
         canvas.text(label[0], label[1], f"node {first // ranks_per_node}", **SMALL)
-    colours = [WAITING if axis.crosses else COMPUTE for axis in axes]
+    colours = [WAITING if axis.crosses else FAINT for axis in axes]
     for axis, colour in zip(axes, colours, strict=True):
         for (x1, y1), (x2, y2) in (map(places.__getitem__, ends) for group in axis.groups for ends in pairwise(group)):
             canvas.line(x1 + SIDE / 2, y1 + SIDE / 2, x2 + SIDE / 2, y2 + SIDE / 2, colour, stroke_width=3)
