@@ -2,17 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from types import MappingProxyType
 
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from .axes import STAND_INS, axes, in_pixels
-from .canvas import INK, MEMBERS, WIDTH, Canvas, cut, text_width
+from .canvas import FAINT, INK, MEMBERS, WIDTH, Canvas, cut, text_width
 from .picture import Picture
 
 HEIGHT, APART, LONGEST = 240, 17, 30
 """Pixels of the figure and between two labels, and the most letters of a label."""
-LOOKS = ((MEMBERS[0], 12.5), (MEMBERS[3], 10.0), (MEMBERS[2], 7.5), (MEMBERS[1], 5.0), (INK, 1.5))
-"""Colour and width of the last five lines. Equal lines lie on each other, so each is narrower than the one below it."""
+LOOKS = ((FAINT, 16.5), (MEMBERS[0], 13.5), (MEMBERS[3], 10.5), (MEMBERS[2], 7.5), (MEMBERS[1], 4.5), (INK, 1.5))
+"""Colour and width of the last six lines. Equal lines lie on each other, so each is narrower than the one below it.
+
+A wide line has an outline, because some tints are nearly as dark or as light as a theme's ground.
+"""
 
 
 def curve(
@@ -22,6 +27,7 @@ def curve(
     xlabel: str = "step",
     ylabel: str = "loss",
     log: str = "",
+    marks: Mapping[str, float] | None = None,
 ) -> Picture:
     """Return a line for each of `lines`.
 
@@ -30,6 +36,7 @@ def curve(
         x: the place of each number; 1, 2, 3 and so on by default.
         xlabel, ylabel: what the axes show.
         log: the axes with a logarithmic scale: "x", "y" or "xy".
+        marks: places on the x axis by the name of what happened there.
 
     Raises:
         ValueError: there are no numbers, or a line has more or fewer than the others or than `x`.
@@ -40,18 +47,20 @@ def curve(
         sizes = ", ".join(f"{name!r} has {len(values)}" for name, values in lines.items()) or "no lines"
         raise ValueError(f"curve: {len(xs)} places; {sizes}. Give at least one line, with a number for each place.")
     canvas = Canvas()
-    draw_curves(canvas, lines, xs, xlabel, ylabel, log)
+    draw_curves(canvas, lines, xs, xlabel, ylabel, log, marks or {})
     text = "\n".join(f"{name}: {', '.join(f'{value:.4g}' for value in values)}" for name, values in lines.items())
     ends = "; ".join(f"{name}: from {values[0]:.4g} to {values[-1]:.4g}" for name, values in lines.items())
     close = all(max(at) - min(at) <= 1e-4 * max(map(abs, at)) for at in zip(*lines.values(), strict=True))
     same = " All lines lie on each other." if len(lines) > 1 and close else ""
-    caption = f"The {ylabel} by {xlabel}, from {xs[0]:g} to {xs[-1]:g}. {ends}.{same}"
+    marked = "".join(f" {name.capitalize()} at {at:g}." for name, at in (marks or {}).items())
+    caption = f"The {ylabel} by {xlabel}, from {xs[0]:g} to {xs[-1]:g}. {ends}.{same}{marked}"
     return canvas.picture(caption, f"{xlabel}: {', '.join(f'{at:g}' for at in xs)}\n{text}")
 
 
 def draw_curves(
-    canvas: Canvas, lines: Mapping[str, Sequence[float]], xs: Sequence[float], xlabel: str, ylabel: str, log: str = ""
-) -> None:
+    canvas: Canvas, lines: Mapping[str, Sequence[float]], xs: Sequence[float], xlabel: str, ylabel: str,
+    log: str = "", marks: Mapping[str, float] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """Draw axes and lines, each with its name at its end, and move `canvas.y` below them."""
     names, height = [cut(name, LONGEST) for name in lines], max(HEIGHT, APART * len(lines) + 60)
     looks = [LOOKS[max(len(LOOKS) - len(lines) + at, 0)] for at in range(len(lines))]
@@ -68,7 +77,13 @@ def draw_curves(
             plot.xaxis.set_major_locator(MaxNLocator(8, integer=all(at == int(at) for at in xs)))
         plot.grid(axis="y", linewidth=0.5)
         for values, (colour, width) in zip(lines.values(), looks, strict=True):
-            plot.plot(xs, values, color=STAND_INS.get(colour, colour), linewidth=width, solid_capstyle="round")
+            outline = [withStroke(linewidth=width + 1.5, foreground=STAND_INS[FAINT])] if width > LOOKS[-1][1] else []
+            look = {"color": STAND_INS.get(colour, colour), "linewidth": width, "path_effects": outline}
+            plot.plot(xs, values, solid_capstyle="round", **look)
+        for name, at in marks.items():
+            plot.axvline(at, color=STAND_INS[INK], linewidth=1, linestyle="--", zorder=0)
+            place = {"xycoords": ("data", "axes fraction"), "xytext": (4, 0), "textcoords": "offset points"}
+            plot.annotate(name, (at, 1), va="top", color=STAND_INS[INK], **place)
         plot.figure.canvas.figure.draw_without_rendering()  # which gives the lines their places
         ends = [in_pixels(plot, xs[-1], values[-1]) for values in lines.values()]
         feet = spread([y if isfinite(y) else height / 2 for _, y in ends], APART, height - 40)

@@ -313,6 +313,16 @@ def test_lines_that_differ_by_rounding_are_named_in_their_order():
     assert at["alone"] < at["ranks"] < at["yours"]
 
 
+def test_six_lines_have_six_colours():
+    root = ET.fromstring(curve({f"run {number}": [number, number] for number in range(1, 7)}).svg)
+    assert len({box.attrib["fill"] for box in root.iter(f"{{{SVG}}}rect") if "stroke" in box.attrib}) == 6
+
+
+def test_a_mark_is_a_line_with_its_name():
+    picture = curve({"rank 0": [3, 2, 4]}, marks={"restart": 2.5})
+    assert "restart" in texts(picture.svg) and picture.caption.endswith(" Restart at 2.5.")
+
+
 def test_a_line_that_ends_in_nan_has_a_name():
     assert feet(curve({"diverged": [1.0, float("nan")], "trained": [1.0, 0.5]}).svg)["diverged"] > 0
 

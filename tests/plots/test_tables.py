@@ -55,7 +55,7 @@ def test_equal_lines_lie_on_each_other_and_all_can_be_seen():
         "The loss by step, from 1 to 2. one process: from 3 to 2; DDP: from 3 to 2. All lines lie on each other."
     )
     below, above = (
-        f"stroke: {colour}; stroke-width: {width}" for colour, width in ((MEMBERS[1].lower(), 5), (INK, 1.5))
+        f"stroke: {colour}; stroke-width: {width}" for colour, width in ((MEMBERS[1].lower(), 4.5), (INK, 1.5))
     )
     assert picture.svg.index(below) < picture.svg.index(above)
 
