@@ -9,6 +9,7 @@ from ..picture import Picture
 
 LEFT, BAR, ROW = 84, 20, 32
 FILL, HELD = CATEGORIES["gradients"], CATEGORIES["parameters"]
+LOOKS = {"forward": FORWARD, "backward": COMPUTE}
 
 
 class Span(NamedTuple):
@@ -62,39 +63,48 @@ def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]]) -> Picture:
     return canvas.picture(caption, "\n".join(lines))
 
 
-def plot_units(units: Iterable[tuple[str, int]], prefetch: int = 0) -> Picture:
+def plot_units(units: Iterable[tuple[str, int]], prefetch: Sequence[int] = (0,)) -> Picture:
     """Return the units of stage 3 on a time line: gathered, used and freed, in forward and again in backward.
 
     A unit is gathered in the time that its forward takes.
 
     Args:
         units: name and number of elements of each unit, in the order of forward.
-        prefetch: units gathered ahead of the one in use.
+        prefetch: units gathered ahead of the one in use; for each number a drawing, all on one time axis.
     """
     names, numels = zip(*units, strict=True)
-    uses = schedule(numels, prefetch)
-    end = uses[-1].compute.end
-    looks = {"gather": MOVING, "forward": FORWARD, "backward": COMPUTE}
-    canvas, scale = Canvas(), (WIDTH - LEFT) / end
-    canvas.legend([*looks.items(), ("held whole", HELD)], narrow=["held whole"])
-    canvas.y += 6
+    drawings = {ahead: schedule(numels, ahead) for ahead in prefetch}
+    canvas, scale = Canvas(), (WIDTH - LEFT) / max(uses[-1].compute.end for uses in drawings.values())
+    canvas.legend([("gather", MOVING), *LOOKS.items(), ("held whole", HELD)], narrow=["held whole"])
+    caption = "Each unit is whole from its gather until it has been used, once in forward and once in backward."
+    lines = []
+    for ahead, uses in drawings.items():
+        canvas.title(f"prefetch={ahead}")
+        canvas.y += 4
+        _draw_units(canvas, names, uses, scale)
+        whole = [sum(numels[u.unit] for u in uses if u.gather.start <= at < u.compute.end) for _, _, (at, _), _ in uses]
+        waits = 1 - sum(use.compute.end - use.compute.start for use in uses) / uses[-1].compute.end
+        caption += (
+            f" With prefetch={ahead}, a rank holds at most {percent(max(whole) / sum(numels))} of the parameters whole "
+            f"at once, and computing waits {percent(waits)} of the time."
+        )
+        lines += [f"prefetch={ahead}"] if len(drawings) > 1 else []
+        lines += [f"{names[u.unit]}, {u.when}: gather {u.gather}, computes {u.compute}, then freed" for u in uses]
+    return canvas.picture(caption, "\n".join(lines))
+
+
+def _draw_units(canvas: Canvas, names: Sequence[str], uses: Sequence["Use"], scale: float) -> None:
+    """Draw a row for each unit, a dashed line where the step ends, and move `canvas.y` below them."""
+    top, x = canvas.y, LEFT + uses[-1].compute.end * scale
     for number, name in enumerate(names):
         _draw_row(canvas, name)
         for use in (use for use in uses if use.unit == number):
             _draw_span(canvas, use.gather, scale, MOVING, "gather")
-            _draw_span(canvas, use.compute, scale, looks[use.when], use.when)
+            _draw_span(canvas, use.compute, scale, LOOKS[use.when], use.when)
             start = use.gather.start
             canvas.rect(LEFT + start * scale, canvas.y + BAR + 1, (use.compute.end - start) * scale, 4, HELD)
         canvas.y += ROW
-    most = max(sum(numels[u.unit] for u in uses if u.gather.start <= use.gather.start < u.compute.end) for use in uses)
-    computed = sum(use.compute.end - use.compute.start for use in uses)
-    caption = (
-        f"Each unit is whole from its gather until it has been used, once in forward and once in backward. With "
-        f"prefetch={prefetch}, a rank holds at most {percent(most / sum(numels))} of the parameters whole at once, and "
-        f"computing waits {percent(1 - computed / end)} of the time."
-    )
-    lines = (f"{names[u.unit]}, {u.when}: gather {u.gather}, computes {u.compute}, then freed" for u in uses)
-    return canvas.picture(caption, "\n".join(lines))
+    canvas.line(x, top, x, canvas.y, INK, stroke_dasharray="4 3")
 
 
 class Use(NamedTuple):
