@@ -29,8 +29,8 @@ CATEGORIES = {  # from the bottom up: persistent state, then transient memory
     "communication": "#56B4E9",
     "other": "#999999",
 }
-EARLIER, FORWARD, COMPUTE, UPDATE = "#C5CED6", "#8E9FB0", "#5D6D7E", "#41505E"
-FETCHING, WAITING, MOVING = "#8F3F00", "#D55E00", "#F0A878"
+EARLIER, FORWARD, COMPUTE, UPDATE = "#C5CED6", "#8696A8", "#5D6D7E", "#41505E"
+FETCHING, WAITING, MOVING = "#8F3F00", "#B34700", "#DC7838"
 MEMBERS = ("#4C3D8F", "#8D7CD0", "#B3A6E4", "#D6CEF4")
 WIDTH, MARGIN, ROW = 760, 12, 22
 SMALL: dict[str, Any] = {"font_size": 11}
@@ -63,7 +63,7 @@ class Canvas:
 
         Its outline shows it on grounds of both themes, from which some fills hardly differ.
         """
-        self.rect(x, y, width, height, fill, **({"stroke": FAINT} if min(width, height) > 10 else {}))
+        self.rect(x, y, width, height, fill, **({"stroke": FAINT} if min(width, height) > 3 else {}))
         fits = text_width(label, 11) + 4 <= width
         if label and fits:
             self.text(x + width / 2, y + height / 2 + 4, label, "middle", **SMALL | {"fill": ink_on(fill)})
@@ -84,8 +84,8 @@ class Canvas:
         for name, colour in entries:
             if x > left and x + 18 + text_width(name) > WIDTH:
                 x, self.y = left, self.y + ROW - 4
-            height = 4 if name in narrow else 12
-            self.block(x, self.y - 9 - height / 2, 12, height, colour)
+            draw, height = (self.rect, 4) if name in narrow else (self.block, 12)
+            draw(x, self.y - 9 - height / 2, 12, height, colour)
             self.text(x + 18, self.y - 5, name)
             x += 34 + text_width(name)
 

@@ -29,7 +29,7 @@ def plot_comm(matrix: Sequence[Sequence[int]]) -> Picture:
         for receiver, sent in enumerate(row):
             if sent:
                 colour, x, y = tint(sent / most), LEFT + receiver * cell, TOP + sender * cell
-                canvas.rect(x, y, cell - 1, cell - 1, colour)
+                canvas.block(x, y, cell - 1, cell - 1, colour)
                 if ranks <= MOST_NUMBERS:
                     look = {"font_size": 11, "fill": ink_on(colour)}
                     canvas.text(x + cell / 2, y + cell / 2 + 4, size(sent), "middle", **look)

@@ -10,7 +10,8 @@ from operator import itemgetter
 
 import pytest
 
-from course_lib import CourseError, World
+from course_lib import CourseError, World, plan
+from course_lib.parallel import one_forward_one_backward
 from course_lib.planner import Validation, validate
 from course_lib.plots import (
     compare,
@@ -21,7 +22,9 @@ from course_lib.plots import (
     plot_flat,
     plot_memory,
     plot_mesh,
+    plot_plan,
     plot_ranks,
+    plot_schedule,
     plot_shards,
     plot_timeline,
     plot_units,
@@ -31,6 +34,8 @@ from course_lib.plots import (
 from course_lib.plots.canvas import (
     CATEGORIES,
     COMPUTE,
+    EARLIER,
+    FETCHING,
     FORWARD,
     MEMBERS,
     MOVING,
@@ -44,6 +49,7 @@ from course_lib.plots.comm import tint
 from course_lib.plots.comparison import shared_marks
 from course_lib.plots.memory import MOST_PLACES, places
 
+COLOURS = [*CATEGORIES.values(), EARLIER, FORWARD, COMPUTE, UPDATE, FETCHING, WAITING, MOVING, *MEMBERS]
 SVG = "http://www.w3.org/2000/svg"
 RING = [[0, 12_800_000, 0], [0, 0, 12_800_000], [12_800_000, 0, 0]]
 
@@ -143,6 +149,8 @@ PICTURES = {
     "zero": lambda: plot_zero(7.5e9, world_size=64),
     "buckets": lambda: plot_buckets([[("layer 1", 3)], [("layer 0", 2)]]),
     "units": lambda: plot_units([("layer 0", 3), ("layer 1", 3)]),
+    "plan": lambda: plot_plan(plan(model="llama-7b", world_size=8, stage=2), "h100-infiniband"),
+    "schedule": lambda: plot_schedule([one_forward_one_backward(rank, 2, 4, chunks=2) for rank in range(2)]),
     "mesh": lambda: plot_mesh({"replicate": 2, "shard": 4}, 4),
     "ranks": lambda: plot_ranks(len, [1, 2, 3]),
 }
@@ -190,7 +198,7 @@ def test_a_caption_is_sentences(picture):
 
 def test_whatever_is_not_data_has_a_colour_of_the_theme(picture):
     drawn = picture.svg[picture.svg.index("</style>") :]
-    data = {*CATEGORIES.values(), FORWARD, COMPUTE, UPDATE, WAITING, MOVING, *MEMBERS, tint(1)}
+    data = {*COLOURS, tint(1)}
     fills = set(re.findall(r'(?:fill|stroke)="([^"]+)"', drawn))
     assert fills - data <= {"none", "url(#hatch)", "#000000", "#ffffff", *(f"var(--{name})" for name in THEMES["dark"])}
     for theme in THEMES.values():
@@ -228,7 +236,29 @@ def contrast(one, other):
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("colour", [*CATEGORIES.values(), FORWARD, COMPUTE, UPDATE, WAITING, MOVING, *MEMBERS])
+def test_areas_and_lines_differ_from_the_ground_of_both_themes(picture):
+    root = ET.fromstring(picture.svg)
+    colours = {path.attrib["stroke"] for path in root.iter(f"{{{SVG}}}path") if "stroke" in path.attrib}
+    for box in (element.attrib for element in root.iter(f"{{{SVG}}}rect")):
+        if "stroke" in box:
+            colours.add(box["stroke"])
+        elif "%" not in box["width"] and min(float(box["width"]), float(box["height"])) > 3:  # no room for an outline
+            colours.add(box.get("fill", "none"))
+    for colour in colours:
+        if colour.startswith("#"):  # and no colour of the theme
+            assert all(contrast(colour, theme["paper"]) >= 3 for theme in THEMES.values()), colour
+
+
+def test_lines_of_a_curve_have_an_outline_where_a_theme_hides_them():
+    svg = curve({f"run {number}": [number, number] for number in range(1, 7)}).svg
+    strokes = re.findall(r"stroke: ([^;]+); stroke-width: ([\d.]+)", svg)
+    for (below, outer), (colour, inner) in pairwise(strokes):
+        if colour.upper() in MEMBERS and any(contrast(colour, theme["paper"]) < 3 for theme in THEMES.values()):
+            assert below == "var(--faint)" and float(outer) > float(inner)
+    assert sum(colour.upper() in MEMBERS for colour, _ in strokes) == 4
+
+
+@pytest.mark.parametrize("colour", COLOURS)
 def test_labels_are_legible_on_their_colour(colour):
     assert contrast(colour, ink_on(colour)) >= 4.5
 

@@ -60,7 +60,7 @@ def _draw_states(
         part = width * held[state] / whole[state] if whole[state] else 0.0
         start = rank * width / world_size if held[state] < whole[state] else 0.0
         label = size(held[state]) if part == width else ""
-        canvas.block(left + start, y, max(part, 2.0), height - 2, CATEGORIES[state], label)
+        canvas.block(left + start, y, max(part, 4.0), height - 2, CATEGORIES[state], label)
         y += height
 
 
