@@ -7,7 +7,7 @@ import pytest
 from course_lib.parallel import all_forward_all_backward, one_forward_one_backward
 from course_lib.plots import plot_schedule
 from course_lib.plots.canvas import THEMES
-from tests.plots.test_plots import SVG, contrast
+from tests.plots.test_plots import SVG, contrast, rects, texts
 
 
 @pytest.mark.parametrize("schedule", [all_forward_all_backward, one_forward_one_backward])
@@ -21,6 +21,18 @@ def test_the_ranks_wait_as_long_as_the_formula_says(schedule, ranks, micro_batch
 def test_parts_of_a_rank_shorten_the_wait():
     picture = plot_schedule([one_forward_one_backward(rank, 4, 8, chunks=2) for rank in range(4)])
     assert f"wait {100 * 3 / (2 * 8 + 3):.0f} % of the time" in picture.caption
+
+
+def test_schedules_of_one_model_share_a_time_axis():
+    picture = plot_schedule(
+        {f"{parts} parts": [one_forward_one_backward(rank, 4, 8, parts) for rank in range(4)] for parts in (1, 2)}
+    )
+    assert "wait 27 % (1 parts) and 16 % (2 parts) of the time" in picture.caption
+    assert "1 parts: the ranks wait 27 % of the time" in texts(picture.svg)
+    one, two = picture.text.split("2 parts\n")
+    assert "rank 0: forward 0 at 0, forward 1 at 1," in one and "rank 0: forward 0 at 0, forward 1 at 0.5," in two
+    grounds = [width for _, _, width, _ in rects(picture.svg, "var(--shade)")]
+    assert max(grounds) == pytest.approx(700) and min(grounds) == pytest.approx(700 * 19 / 22, abs=0.1)
 
 
 def test_a_backward_may_take_longer():

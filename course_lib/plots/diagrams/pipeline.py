@@ -1,21 +1,23 @@
 """A pipeline's schedule as a chart: each rank's forwards and backwards, and the bubble between them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..canvas import COMPUTE, EARLIER, FORWARD, SHADE, UPDATE, WIDTH, Canvas, percent
+from ..canvas import EARLIER, FORWARD, LAST, SHADE, UPDATE, WIDTH, Canvas, percent
 from ..picture import Picture
 
 LEFT, HEIGHT = 60, 24
-COLOURS = {"forward": (FORWARD, EARLIER), "backward": (UPDATE, COMPUTE)}
+COLOURS = {"forward": (FORWARD, EARLIER), "backward": (UPDATE, LAST)}
 """By pass: the colours of a rank's first part and of its second, of the third and so on in turn."""
 
+Schedules = Sequence[Sequence["Pass"]]
+"""The schedule of each rank."""
 Pass = tuple[str, int] | tuple[str, int, int]
 """("forward" or "backward", micro-batch), with the number of the part between them where a rank has several parts."""
 
 
 class Box(NamedTuple):
-    """A pass in the chart: its times, with the duration of a forward as the unit."""
+    """A pass in the chart: its times, with the duration of a forward of all parts of a rank as the unit."""
 
     start: float
     end: float
@@ -24,12 +26,13 @@ class Box(NamedTuple):
     micro_batch: int
 
 
-def plot_schedule(schedules: Sequence[Sequence[Pass]], backward: float = 1.0) -> Picture:
+def plot_schedule(schedules: Schedules | Mapping[str, Schedules], backward: float = 1.0) -> Picture:
     """Return a chart of when each rank of a pipeline computes, if messages take no time.
 
     Args:
         schedules: the schedule of each rank, such as `[("forward", 0), ("backward", 0)]` or a list of
-            `course_lib.parallel.Action`. Part p has rank p % len(schedules).
+            `course_lib.parallel.Action`. Part p has rank p % len(schedules). Several of these by their names share one
+            time axis; in them, the model is the same, so a part of two takes half the time.
         backward: the duration of a backward, in forwards.
 
     Raises:
@@ -38,26 +41,40 @@ def plot_schedule(schedules: Sequence[Sequence[Pass]], backward: float = 1.0) ->
     Example:
         >>> plot_schedule([[("forward", 0), ("backward", 0)]] * 2)
     """
-    rows = _placed(schedules, backward)
-    end = max(box.end for row in rows for box in row)
-    work = sum(box.end - box.start for row in rows for box in row)
-    canvas, scale = Canvas(), (WIDTH - LEFT) / end
-    parts = ("", ", second part")[: 1 + any(box.part >= len(rows) for row in rows for box in row)]
+    named = schedules if isinstance(schedules, Mapping) else {"": schedules}
+    charts = {name: _placed(one, backward) for name, one in named.items()}
+    ends = {name: max(box.end for row in rows for box in row) for name, rows in charts.items()}
+    several = any(box.part >= len(rows) for rows in charts.values() for row in rows for box in row)
+    canvas, scale = Canvas(), (WIDTH - LEFT) / max(ends.values())
+    parts = ("", ", second part")[: 1 + several]
     canvas.legend((kind + part, COLOURS[kind][at]) for kind in COLOURS for at, part in enumerate(parts))
-    canvas.y += 4
+    waits, lines = [], []
+    for name, rows in charts.items():
+        work = sum(box.end - box.start for row in rows for box in row)
+        waits.append(percent(1 - work / ends[name] / len(rows)) + f" ({name})" * bool(name))
+        if name:
+            canvas.title(f"{name}: the ranks wait {waits[-1].partition(' (')[0]} of the time")
+            lines.append(name)
+        canvas.y += 4
+        _draw_ranks(canvas, rows, ends[name], scale)
+        lines += [_text(rank, row) for rank, row in enumerate(rows)]
+    caption = (
+        f"Time goes from left to right. Each box is a micro-batch, with its number. The ranks wait "
+        f"{' and '.join(waits)} of the time, if messages take none."
+    )
+    return canvas.picture(caption, "\n".join(lines))
+
+
+def _draw_ranks(canvas: Canvas, rows: Sequence[Sequence[Box]], end: float, scale: float) -> None:
+    """Draw a row for each rank, and move `canvas.y` below them."""
     for rank, row in enumerate(rows):
         canvas.text(0, canvas.y + 16, f"rank {rank}")
-        canvas.rect(LEFT, canvas.y, WIDTH - LEFT, HEIGHT, SHADE)
+        canvas.rect(LEFT, canvas.y, end * scale, HEIGHT, SHADE)
         for box in row:
             colour = COLOURS[box.kind][box.part // len(rows) % 2]
             width = (box.end - box.start) * scale - 1
             canvas.block(LEFT + box.start * scale, canvas.y, width, HEIGHT, colour, str(box.micro_batch))
         canvas.y += HEIGHT + 4
-    caption = (
-        f"Time goes from left to right. Each box is a micro-batch, with its number. The ranks wait "
-        f"{percent(1 - work / end / len(rows))} of the time, if messages take none."
-    )
-    return canvas.picture(caption, "\n".join(_text(rank, row) for rank, row in enumerate(rows)))
 
 
 def _placed(schedules: Sequence[Sequence[Pass]], backward: float) -> list[list[Box]]:
@@ -66,6 +83,7 @@ def _placed(schedules: Sequence[Sequence[Pass]], backward: float) -> list[list[B
     rows: list[list[Box]] = [[] for _ in schedules]
     queues = [[(one[0], one[1] if len(one) == 3 else rank, one[-1]) for one in s] for rank, s in enumerate(schedules)]
     last = max(part for queue in queues for _, part, _ in queue)
+    forward = len(schedules) / (last + 1)
     while any(queues):
         ready = [rank for rank, queue in enumerate(queues) if queue and _input(queue[0], last) in ended]
         if not ready:
@@ -74,7 +92,7 @@ def _placed(schedules: Sequence[Sequence[Pass]], backward: float) -> list[list[B
         for rank in ready:
             one = kind, part, micro_batch = queues[rank].pop(0)
             start = max(rows[rank][-1].end if rows[rank] else 0, ended[_input(one, last)])
-            ended[one] = start + (backward if kind == "backward" else 1)
+            ended[one] = start + forward * (backward if kind == "backward" else 1)
             rows[rank].append(Box(start, ended[one], kind, part, micro_batch))
     return rows
 
