@@ -52,6 +52,11 @@ class Run:
     reason: str = ""
     fitted: bool = True
 
+    @property
+    def kind(self) -> str:
+        """Whether tensor parallelism (TP), pipeline parallelism (PP) or both cut the model."""
+        return " and ".join(name for name in ("TP", "PP") if name in self.sharding) or "data parallel"
+
     @cached_property
     def plan(self) -> Plan:
         return plan(**self.given)
@@ -111,8 +116,7 @@ class Validation:
         """Return the summary by source, model and sharding, the verdicts, and the rows that are left out."""
         groups: dict[tuple[str, str, str], list[float]] = {}
         for one in self.compared:
-            kind = " and ".join(name for name in ("TP", "PP") if name in one.run.sharding) or "data parallel"
-            for name in (f"{one.run.model}, {kind}", f"all, {kind}"):
+            for name in (f"{one.run.model}, {one.run.kind}", f"all, {one.run.kind}"):
                 groups.setdefault((one.run.source, one.what, name), []).append(one.error)
         lines = [f"{'source':26}  {'value':12}  {'runs':34}  {'number':>6}  median |error|  within 10 %    worst"]
         lines += [_summary(*key, errors) for key, errors in sorted(groups.items())]

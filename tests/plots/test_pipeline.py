@@ -28,7 +28,7 @@ def test_schedules_of_one_model_share_a_time_axis():
         {f"{parts} parts": [one_forward_one_backward(rank, 4, 8, parts) for rank in range(4)] for parts in (1, 2)}
     )
     assert "wait 27 % (1 parts) and 16 % (2 parts) of the time" in picture.caption
-    assert "1 parts: the ranks wait 27 % of the time" in texts(picture.svg)
+    assert "1 parts (the ranks wait 27 % of the time)" in texts(picture.svg)
     one, two = picture.text.split("2 parts\n")
     assert "rank 0: forward 0 at 0, forward 1 at 1," in one and "rank 0: forward 0 at 0, forward 1 at 0.5," in two
     grounds = [width for _, _, width, _ in rects(picture.svg, "var(--shade)")]

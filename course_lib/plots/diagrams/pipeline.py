@@ -51,9 +51,10 @@ def plot_schedule(schedules: Schedules | Mapping[str, Schedules], backward: floa
     waits, lines = [], []
     for name, rows in charts.items():
         work = sum(box.end - box.start for row in rows for box in row)
-        waits.append(percent(1 - work / ends[name] / len(rows)) + f" ({name})" * bool(name))
+        wait = percent(1 - work / ends[name] / len(rows))
+        waits.append(wait + f" ({name})" * bool(name))
         if name:
-            canvas.title(f"{name}: the ranks wait {waits[-1].partition(' (')[0]} of the time")
+            canvas.title(f"{name} (the ranks wait {wait} of the time)")
             lines.append(name)
         canvas.y += 4
         _draw_ranks(canvas, rows, ends[name], scale)
