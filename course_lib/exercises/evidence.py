@@ -16,6 +16,7 @@ import re
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch.distributed as dist
@@ -53,19 +54,27 @@ class Incident:
         error: the `RankError` if one did: it contains the diagnosis.
     """
 
-    def __init__(self, exercise: Exercise, limit: float = 60.0) -> None:
+    def __init__(self, exercise: Exercise, limit: float = 60.0, ranks: int | None = None) -> None:
         """Run the program. A run that takes longer than `limit` seconds is stopped, as by a watchdog."""
         self._exercise, self._case = exercise, draw(exercise, 0)[0]
         self._program, self.program = _program(exercise)
         self.run: Run | None = None
         self.error: RankError | None = None
-        world = World(self._case.world_size, backend="simulated", timeout=limit)
+        self._world = World(ranks or self._case.world_size, backend="simulated", timeout=limit)
+        try:
+            self.run = self._run(self._program)
+        except RankError as error:
+            self.error = error
+
+    def _run(self, program: Solution) -> Run:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            try:
-                self.run = world.run(_on_rank, exercise.trial or _call, self._program, self._case.args)
-            except RankError as error:
-                self.error = error
+            return self._world.run(_on_rank, self._exercise.trial or _call, program, self._case.args)
+
+    @cached_property
+    def healthy(self) -> Run:
+        """The run of a program without the fault, on the same data: a team has the curve of such a run."""
+        return self._run(self._exercise.reference)
 
     def __repr__(self) -> str:
         parts = {"Logs": self.logs, "Flight recorder: each rank's last calls": self.last_calls, "Program": self.program}
@@ -119,15 +128,17 @@ class Incident:
         return (self.error or self.run).replay()  # type: ignore[union-attr]
 
 
-def incident(name: str, *, limit: float = 60.0) -> Incident:
+def incident(name: str, *, limit: float = 60.0, ranks: int | None = None) -> Incident:
     """Run the program of the exercise `name`, for at most `limit` seconds, and return what production shows of it.
+
+    The number of ranks is that of the exercise's first case, or `ranks`.
 
     Raises:
         CourseError: it is not an incident.
     """
     if not str(name).startswith("incidents."):
         raise CourseError(f'{name!r} is not an incident. Their names begin so: incident("incidents.out_of_memory").')
-    return Incident(get(name), limit)
+    return Incident(get(name), limit, ranks)
 
 
 def _program(exercise: Exercise) -> tuple[Solution, str]:

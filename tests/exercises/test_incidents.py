@@ -54,6 +54,17 @@ def test_the_evidence_does_not_contain_the_diagnosis(capsys: pytest.CaptureFixtu
     assert "ranks 0, 1, 3: all_reduce #11; rank 2: barrier #1" in capsys.readouterr().out
 
 
+def test_a_healthy_run_has_the_same_data_and_not_the_fault() -> None:
+    case = incident("incidents.short_answers")
+    assert case.run is not None and len(case.healthy) == len(case.run) == 2
+    assert case.healthy[0]["losses"][-1] < case.run[0]["losses"][-1]
+
+
+def test_an_incident_runs_on_as_many_ranks_as_are_asked_for() -> None:
+    run = incident("incidents.whole_average", ranks=4).run
+    assert run is not None and len(run) == 4
+
+
 def test_only_an_incident_can_be_shown() -> None:
     with pytest.raises(CourseError, match=r"'ranks\.hello' is not an incident"):
         incident("ranks.hello")
