@@ -78,12 +78,11 @@ def draw_curves(
         plot.grid(axis="y", linewidth=0.5)
         for values, (colour, width) in zip(lines.values(), looks, strict=True):
             outline = [withStroke(linewidth=width + 1.5, foreground=STAND_INS[FAINT])] if width > LOOKS[-1][1] else []
-            look = {"color": STAND_INS.get(colour, colour), "linewidth": width, "path_effects": outline}
-            plot.plot(xs, values, solid_capstyle="round", **look)
+            ink = STAND_INS.get(colour, colour)
+            plot.plot(xs, values, color=ink, linewidth=width, solid_capstyle="round", path_effects=outline)
         for name, at in marks.items():
             plot.axvline(at, color=STAND_INS[INK], linewidth=1, linestyle="--", zorder=0)
-            place = {"xycoords": ("data", "axes fraction"), "xytext": (4, 0), "textcoords": "offset points"}
-            plot.annotate(name, (at, 1), va="top", color=STAND_INS[INK], **place)
+            plot.text(at, 1, name, transform=plot.get_xaxis_transform(), ha="center", color=STAND_INS[INK])
         plot.figure.canvas.figure.draw_without_rendering()  # which gives the lines their places
         ends = [in_pixels(plot, xs[-1], values[-1]) for values in lines.values()]
         feet = spread([y if isfinite(y) else height / 2 for _, y in ends], APART, height - 40)
