@@ -132,17 +132,19 @@ def draw_phases(canvas: Canvas, marks: Sequence[tuple[str, float]], foot: float)
     phases = [(label, left, right) for (_, left), (label, right) in pairwise(marks)]
     for _, left, right in phases[::2]:
         canvas.rect(left, canvas.y, right - left, foot - canvas.y, SHADE)
-    taken: list[tuple[float, float]] = [(WIDTH - PEAK, WIDTH)]
+    taken: dict[int, list[tuple[float, float]]] = {26: [(WIDTH - PEAK, WIDTH)], 12: []}
     for label, left, right in sorted(phases, key=lambda phase: phase[1] - phase[2]):  # the widest area first
         name = label.removeprefix("after ").removesuffix("()")
-        width, middle = text_width(name, 11), (left + right) / 2
-        if right - left > 0.9 * width:
-            canvas.text(middle, canvas.y + 12, name, "middle", **SMALL)
-        elif right - left > 0.4 * width:  # in a narrow area, the name is in the second line, if there is room
-            start, end = middle - width / 2 - 3, middle + width / 2 + 3
-            if all(end <= other or begin <= start for other, begin in taken):
-                canvas.text(middle, canvas.y + 26, name, "middle", **SMALL)
-                taken.append((start, end))
+        width = text_width(name, 11)
+        middle = min((left + right) / 2, WIDTH - width / 2)
+        start, end = middle - width / 2 - 3, middle + width / 2 + 3
+        # In a narrow area, the name is in the second line, or else in the first, if there is room.
+        lines = [12] if right - left > 0.9 * width else [26, 12] if right - left > 0.25 * width else []
+        for line in lines:
+            if all(end <= other or begin <= start for other, begin in taken[line]):
+                canvas.text(middle, canvas.y + line, name, "middle", **SMALL)
+                taken[line].append((start, end))
+                break
 
 
 def draw_grid(canvas: Canvas, highest: int, foot: float, height: float) -> None:
