@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from types import MappingProxyType
 
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from .axes import STAND_INS, axes, in_pixels
@@ -77,9 +76,9 @@ def draw_curves(
             plot.xaxis.set_major_locator(MaxNLocator(8, integer=all(at == int(at) for at in xs)))
         plot.grid(axis="y", linewidth=0.5)
         for values, (colour, width) in zip(lines.values(), looks, strict=True):
-            outline = [withStroke(linewidth=width + 1.5, foreground=STAND_INS[FAINT])] if width > LOOKS[-1][1] else []
-            ink = STAND_INS.get(colour, colour)
-            plot.plot(xs, values, color=ink, linewidth=width, solid_capstyle="round", path_effects=outline)
+            if width > LOOKS[-1][1]:  # below all lines, which hide the outlines of narrower ones
+                plot.plot(xs, values, color=STAND_INS[FAINT], linewidth=width + 1.5, solid_capstyle="round", zorder=1.9)
+            plot.plot(xs, values, color=STAND_INS.get(colour, colour), linewidth=width, solid_capstyle="round")
         for name, at in marks.items():
             plot.axvline(at, color=STAND_INS[INK], linewidth=1, linestyle="--", zorder=0)
             plot.text(at, 1, name, transform=plot.get_xaxis_transform(), ha="center", color=STAND_INS[INK])
