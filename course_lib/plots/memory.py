@@ -138,9 +138,9 @@ def draw_phases(canvas: Canvas, marks: Sequence[tuple[str, float]], foot: float)
         width = text_width(name, 11)
         middle = min((left + right) / 2, WIDTH - width / 2)
         start, end = middle - width / 2 - 3, middle + width / 2 + 3
-        # In a narrow area, the name is in the second line, or else in the first, if there is room.
-        lines = [12] if right - left > 0.9 * width else [26, 12] if right - left > 0.25 * width else []
-        for line in lines:
+        # A name is in the first line, that of a narrow area in the second, or where there is room.
+        lines = (12, 26) if right - left > 0.9 * width else (26, 12)
+        for line in lines if right - left > 0.25 * width else ():
             if all(end <= other or begin <= start for other, begin in taken[line]):
                 canvas.text(middle, canvas.y + line, name, "middle", **SMALL)
                 taken[line].append((start, end))
