@@ -31,6 +31,7 @@ class SourceLine(NamedTuple):
     filename: str
     line: int
     function: str
+    caller: SourceLine | None = None  # the line in the file or cell where the program began, if that is a different one
 
     @staticmethod
     def of(frame: FrameType) -> SourceLine:

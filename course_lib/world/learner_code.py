@@ -8,8 +8,9 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, takewhile
 from types import CodeType, FrameType, TracebackType
 
 from torch.distributed import c10d_logger, distributed_c10d
@@ -43,7 +44,7 @@ def learner_line() -> SourceLine:
 
 
 def source_line_on(frame: FrameType) -> SourceLine | None:
-    """Return the innermost line of the learner's code on the stack of `frame`.
+    """Return the innermost line of the learner's code on the stack of `frame`, with its caller.
 
     Code without a file (that of `python -c`, a dataclass's methods) counts where nothing else does. Library code may
     run without the learner's (a reference solution): then return its outermost line. Return None if only code that
@@ -51,15 +52,31 @@ def source_line_on(frame: FrameType) -> SourceLine | None:
     """
     without_file: FrameType | None = None
     outermost: FrameType | None = None
-    for walker, _ in traceback.walk_stack(frame):
+    learners: list[FrameType] = []
+    walker: FrameType | None = frame
+    while walker is not None:
+        filename = walker.f_code.co_filename
         if is_learners(walker.f_code):
-            if walker.f_code.co_filename != "<string>":
-                return SourceLine.of(walker)
-            without_file = without_file or walker
-        elif not walker.f_code.co_filename.startswith(_INTERNAL):
+            if filename == "<string>":
+                without_file = without_file or walker
+            else:
+                learners.append(walker)
+        elif not filename.startswith(_INTERNAL):
             outermost = walker
+        elif learners and filename.startswith(_WORLD):
+            break  # further out is only what runs ranks
+        walker = walker.f_back
+    if learners:
+        return _with_caller([(one, one.f_lineno) for one in reversed(learners)])
     found = without_file or outermost
     return None if found is None else SourceLine.of(found)
+
+
+def _with_caller(stack: Sequence[tuple[FrameType, int]]) -> SourceLine:
+    """Return the innermost line of a stack of the learner's frames, outermost first, and its caller."""
+    lines = [SourceLine(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in stack]
+    *_, caller = takewhile(lambda one: one.filename == lines[0].filename, lines)
+    return lines[-1] if lines[-1].filename == caller.filename else lines[-1]._replace(caller=caller)
 
 
 def source_line_of(thread: threading.Thread) -> SourceLine | None:
@@ -113,7 +130,7 @@ class ErrorReport:
     type: str  # name of the exception's class
     message: str
     source_line: SourceLine | None  # the learner's innermost line
-    traceback: str  # the full traceback, library frames included
+    traceback: str  # from the learner's first line on, with the library frames that follow
     unfinished: Unfinished | None = None  # an exception of the learner's code that was being handled
 
     @staticmethod
@@ -126,7 +143,7 @@ class ErrorReport:
             type=type(shown).__name__,
             message=message,
             source_line=source_line_in_dump(f"{stack}\n") or _innermost(error.__traceback__),
-            traceback="".join(traceback.format_exception(error)),
+            traceback="".join(traceback.format_exception(type(error), error, _from_the_learners(error.__traceback__))),
             unfinished=None if shown.__suppress_context__ else Unfinished.of(shown.__context__),
         )
 
@@ -180,9 +197,21 @@ def _text(error: BaseException) -> str:
         return f"<no text: its __str__ raised {type(broken).__name__}>"
 
 
+def _from_the_learners(trace: TracebackType | None) -> TracebackType | None:
+    """Return the part of `trace` that begins with the learner's code, or with the code that ranks run instead."""
+    parts = list(_parts(trace))
+    learners = (part for part in parts if is_learners(part.tb_frame.f_code))
+    others = (part for part in parts if not part.tb_frame.f_code.co_filename.startswith(_INTERNAL))
+    return next(chain(learners, others), trace)
+
+
+def _parts(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
 def _innermost(trace: TracebackType | None) -> SourceLine | None:
-    found = None
-    for frame, line in traceback.walk_tb(trace):
-        if is_learners(frame.f_code):
-            found = SourceLine(frame.f_code.co_filename, line, frame.f_code.co_name)
-    return found
+    """Return the innermost line of the learner's code in `trace`, with its caller."""
+    stack = [(frame, line) for frame, line in traceback.walk_tb(trace) if is_learners(frame.f_code)]
+    return _with_caller(stack) if stack else None

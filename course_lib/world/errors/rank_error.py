@@ -25,6 +25,10 @@ _ADVICE = {
     "' is not defined": (
         "run the cell that defines that name (after a restart of the kernel, all cells above), or correct the name."
     ),
+    "NoneType": (
+        "find where this None comes from: an attribute that was cleared, a gradient that no backward has made, a "
+        "function without `return`."
+    ),
     "a dry run has no numbers": (
         "decide by what is known without computing, such as shapes, ranks and Python's own numbers, or leave that line "
         "out of the dry run. Where the number matters, run the function in a small world: World(4)."
@@ -60,7 +64,7 @@ class RankError(CourseError):
 
     @property
     def traceback(self) -> str:
-        """Every rank's full traceback, library frames included."""
+        """Every rank's traceback, from the learner's first line on, with the library frames that follow."""
         return "\n".join(f"rank {r.rank}\n{r.raised.traceback}" for r in self.ranks if r.raised is not None)
 
     def replay(self) -> Replay:
@@ -107,14 +111,15 @@ def who(ranks: Sequence[int], world_size: int | None = None) -> str:
 
 
 def quoted(source_line: SourceLine | None) -> str:
-    """Return a learner's line with its file, number and function; empty for None."""
+    """Return a learner's line with its file, number, function and caller; empty for None."""
     if source_line is None:
         return ""
-    return (
+    text = (
         f"{source_line}, in {source_line.function.strip('<>')}:  {source_line.source}"
         if source_line.source
         else f"{source_line}, in {source_line.function}"
     )
+    return f"{text}, called from {quoted(source_line.caller)}" if source_line.caller else text
 
 
 def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:

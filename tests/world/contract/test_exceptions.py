@@ -18,14 +18,33 @@ def divide_by_zero():
     return 1 / 0
 
 
+def cell(number, source, variables):
+    """Run a cell of a notebook: each is a file of its own."""
+    name = f"<cell {number}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec"), variables)
+
+
 def test_the_traceback_has_the_lines_of_a_cell(world):
-    source = 'def program():\n    raise KeyError("in a cell")\n'
-    linecache.cache["<cell 5>"] = (len(source), None, source.splitlines(keepends=True), "<cell 5>")
-    cell: dict = {"__name__": "__main__"}
-    exec(compile(source, "<cell 5>", "exec"), cell)
-    error = failure(world(1), cell["program"])
-    assert '    raise KeyError("in a cell")' in error.traceback and "in program" in error.traceback
+    variables: dict = {"__name__": "__main__"}
+    cell(5, 'def program():\n    raise KeyError("in a cell")\n', variables)
+    error = failure(world(1), variables["program"])
+    head = "rank 0\nTraceback (most recent call last):\n"
+    assert error.traceback.startswith(f'{head}  File "<cell 5>", line 2, in program\n')
+    assert '    raise KeyError("in a cell")' in error.traceback
     assert 'raise KeyError("in a cell")' in lines(error)[1]
+
+
+def test_the_line_that_called_a_helper_of_an_earlier_cell(local_world):
+    variables = {"__name__": "__main__", "torch": torch, "dist": dist}
+    cell(1, "def reduce(x):\n    if x[0]:\n        raise ValueError('odd')\n    dist.all_reduce(x)\n", variables)
+    cell(2, "def program():\n    x = torch.full([2], dist.get_rank())\n    reduce(x)\n", variables)
+    shown = lines(failure(local_world(2), variables["program"]))[1:3]
+    caller = ", called from <cell 2> line 3, in program:  reduce(x)"
+    assert shown == [
+        "  rank 1 raised at <cell 1> line 3, in reduce:  raise ValueError('odd')" + caller,
+        "  rank 0 waited in all_reduce #1 at <cell 1> line 4, in reduce:  dist.all_reduce(x)" + caller,
+    ]
 
 
 def test_the_error_can_be_pickled(world):
@@ -139,7 +158,7 @@ def test_an_exception_before_a_call_that_does_not_fit_is_named(local_world, prog
     [told] = [line for line in lines(error) if line.startswith("  That call of rank 1 was made in an `except`, ")]
     assert ", after ValueError: invalid literal for int() with base 10: 'one' at test_exceptions.py line " in told
     assert told.endswith('(rank() - 1 or int("one")))')
-    assert "Next: look at that exception first: " in str(error) and "If that is meant: bring the calls " in str(error)
+    assert "Next: look at that exception first: " in str(error) and "If that is meant: " in str(error)
 
 
 def over():
