@@ -1,18 +1,23 @@
 """The ranks' histories of collectives, compared: where they first differ, and which rank is behind."""
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.fault import Fault
 from .rank_error import grouped, quoted, who
+from .went_past import own_line, went_past
 
 Histories = dict[int, list[Call]]
 """The collectives that each member of a group has called in it, by rank."""
 
-Keys = dict[int, list[Hashable]]
-"""The same, with a key for each call: calls with equal keys may belong together."""
+Key = tuple[str, SourceLine, tuple[tuple[int, ...], ...]]
+"""What was called, at which line, and the shapes. Calls with equal keys may belong together."""
+
+Keys = dict[int, list[Key]]
+"""The histories, with a key for each call."""
 
 
 def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
@@ -26,7 +31,7 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
             rank: [one for one in calls[rank] if one.group_name == group_name and one.op != "new_group" and one.match]
             for rank in call.ranks
         }
-        line, advice = _first_difference(histories, fault)
+        line, advice = _first_difference(histories, fault, calls)
         if not line and fault.kind == "mismatch":
             line, advice = _left_a_loop(histories, fault)
         elif not line:
@@ -34,10 +39,20 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
             line, advice = (line, advice) if line else _behind(histories, call)
         if line:
             return line, advice
-    return "", ""
+    return "", _without(fault.calls, calls) if fault.detail == "collective" else ""
 
 
-def _first_difference(histories: Histories, fault: Fault) -> tuple[str, str]:
+def _without(meeting: Mapping[int, Call], calls: Sequence[Sequence[Call]]) -> str:
+    """Return advice if ranks came to their call of `meeting` without one that other ranks make in it."""
+    for call in meeting.values():
+        line = own_line(call.line)
+        without = [rank for rank, other in meeting.items() if went_past(line, own_line(other.line), calls[rank])]
+        if without:
+            return f"make the {call.variant} at {line} on every rank or on none: {who(without)} went on without it."
+    return ""
+
+
+def _first_difference(histories: Histories, fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
     """Return where ranks first called from lines that do not belong together, and advice; empty if they never did.
 
     Ranks in the two branches of an `if` call from different lines, too. So a rank must have called from both.
@@ -51,14 +66,20 @@ def _first_difference(histories: Histories, fault: Fault) -> tuple[str, str]:
         here = {rank: theirs[place] for rank, theirs in keys.items() if place < len(theirs)}
         (usual, _), *others = Counter(here.values()).most_common()
         for other, _ in others:
-            if any({usual, other} <= set(theirs) for theirs in keys.values()):
+            if any(_called_from_both(theirs, usual, other) for theirs in keys.values()):
                 sides = [[rank for rank in here if here[rank] == key] for key in (usual, other)]
                 reason = _reason(keys, place, *sides)
                 if any(histories[rank][place].match in in_message for rank in here):
                     return (f"by the order of the other calls, {reason} there", _ADVICE) if reason else ("", "")
                 shown = _difference([(side, histories[side[0]][place]) for side in sides], reason)
-                return shown, _ADVICE if reason else ""
+                return shown, _ADVICE if reason else _without({rank: histories[rank][place] for rank in here}, calls)
     return "", ""
+
+
+def _called_from_both(keys: list[Key], one: Key, other: Key) -> bool:
+    """Return whether a rank with these `keys` called from both lines; of one line, also with both shapes."""
+    same_line = one[:2] == other[:2]
+    return {one, other} <= set(keys) if same_line else {one[:2], other[:2]} <= {key[:2] for key in keys}
 
 
 _ADVICE = (
@@ -99,7 +120,7 @@ def _reason(keys: Keys, place: int, some: list[int], others: list[int]) -> str:
     return f"{who(odd)} made {_collectives(more)} more" if explained else ""
 
 
-def _is_without(short: list[Hashable], long: list[Hashable], count: int) -> bool:
+def _is_without(short: list[Key], long: list[Key], count: int) -> bool:
     """Return whether `short` continues as `long` does without its first `count` calls, wherever they recur."""
     left_out, place = long[:count], 0
     for key in short:
@@ -113,7 +134,7 @@ def _is_without(short: list[Hashable], long: list[Hashable], count: int) -> bool
     return True
 
 
-def _until(key: Hashable, keys: list[Hashable]) -> int:
+def _until(key: Key, keys: list[Key]) -> int:
     return keys.index(key) if key in keys else 0
 
 

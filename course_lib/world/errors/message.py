@@ -8,6 +8,7 @@ from .exit_status import after_death
 from .histories import compared
 from .mismatch import NEW_GROUP, disagreement
 from .rank_error import Interrupted, RankError, advice_for, grouped, quoted, who
+from .went_past import left_out
 
 
 def error_of(
@@ -40,6 +41,10 @@ def error_of(
                 "look at that exception first: a rank that raises takes another way than its peers. If that is meant: "
                 + advice
             )
+    raiser = _in_headline(fault, reports)
+    if fault.kind == "raised" and raiser is not None and any(report.call for report in reports):
+        waited = "The other ranks were stopped: they would have waited for it forever."
+        advice = f"{advice} {left_out(raiser, reports, calls) or waited}"
     lines.append(f"Next: {advice}")
     message = "\n".join([*lines, *_notes(reports, replaced)])
     if fault.kind == "interrupted":
@@ -71,10 +76,10 @@ def _raised(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
         return f"the dry run of {who(same)} of {world_size}: {report.raised.message}", advice_for(report.raised.message)
     all_of = "" if len(same) == world_size > 1 else f" of {world_size}"
     headline = f"{who(same, world_size)}{all_of} raised {report.raised}"
-    waiting = any(r.call for r in reports)
-    consequence = " The other ranks were stopped: they would have waited for it forever." if waiting else ""
-    advice = advice_for(report.raised.message) or "fix that line and run the cell again."
-    return headline, advice + consequence
+    advice = "find the cause, in that line or before it, and run the cell again."
+    if report.raised.unfinished is not None:
+        advice = f"look at both lines: the {report.raised.unfinished.type} came first, and led to the second."
+    return headline, advice_for(report.raised.message) or advice
 
 
 def _in_headline(fault: Fault, reports: Sequence[RankReport]) -> RankReport | None:

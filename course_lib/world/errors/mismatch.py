@@ -13,7 +13,7 @@ def disagreement(fault: Fault) -> tuple[str, str]:
     if fault.detail == "collective":
         return (
             f"the ranks call different collectives at the same point: {sides}",
-            "bring the calls into the same order on every rank.",
+            "let every rank make the same calls, in the same order.",
         )
     if fault.detail == "split sizes":
         sides = f"{_uneven(fault)}; {sides}"

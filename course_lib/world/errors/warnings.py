@@ -14,10 +14,11 @@ def warnings_of(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
     """Yield a line for each of the learner's lines that drops a Work or uses tensors too early. `calls` are by rank."""
     of_all = [(rank, call) for rank, theirs in enumerate(calls) for call in theirs]
     for line, found in _by_line((call.line, rank, call) for rank, call in of_all if call.open_handle):
+        use = "change" if found[0][1].op == "send" else "use"
         yield (
             f"{_names(found, len(calls))} never waited for {_call(found)}{_more(found)} at {quoted(line)}. Without "
-            "the wait, the tensor may still be on its way when you use it. Next: keep what the call returns, and call "
-            "wait() on it before you use the tensor."
+            f"the wait, the tensor may still be on its way when you {use} it. Next: keep what the call returns, and "
+            f"call wait() on it before you {use} the tensor."
         )
     for line, found in _by_line((call.used_at, rank, call) for rank, call in of_all):
         yield (

@@ -40,11 +40,28 @@ def raises():
     """rank 2 of 3 raised ValueError: two is odd
       rank 2 raised at test_failures.py line _, in raises:  raise ValueError("two is odd")
       ranks 0, 1 waited in all_reduce #1 at test_failures.py line _, in raises:  dist.all_reduce(torch.ones(2))
-    Next: fix that line and run the cell again. The other ranks were stopped: they would have waited for it forever.
+    Next: find the cause, in that line or before it, and run the cell again. The other ranks were stopped: they would
+            have waited for it forever.
     """
     if rank() == 2:
         raise ValueError("two is odd")
     dist.all_reduce(torch.ones(2))
+
+
+@fails("raised", rank=1)
+def raises_after_a_call_that_it_left_out():
+    """rank 1 of 3 raised IndexError: list index out of range
+      rank 1 raised at test_failures.py line _, in raises_after_a_call_that_it_left_out:  return
+            parts[1]
+      ranks 0, 2 waited in all_gather #1 at test_failures.py line _, in raises_after_a_call_that_it_left_out:
+            dist.all_gather_object(parts := [None] * 3, rank())
+    Next: find the cause, in that line or before it, and run the cell again. Rank 1 made no call at test_failures.py line
+            _, where ranks 0, 2 wait: is that meant?
+    """
+    parts = []
+    if rank() != 1:
+        dist.all_gather_object(parts := [None] * 3, rank())
+    return parts[1]
 
 
 @fails("raised")
@@ -60,7 +77,7 @@ def lacks_a_name_of_an_earlier_cell():
 def raises_the_same_on_every_rank():
     """all 3 ranks raised ValueError: the same
       ranks 0, 1, 2 raised at test_failures.py line _, in raises_the_same_on_every_rank:  raise ValueError("the same")
-    Next: fix that line and run the cell again.
+    Next: find the cause, in that line or before it, and run the cell again.
     """
     dist.barrier()
     raise ValueError("the same")
@@ -73,7 +90,7 @@ def raises_differently_on_one_line():
             KeyError("one")][rank()]
       rank 1 raised KeyError: 'one' at test_failures.py line _, in raises_differently_on_one_line:  raise
             [ValueError("zero"), KeyError("one")][rank()]
-    Next: fix that line and run the cell again.
+    Next: find the cause, in that line or before it, and run the cell again.
     """
     raise [ValueError("zero"), KeyError("one")][rank()]
 
@@ -83,7 +100,8 @@ def raises_in_a_backward_hook():
     """rank 1 of 3 raised RuntimeError: in the hook
       rank 1 raised at test_failures.py line _, in hook:  raise RuntimeError("in the hook")
       ranks 0, 2 waited in all_reduce #1 at test_failures.py line _, in hook:  dist.all_reduce(gradient)
-    Next: fix that line and run the cell again. The other ranks were stopped: they would have waited for it forever.
+    Next: find the cause, in that line or before it, and run the cell again. The other ranks were stopped: they would
+            have waited for it forever.
     """
     x = torch.ones(2, requires_grad=True)
 
@@ -102,7 +120,7 @@ def raises_while_ddp_reduces_on_the_others():
       rank 0 raised at test_failures.py line _, in raises_while_ddp_reduces_on_the_others:  raise ValueError("before
             backward")
       ranks 1, 2 at test_failures.py line _, in raises_while_ddp_reduces_on_the_others:  loss.backward()
-    Next: fix that line and run the cell again.
+    Next: find the cause, in that line or before it, and run the cell again.
     """
     net = DistributedDataParallel(torch.nn.Linear(4, 4))
     loss = net(torch.ones(2, 4)).sum()
@@ -118,7 +136,8 @@ def raises_again_in_a_finally():
       ranks 0, 2 waited in barrier #1 at test_failures.py line _, in raises_again_in_a_finally:  dist.barrier()
       rank 1 raised that while handling KeyError: 'lost' at test_failures.py line _, in raises_again_in_a_finally:
             {}["lost"]
-    Next: fix that line and run the cell again. The other ranks were stopped: they would have waited for it forever.
+    Next: look at both lines: the KeyError came first, and led to the second. The other ranks were stopped: they would
+            have waited for it forever.
     """
     if rank() == 1:
         try:
@@ -139,7 +158,8 @@ def raises_a_long_message():
         the cause
       rank 1 raised at test_failures.py line _, in raises_a_long_message:  raise RuntimeError(text)
       ranks 0, 2 waited in barrier #1 at test_failures.py line _, in raises_a_long_message:  dist.barrier()
-    Next: fix that line and run the cell again. The other ranks were stopped: they would have waited for it forever.
+    Next: find the cause, in that line or before it, and run the cell again. The other ranks were stopped: they would
+            have waited for it forever.
     """
     text = "\n".join([*(f"part {number}" for number in range(9)), "the cause"])
     if rank() == 1:
@@ -153,7 +173,7 @@ def raises_in_a_callback():
             by zero
       rank 0 raised at test_failures.py line _, in lambda:  done.then(lambda _: 1 / rank()).wait()
       rank 1 returned
-    Next: fix that line and run the cell again.
+    Next: find the cause, in that line or before it, and run the cell again.
     """
     done = dist.all_reduce(torch.ones(2), async_op=True).get_future()
     done.then(lambda _: 1 / rank()).wait()
@@ -165,7 +185,7 @@ def brings_what_does_not_divide():
             elements. Pad it to 8 first.
       ranks 0, 1 raised at test_failures.py line _, in brings_what_does_not_divide:
             dist.reduce_scatter_single(torch.empty(3), torch.ones(7))
-    Next: fix that line and run the cell again.
+    Next: find the cause, in that line or before it, and run the cell again.
     """
     dist.reduce_scatter_single(torch.empty(3), torch.ones(7))
 
@@ -177,7 +197,7 @@ def gathers_into_one_tensor_twice():
             tensor.
       ranks 0, 1 raised at test_failures.py line _, in gathers_into_one_tensor_twice:
             dist.all_gather([torch.empty(3)] * 2, torch.ones(3))
-    Next: fix that line and run the cell again.
+    Next: find the cause, in that line or before it, and run the cell again.
     """
     dist.all_gather([torch.empty(3)] * 2, torch.ones(3))
 
@@ -453,13 +473,45 @@ def calls_something_different():
     """the ranks call different collectives at the same point: ranks 0, 1: all_reduce #1; rank 2: broadcast #1
       ranks 0, 1 called all_reduce #1 at test_failures.py line _, in calls_something_different:  dist.all_reduce(x)
       rank 2 called broadcast #1 at test_failures.py line _, in calls_something_different:  dist.broadcast(x, 0)
-    Next: bring the calls into the same order on every rank.
+    Next: let every rank make the same calls, in the same order.
     """
     x = torch.ones(2)
     if rank() == 2:
         dist.broadcast(x, 0)
     else:
         dist.all_reduce(x)
+
+
+@fails("mismatch")
+def leaves_out_a_call_before_a_different_one():
+    """the ranks call different collectives at the same point: ranks 0, 2: all_reduce #1; rank 1: barrier #1
+      ranks 0, 2 called all_reduce #1 at test_failures.py line _, in leaves_out_a_call_before_a_different_one:
+            dist.all_reduce(torch.ones(2))
+      rank 1 called barrier #1 at test_failures.py line _, in leaves_out_a_call_before_a_different_one:  dist.barrier()
+    Next: make the all_reduce at test_failures.py line _ on every rank or on none: rank 1 went on without it.
+    """
+    if rank() != 1:
+        dist.all_reduce(torch.ones(2))
+    dist.barrier()
+
+
+@fails("mismatch", ranks=2)
+def calls_first_what_is_never_called_again():
+    """the ranks call different collectives at the same point: rank 0: all_reduce #3; rank 1: barrier #1
+      rank 0 called all_reduce #3 at test_failures.py line _, in calls_first_what_is_never_called_again:
+            dist.all_reduce(torch.ones(numel))
+      rank 1 called barrier #1 at test_failures.py line _, in calls_first_what_is_never_called_again:  dist.barrier()
+      the calls first differ at all_reduce #1: rank 0 test_failures.py line _, in
+            calls_first_what_is_never_called_again:  dist.all_reduce(torch.ones(numel)); rank 1 test_failures.py line _,
+            in calls_first_what_is_never_called_again:  dist.all_reduce(torch.ones(numel))
+    Next: make the all_reduce at test_failures.py line _ on every rank or on none: rank 1 went on without it.
+    """
+    if rank() == 0:
+        for numel in (4, 2):
+            dist.all_reduce(torch.ones(numel))
+    for numel in (2, 4) if rank() == 0 else (4, 2):
+        dist.all_reduce(torch.ones(numel))
+    dist.barrier()
 
 
 @fails("mismatch")
@@ -516,8 +568,8 @@ def differs_after_an_exception():
       That call of rank 1 was made in an `except`, a `finally` or a `with`, after ValueError: invalid literal for int()
             with base 10: 'one' at test_failures.py line _, in differs_after_an_exception:
             dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
-    Next: look at that exception first: a rank that raises takes another way than its peers. If that is meant: bring the
-            calls into the same order on every rank.
+    Next: look at that exception first: a rank that raises takes another way than its peers. If that is meant: make
+            the all_reduce at test_failures.py line _ on every rank or on none: rank 1 went on without it.
     """
     try:
         dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))

@@ -1,0 +1,74 @@
+"""Lines that a rank went past without the call that other ranks make there."""
+
+import ast
+import linecache
+from collections.abc import Iterable, Sequence
+
+from ...meter import SourceLine
+from ..collectives.call import Call
+from ..collectives.fault import RankReport
+from .rank_error import who
+
+
+def own_line(source_line: SourceLine) -> SourceLine:
+    """Return the line to look at: the caller of a helper, or the line itself."""
+    return source_line.caller or source_line
+
+
+def left_out(raiser: RankReport, reports: Sequence[RankReport], calls: Sequence[Sequence[Call]]) -> str:
+    """Return a sentence on the line where ranks wait, and that the one that raised went past; empty if none is known.
+
+    For a send or a recv, ranks often call from lines of their own.
+    """
+    now_at = raiser.raised.source_line if raiser.raised is not None else None
+    waiting = {report.rank: report.call for report in reports if report.call is not None}
+    for call in waiting.values():
+        line, message = own_line(call.line), call.op in ("send", "recv") and not call.line.caller
+        if now_at is not None and not message and went_past(line, own_line(now_at), calls[raiser.rank]):
+            there = [rank for rank, other in waiting.items() if own_line(other.line) == line]
+            waits = f"{who(there)} wait{'s' if len(there) == 1 else ''}"
+            return f"Rank {raiser.rank} made no call at {line}, where {waits}: is that meant?"
+    return ""
+
+
+def went_past(line: SourceLine, now_at: SourceLine, calls: Iterable[Call]) -> bool:
+    """Return whether a rank went past `line` without a call there. It has made `calls`, and is `now_at` a line.
+
+    The two branches of an `if` are written one after the other, and a rank takes one of them. So lines of two branches
+    prove nothing.
+    """
+    return (
+        (line.filename, line.function) == (now_at.filename, now_at.function)
+        and line.line < now_at.line
+        and all(own_line(call.line) != line for call in calls)
+        and not _in_two_branches(line, now_at)
+    )
+
+
+def _in_two_branches(one: SourceLine, other: SourceLine) -> bool:
+    """Return whether at most one of two lines, in their order, can run; True if the source is unknown."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(one.filename)))
+    except SyntaxError:
+        return True
+    return not tree.body or any(_parts(branches, one, other) for branches in _branches(tree))
+
+
+def _branches(tree: ast.Module) -> Iterable[list[list[ast.stmt]]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If):
+            yield [node.body, node.orelse]
+        elif isinstance(node, ast.Match):
+            yield [case.body for case in node.cases]
+
+
+def _parts(branches: list[list[ast.stmt]], one: SourceLine, other: SourceLine) -> bool:
+    own = next((branch for branch in branches if _holds(branch, one)), None)
+    if own is None or _holds(own, other):
+        return False
+    leaves = isinstance(own[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
+    return leaves or any(_holds(branch, other) for branch in branches)
+
+
+def _holds(branch: Sequence[ast.stmt], line: SourceLine) -> bool:
+    return bool(branch) and branch[0].lineno <= line.line <= (branch[-1].end_lineno or 0)
