@@ -188,6 +188,9 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         (FOUR, [t(1, 7)] * 4, "Every rank holds the same"),
         ([t(9, 7)] * 3, [t(9, 7), t(1, 2), t(3, 3)], "Only rank 0 has the right result"),
         ([t(9, 7)] * 3, [t(5, 5), t(1, 2), t(3, 3)], "All ranks should have the same result, and yours differ"),
+        ([t(1, 2, 3)] * 2, [t(0, 1, 2)] * 2, "The padding stands in front, and moves every number by 1 place;"),
+        ([t(1, 2, 3), t(4, 5, 6), t(7, 0, 0)], [t(0, 0, 1), t(2, 3, 4), t(5, 6, 7)], "moves every number by 2 places"),
+        ([t(1, 2, 3, 4)] * 2, [t(0, 1, 2, 3)] * 2, ""),  # four elements on two ranks need no padding
         ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in a different order"),
         ([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)], ""),
     ],
@@ -217,28 +220,28 @@ PARTS = [t(1, 20, 300, 4000), t(5, 60, 700, 8000)]
 @pytest.mark.parametrize(
     ("given", "held"),
     [
-        ([t(701, 8020), t(305, 4060)], "rank 0's part 0 + rank 1's part 1"),
-        ([t(2, 40), t(1000, 12000)], "rank 0's part 0 + rank 0's part 0"),
-        ([t(5, 60), t(1000, 12000)], "rank 1's part 0"),
+        ([t(701, 8020), t(305, 4060)], "rank 0's chunk 0 + rank 1's chunk 1"),
+        ([t(2, 40), t(1000, 12000)], "rank 0's chunk 0 + rank 0's chunk 0"),
+        ([t(5, 60), t(1000, 12000)], "rank 1's chunk 0"),
     ],
 )
 def test_a_sum_of_the_wrong_parts_is_recognised(given: list[torch.Tensor], held: str) -> None:
     finding = findings(trial([t(6, 80), t(1000, 12000)], given, PARTS))[0]
 
-    assert finding.likely == f"Rank 0 holds {held}, and should hold part 0 of all ranks, added up."
-    assert finding.action.startswith("Follow part 0 from rank to rank")
+    assert finding.likely == f"Rank 0 holds {held}, and should hold chunk 0 of all ranks, added up."
+    assert finding.action.startswith("Follow chunk 0 from rank to rank")
 
 
 def test_other_numbers_are_no_sum_of_parts() -> None:
-    assert "part" not in findings(trial([t(6, 80), t(1000, 12000)], [t(2, 3), t(4, 6)], PARTS))[0].likely
-    assert "part" not in findings(trial([t(5, 7), t(1, 2)], [t(1, 20), t(1, 2)], PARTS))[0].likely  # expects no sum
-    assert "part" not in findings(trial([t(1, 20)], [t(300, 4000)], PARTS[:1]))[0].likely
+    assert "chunk" not in findings(trial([t(6, 80), t(1000, 12000)], [t(2, 3), t(4, 6)], PARTS))[0].likely
+    assert "chunk" not in findings(trial([t(5, 7), t(1, 2)], [t(1, 20), t(1, 2)], PARTS))[0].likely  # expects no sum
+    assert "chunk" not in findings(trial([t(1, 20)], [t(300, 4000)], PARTS[:1]))[0].likely
 
 
 def test_sums_are_tried_only_of_as_many_parts_as_ranks() -> None:
     before, right, wrong = [torch.zeros(4000)] * 4, [t(0, 0)] * 4, [t(1, 2)] * 4
 
-    assert "part" not in findings(trial(right, wrong, before))[0].likely  # at once: a part of 2000 would take hours
+    assert "chunk" not in findings(trial(right, wrong, before))[0].likely  # at once: a part of 2000 would take hours
 
 
 def test_nan_that_was_read_from_the_padding_is_recognised() -> None:
@@ -352,6 +355,25 @@ def test_what_an_exercise_looked_at_is_not_called_a_result() -> None:
     assert finding.observed == "'the same objects' of rank 0 is False, expected True."
 
 
+@pytest.mark.parametrize(
+    ("given", "observed", "action"),
+    [
+        (None, "None", "Return the result: did you"),
+        ([t(1)], "a list or tuple of 1", "Return a result of type torch.Tensor."),
+    ],
+)
+def test_a_result_that_an_exercise_cannot_look_into(given: Any, observed: str, action: str) -> None:
+    looks = changed(MEAN, trial=lambda solution, x: {"the mean": solution(x)})
+    expected = {"the mean": t(1)}
+
+    (finding,) = findings(replace(trial([expected] * 2, [expected, given]), exercise=looks))
+
+    wanted = "a result of type torch.Tensor"
+    assert finding.observed == f"rank 1 returned {observed}, expected {wanted}."
+    assert finding.action.startswith(action)
+    assert finding.table[0] == Row(rank=0, expected=wanted, yours=wanted)
+
+
 def test_a_result_that_nobody_asked_for_is_not_wrong() -> None:
     assert findings(trial([None, None], [t(1), t(2)])) == []
 
@@ -416,7 +438,7 @@ def test_at_most_so_many_calls() -> None:
     assert list(at_most("send", 2)(called(["", ""], ["send send", "recv"]))) == []
 
     (finding,) = at_most("send", 1)(called(["", ""], ["send send", "send"]))
-    assert finding.observed == "rank 0 called send 2 times; 1 suffice."
+    assert finding.observed == "rank 0 called send 2 times; 1 would do."
     assert [row.differs for row in finding.table] == [True, False]
 
 

@@ -43,9 +43,33 @@ def _values(trial: Trial) -> Iterator[Finding]:
     gap = Gap(expected=expected, given=yours, before=trial.yours.before, tolerance=trial.exercise.tolerance)
     if not gap.ranks:
         return
+    if (found := _handed_on(trial, gap)) is not None:
+        yield found
+        return
     inner = _innermost(gap)
     cause = _cause(trial, gap, inner)
     yield Finding(observed=_sentence(trial, inner), likely=cause.likely, action=cause.action, table=_table(inner))
+
+
+def _handed_on(trial: Trial, gap: Gap) -> Finding | None:
+    """Return a finding if the exercise's `trial` handed on what a rank returned, because it is of the wrong type.
+
+    A trial names what it looked at in a dict, which no learner was asked for.
+    """
+    returns = inspect.signature(trial.exercise.stub).return_annotation
+    asked = getattr(returns, "__name__", "") if isinstance(returns, type) else str(returns)
+    ranks = [rank for rank in gap.ranks if not isinstance(gap.given[rank], dict)]
+    if trial.exercise.trial is None or not isinstance(gap.expected[0], dict) or not ranks or asked.startswith("dict"):
+        return None
+    wanted = f"a result of type {asked}"
+    given = [wanted if isinstance(value, dict) else kind(value) for value in gap.given]
+    cause = recognise_form(gap) if gap.given[ranks[0]] is None else None
+    return Finding(
+        observed=f"{trial.who(ranks[:1])} returned {given[ranks[0]]}, expected {wanted}.",
+        likely=cause.likely if cause else "",
+        action=cause.action if cause else f"Return {wanted}.",
+        table=tuple(Row(rank=rank, expected=wanted, yours=text) for rank, text in enumerate(given)),
+    )
 
 
 def _innermost(gap: Gap) -> Gap:
@@ -119,7 +143,7 @@ def _sentence(trial: Trial, gap: Gap) -> str:
     if element is not None and "…" in "".join(words):  # too long to be shown whole
         index, wanted, got = element
         place, words = f"{place}{index}", pair(wanted, got, gap.tolerance)[::-1]
-    verb = "returned" if trial.exercise.trial is None else "has"
+    verb = "returned" if trial.exercise.trial is None or given is None else "has"
     what = f"{trial.who([rank])} {verb}" if place == "result" else f"{place} of {trial.who([rank])} is"
     return f"{what} {words[0]}, expected {words[1]}."
 

@@ -157,16 +157,33 @@ def _wrong_parts(gap: Gap) -> Cause | None:
     held = next((choice for choice in choices if _is_sum([parts[one] for one in choice], given, gap)), None)
     if held is None:
         return None
-    terms = " + ".join(f"rank {r}'s part {i}" for r, i in held)
+    terms = " + ".join(f"rank {r}'s chunk {i}" for r, i in held)
     return Cause(
-        likely=f"Rank {gap.ranks[0]} holds {terms}, and should hold part {wanted[0]} of all ranks, added up.",
-        action=f"Follow part {wanted[0]} from rank to rank: in which step does each send it, to which of its parts "
-        "does the receiver add it, and which part is returned?",
+        likely=f"Rank {gap.ranks[0]} holds {terms}, and should hold chunk {wanted[0]} of all ranks, added up.",
+        action=f"Follow chunk {wanted[0]} from rank to rank: in which step does each send it, to which of its chunks "
+        "does the receiver add it, and which chunk is returned?",
     )
 
 
 def _is_sum(parts: list[tuple[float, ...]], whole: Array, gap: Gap) -> bool:
     return close(whole.numbers, tuple(map(sum, zip(*parts, strict=True))), gap.tolerance)
+
+
+def _padded_in_front(gap: Gap) -> Cause | None:
+    """Recognise zeros in front of the elements where the length is to become a multiple of the number of ranks."""
+    sides = [[numbers(value) or () for value in values] for values in (gap.expected, gap.given)]
+    sides = [side[:1] if _all_same(gap, gap.expected) else side for side in sides]  # else the shards, joined
+    right, held = (tuple(itertools.chain(*side)) for side in sides)
+    for padding in range(1, min(gap.world_size, len(right) - 1)):
+        behind = padding == -len(right) % gap.world_size or not any(right[-padding:])
+        moved = close(right[:-padding], held[padding:], gap.tolerance)
+        if behind and moved and any(right[:padding]) and not any(held[:padding]):
+            places = f"{padding} place{'s' if padding > 1 else ''}"
+            return Cause(
+                likely=f"The padding stands in front, and moves every number by {places}; it belongs behind.",
+                action="Put the zeros behind the last element.",
+            )
+    return None
 
 
 def _one_for_all(gap: Gap) -> Cause | None:
@@ -216,6 +233,7 @@ _RECOGNISERS: tuple[Recogniser, ...] = (
     _permuted,
     _transposed,
     _wrong_parts,
+    _padded_in_front,
     _one_for_all,
     _reordered,
     _not_combined,

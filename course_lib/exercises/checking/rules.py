@@ -42,7 +42,7 @@ def at_most(op: str, count: int) -> Rule:
         over = {rank: str(made) for rank, made in counts.items() if made > count}
         for ranks, times in grouped(over):
             yield Finding(
-                observed=f"{trial.who(ranks)} called {op} {times} times; {count} suffice.",
+                observed=f"{trial.who(ranks)} called {op} {times} times; {count} would do.",
                 action=f"Find the {op} whose result a different call could return as well.",
                 table=tuple(
                     Row(rank=rank, expected=f"at most {count}" if made > count else str(made), yours=str(made))

@@ -131,7 +131,7 @@ exercise.edit("new-parameters", {"for param in params:": "for number, param in e
     "param.data = flat_param[begin:end].view_as(param)":
     "params[number] = nn.Parameter(flat_param[begin:end].view_as(param))"}, """
     You put new parameters into the list. The model still has the old ones, and the model is what trains.
-    Next: keep each parameter and change its memory: `param.data = ...`.""")
+    Next: keep each parameter and change its memory, by an assignment to `param.data`.""")
 
 exercise.edit("all-from-the-front", {"begin, end = end, end + param.numel()": "begin, end = 0, param.numel()"}, """
     Every parameter is a view of the front of the flat tensor, so all of them share the first elements.

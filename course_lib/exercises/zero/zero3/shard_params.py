@@ -83,7 +83,7 @@ exercise.edit("view-of-the-whole", {".clone()": ""}, """
 
 exercise.edit("parameters-kept", {"for param in params:\nparam.data = param.data.new_empty(0)\n": ""}, """
     The shard is right, but the parameters still have all of their elements: their `numel()` is not 0.
-    Next: assign an empty tensor to each: `param.data = ...`.""")
+    Next: assign an empty tensor to the `param.data` of each.""")
 
 exercise.edit("emptied-by-a-view", {"param.data.new_empty(0)": "param.data.flatten()[:0]"}, """
     The parameters have no elements any more, but something still refers to the memory of the whole and keeps it. It may
