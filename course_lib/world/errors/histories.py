@@ -25,6 +25,7 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
 
     `calls` are all calls, by rank. Those without a match were made while the run was stopped.
     """
+    without = _without(fault.calls, calls) if fault.detail == "collective" else ""
     groups = {c.group_name: c for c in fault.calls.values() if c.ranks and c.op not in ("send", "recv", "new_group")}
     for group_name, call in groups.items():
         histories = {
@@ -33,13 +34,13 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
         }
         line, advice = _first_difference(histories, fault, calls)
         if not line and fault.kind == "mismatch":
-            line, advice = _left_a_loop(histories, fault)
+            line, advice = _left_a_loop(histories, fault) if not without else ("", "")
         elif not line:
             line, advice = _in_different_groups(calls, call)
             line, advice = (line, advice) if line else _behind(histories, call)
         if line:
             return line, advice
-    return "", _without(fault.calls, calls) if fault.detail == "collective" else ""
+    return "", without
 
 
 def _without(meeting: Mapping[int, Call], calls: Sequence[Sequence[Call]]) -> str:

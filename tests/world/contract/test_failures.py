@@ -55,8 +55,8 @@ def raises_after_a_call_that_it_left_out():
             parts[1]
       ranks 0, 2 waited in all_gather #1 at test_failures.py line _, in raises_after_a_call_that_it_left_out:
             dist.all_gather_object(parts := [None] * 3, rank())
-    Next: find the cause, in that line or before it, and run the cell again. Rank 1 made no call at test_failures.py line
-            _, where ranks 0, 2 wait: is that meant?
+    Next: find the cause, in that line or before it, and run the cell again. Rank 1 made no call at
+            test_failures.py line _, where ranks 0, 2 wait: is that meant?
     """
     parts = []
     if rank() != 1:
@@ -314,7 +314,8 @@ def makes_one_call_instead_of_two():
       the calls first differ at all_reduce #3: ranks 0, 2 test_failures.py line _, in reduce:  dist.all_reduce(x); rank
             1 test_failures.py line _, in makes_one_call_instead_of_two:  dist.all_reduce(torch.ones(2))
     Next: the ranks call from different lines. If these calls are not meant for each other, look for one that only some
-            ranks make. If they are: give tensors of the same size on every rank; pad the shorter ones if need be.
+            ranks make. If they are: give tensors of the same size on every rank, in the same order; pad the shorter
+            ones if need be.
     """
 
     def reduce(x):
@@ -519,7 +520,7 @@ def brings_one_element_more():
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more:
             dist.all_reduce(torch.ones(4 + rank() // 2))
-    Next: give tensors of the same size on every rank; pad the shorter ones if need be.
+    Next: give tensors of the same size on every rank, in the same order; pad the shorter ones if need be.
     """
     dist.all_reduce(torch.ones(4 + rank() // 2))
 
@@ -529,7 +530,7 @@ def brings_one_element_more_in_the_background():
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more_in_the_background:
             dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).wait()
-    Next: give tensors of the same size on every rank; pad the shorter ones if need be.
+    Next: give tensors of the same size on every rank, in the same order; pad the shorter ones if need be.
     """
     dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).wait()
 
@@ -539,7 +540,7 @@ def waits_in_native_code_for_calls_that_do_not_fit():
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in waits_in_native_code_for_calls_that_do_not_fit:
             dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).get_future().wait()
-    Next: give tensors of the same size on every rank; pad the shorter ones if need be.
+    Next: give tensors of the same size on every rank, in the same order; pad the shorter ones if need be.
     """
     dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).get_future().wait()
 
@@ -551,7 +552,7 @@ def expects_a_longer_message():
       rank 0 called send to rank 1 at test_failures.py line _, in expects_a_longer_message:  dist.send(torch.ones(2), 1)
       rank 1 called recv from rank 0 at test_failures.py line _, in expects_a_longer_message:  dist.recv(torch.empty(3),
             0)
-    Next: give tensors of the same size on every rank; pad the shorter ones if need be.
+    Next: give tensors of the same size on every rank, in the same order; pad the shorter ones if need be.
     """
     if rank() == 0:
         dist.send(torch.ones(2), 1)
