@@ -170,14 +170,14 @@ def _is_sum(parts: list[tuple[float, ...]], whole: Array, gap: Gap) -> bool:
 
 
 def _padded_in_front(gap: Gap) -> Cause | None:
-    """Recognise zeros in front of the elements where the length is to become a multiple of the number of ranks."""
+    """Recognise zeros in front of the elements, which belong behind them or are cut off there."""
     sides = [[numbers(value) or () for value in values] for values in (gap.expected, gap.given)]
     sides = [side[:1] if _all_same(gap, gap.expected) else side for side in sides]  # else the shards, joined
     right, held = (tuple(itertools.chain(*side)) for side in sides)
-    for padding in range(1, min(gap.world_size, len(right) - 1)):
-        behind = padding == -len(right) % gap.world_size or not any(right[-padding:])
+    zeros = len(list(itertools.takewhile(lambda number: number == 0, reversed(right))))
+    for padding in {*range(1, zeros + 1), -len(right) % gap.world_size} - {0, len(right)}:
         moved = close(right[:-padding], held[padding:], gap.tolerance)
-        if behind and moved and any(right[:padding]) and not any(held[:padding]):
+        if moved and any(right[:padding]) and not any(held[:padding]):
             places = f"{padding} place{'s' if padding > 1 else ''}"
             return Cause(
                 likely=f"The padding stands in front, and moves every number by {places}; it belongs behind.",
@@ -232,8 +232,8 @@ _RECOGNISERS: tuple[Recogniser, ...] = (
     _rotated,
     _permuted,
     _transposed,
-    _wrong_parts,
     _padded_in_front,
+    _wrong_parts,
     _one_for_all,
     _reordered,
     _not_combined,

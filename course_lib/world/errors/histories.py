@@ -19,17 +19,20 @@ Key = tuple[str, SourceLine, tuple[tuple[int, ...], ...]]
 Keys = dict[int, list[Key]]
 """The histories, with a key for each call."""
 
+_OTHERS = ("send", "recv", "new_group")
+"""What is matched by peer or by name, and not by its number among a rank's calls."""
+
 
 def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
     """Return how the histories in a group of the `fault` differ, and advice; empty if they show nothing new.
 
     `calls` are all calls, by rank. Those without a match were made while the run was stopped.
     """
-    without = _without(fault.calls, calls) if fault.detail == "collective" else ""
-    groups = {c.group_name: c for c in fault.calls.values() if c.ranks and c.op not in ("send", "recv", "new_group")}
+    groups = {call.group_name: call for call in fault.calls.values() if call.ranks and call.op not in _OTHERS}
+    without = _without(fault.calls, calls) if fault.kind == "mismatch" and groups else ""
     for group_name, call in groups.items():
         histories = {
-            rank: [one for one in calls[rank] if one.group_name == group_name and one.op != "new_group" and one.match]
+            rank: [one for one in calls[rank] if one.group_name == group_name and one.op not in _OTHERS and one.match]
             for rank in call.ranks
         }
         line, advice = _first_difference(histories, fault, calls)

@@ -89,6 +89,11 @@ exercise.edit("keeps-the-padding", {JOINED: "pieces"}, """
     The result has all pieces, with their padding between them.
     Next: cut each piece to its own size before you join them: `piece[:size]`.""")
 
+exercise.edit("padding-in-front", {"[piece, piece.new_zeros(longest - piece.numel())]":
+    "[piece.new_zeros(longest - piece.numel()), piece]"}, """
+    You put the padding in front of a piece, and then keep the front: zeros stay, and the last elements are lost.
+    Next: put the padding behind the piece.""")
+
 exercise.edit("drops-zeros", {JOINED: "[piece[piece != 0] for piece in pieces]"}, """
     You remove every 0 as padding, and some zeros are data. Next: gather the sizes, and cut by size and not by value.
     """)

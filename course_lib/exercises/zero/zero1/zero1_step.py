@@ -31,6 +31,8 @@ def draw(rng: random.Random, number: int) -> Case:
         grads: list[list[Tensor | None]] = [list(of_step) for of_step in gradients(shapes, 3, seed + rank)]
         if rank in lacking:
             grads[-1][lacking[rank]] = None
+        if number == 2 and rank == world_size - 1 > 0:
+            grads[1] = [None] * len(shapes)
         return parameters(shapes, seed), make_optimizer, grads
 
     what = f"{sum(torch.Size(shape).numel() for shape in shapes)} elements, {about_optimizer}"
@@ -173,6 +175,10 @@ exercise.edit("no-padding", {"flat_grad = torch.zeros_like(flat_param)\n": "", "
     "flat_grad ="}, """
     The flat gradient ends with the last parameter, and a reduce-scatter needs world size equal shards.
     Next: make it as long as `flat_param`, with zeros at the end.""")
+
+exercise.edit("padding-in-front", {"flat_grad[: len(values)]": "flat_grad[len(flat_grad) - len(values) :]"}, """
+    Your flat gradient begins with the padding, and `flat_param` ends with it. So each gradient updates a later element
+    than its own. Next: put the gradients at the front, and the zeros behind the last one.""")
 
 exercise.variant_edit("into-a-new-tensor", {"[param_shard]": '[{"params": [param_shard]}]',
     "flat_param.view(world_size, -1)[rank])": "flat_param.chunk(world_size)[rank])",

@@ -180,6 +180,10 @@ exercise.edit("padding-not-cut-off", {"unit.flat[: sum(numels)]": "unit.flat"}, 
     `unit.flat` is longer than its parameters together, because padding follows the last one. `split` raises an error
     unless the sizes add up to the whole length. Next: split `unit.flat[:numel]`.""")
 
+exercise.edit("cut-off-in-front", {"unit.flat[: sum(numels)]": "unit.flat[len(unit.flat) - sum(numels) :]"}, """
+    You cut off the front of `unit.flat`, and the padding follows the last parameter. So each parameter begins too late.
+    Next: begin at element 0, and leave out the end.""")
+
 exercise.variant_edit("into-a-list", {STARTS:
     "dist.all_gather(list(unit.flat.chunk(dist.get_world_size())), unit.shard.detach(), async_op=True)"})
 
