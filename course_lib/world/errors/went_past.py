@@ -2,7 +2,7 @@
 
 import ast
 import linecache
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from ...meter import SourceLine
 from ..collectives.call import Call
@@ -31,30 +31,48 @@ def left_out(raiser: RankReport, reports: Sequence[RankReport], calls: Sequence[
     return ""
 
 
-def went_past(line: SourceLine, now_at: SourceLine, calls: Iterable[Call]) -> bool:
+def went_past(line: SourceLine, now_at: SourceLine, calls: Sequence[Call]) -> bool:
     """Return whether a rank went past `line` without a call there. It has made `calls`, and is `now_at` a line.
 
     The two branches of an `if` are written one after the other, and a rank takes one of them. So lines of two branches
-    prove nothing.
+    prove nothing. A rank that is before `line` went past it if it is there for the second time.
     """
-    return (
-        (line.filename, line.function) == (now_at.filename, now_at.function)
-        and line.line < now_at.line
-        and all(own_line(call.line) != line for call in calls)
-        and not _in_two_branches(line, now_at)
-    )
+    if (line.filename, line.function) != (now_at.filename, now_at.function):
+        return False
+    if any(own_line(call.line) == line for call in calls):
+        return False
+    tree = _tree(line.filename)
+    if line.line >= now_at.line and not _came_round(tree, line, now_at, calls):
+        return False
+    statements = (node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not hasattr(node, "body"))
+    if not tree.body or any(_spans(one, line) and _spans(one, now_at) for one in statements):
+        return False
+    return not any(_parts(branches, *sorted((line, now_at))) for branches in _branches(tree))
 
 
-def _in_two_branches(one: SourceLine, other: SourceLine) -> bool:
-    """Return whether at most one of two lines, in their order, can run; True if the source is unknown."""
+def _came_round(tree: ast.Module, line: SourceLine, now_at: SourceLine, calls: Sequence[Call]) -> bool:
+    """Return whether a rank is `now_at` a line for the second time, and `line` comes between the two.
+
+    That is certain only if each visit makes one call there: it calls directly, and in no loop that ends before `line`.
+    """
+    here = [call for call in calls if own_line(call.line) == now_at]
+    direct = all(call.line == now_at and call.variant in now_at.source for call in here)
+    loops = [node for node in ast.walk(tree) if isinstance(node, _LOOPS) and _spans(node, now_at)]
+    return len(here) > 1 and direct and all(_spans(loop, line) for loop in loops)
+
+
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _tree(filename: str) -> ast.Module:
+    """Return the file's statements; none if its source is unknown or not Python."""
     try:
-        tree = ast.parse("".join(linecache.getlines(one.filename)))
+        return ast.parse("".join(linecache.getlines(filename)))
     except SyntaxError:
-        return True
-    return not tree.body or any(_parts(branches, one, other) for branches in _branches(tree))
+        return ast.Module([], [])
 
 
-def _branches(tree: ast.Module) -> Iterable[list[list[ast.stmt]]]:
+def _branches(tree: ast.Module) -> Iterator[list[list[ast.stmt]]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.If):
             yield [node.body, node.orelse]
@@ -63,6 +81,7 @@ def _branches(tree: ast.Module) -> Iterable[list[list[ast.stmt]]]:
 
 
 def _parts(branches: list[list[ast.stmt]], one: SourceLine, other: SourceLine) -> bool:
+    """Return whether at most one of two lines, in their order, can run, because of these branches."""
     own = next((branch for branch in branches if _holds(branch, one)), None)
     if own is None or _holds(own, other):
         return False
@@ -71,4 +90,8 @@ def _parts(branches: list[list[ast.stmt]], one: SourceLine, other: SourceLine) -
 
 
 def _holds(branch: Sequence[ast.stmt], line: SourceLine) -> bool:
-    return bool(branch) and branch[0].lineno <= line.line <= (branch[-1].end_lineno or 0)
+    return any(_spans(statement, line) for statement in branch)
+
+
+def _spans(node: ast.stmt | ast.expr, line: SourceLine) -> bool:
+    return node.lineno <= line.line <= (node.end_lineno or node.lineno)

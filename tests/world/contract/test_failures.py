@@ -496,6 +496,20 @@ def leaves_out_a_call_before_a_different_one():
     dist.barrier()
 
 
+@fails("mismatch")
+def leaves_out_the_last_call_of_a_step():
+    """the ranks call different collectives at the same point: ranks 0, 2: barrier #1; rank 1: all_reduce #2
+      ranks 0, 2 called barrier #1 at test_failures.py line _, in leaves_out_the_last_call_of_a_step:  dist.barrier()
+      rank 1 called all_reduce #2 at test_failures.py line _, in leaves_out_the_last_call_of_a_step:
+            dist.all_reduce(torch.ones(2))
+    Next: make the barrier at test_failures.py line _ on every rank or on none: rank 1 went on without it.
+    """
+    for _ in range(2):
+        dist.all_reduce(torch.ones(2))
+        if rank() != 1:
+            dist.barrier()
+
+
 @fails("mismatch", ranks=2)
 def calls_first_what_is_never_called_again():
     """the ranks call different collectives at the same point: rank 0: all_reduce #3; rank 1: barrier #1
