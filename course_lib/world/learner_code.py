@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from types import CodeType, FrameType, TracebackType
@@ -50,33 +50,26 @@ def source_line_on(frame: FrameType) -> SourceLine | None:
     run without the learner's (a reference solution): then return its outermost line. Return None if only code that
     runs ranks is on the stack.
     """
-    without_file: FrameType | None = None
-    outermost: FrameType | None = None
-    learners: list[FrameType] = []
+    without_file = outermost = innermost = caller = None
     walker: FrameType | None = frame
     while walker is not None:
         filename = walker.f_code.co_filename
         if is_learners(walker.f_code):
             if filename == "<string>":
                 without_file = without_file or walker
-            else:
-                learners.append(walker)
-        elif not filename.startswith(_INTERNAL):
-            outermost = walker
-        elif learners and filename.startswith(_WORLD):
+            elif innermost is None or caller is None:
+                innermost = caller = walker
+            elif filename != caller.f_code.co_filename:
+                caller = walker
+        elif innermost is not None and filename.startswith(_WORLD):
             break  # further out is only what runs ranks
+        elif innermost is None and not filename.startswith(_INTERNAL):
+            outermost = walker
         walker = walker.f_back
-    if learners:
-        return _with_caller([(one, one.f_lineno) for one in reversed(learners)])
-    found = without_file or outermost
-    return None if found is None else SourceLine.of(found)
-
-
-def _with_caller(stack: Sequence[tuple[FrameType, int]]) -> SourceLine:
-    """Return the innermost line of a stack of the learner's frames, outermost first, and its caller."""
-    lines = [SourceLine(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in stack]
-    *_, caller = takewhile(lambda one: one.filename == lines[0].filename, lines)
-    return lines[-1] if lines[-1].filename == caller.filename else lines[-1]._replace(caller=caller)
+    found = innermost or without_file or outermost
+    if found is None or caller is None or caller.f_code.co_filename == found.f_code.co_filename:
+        return None if found is None else SourceLine.of(found)
+    return SourceLine.of(found)._replace(caller=SourceLine.of(caller))
 
 
 def source_line_of(thread: threading.Thread) -> SourceLine | None:
@@ -213,5 +206,12 @@ def _parts(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 def _innermost(trace: TracebackType | None) -> SourceLine | None:
     """Return the innermost line of the learner's code in `trace`, with its caller."""
-    stack = [(frame, line) for frame, line in traceback.walk_tb(trace) if is_learners(frame.f_code)]
-    return _with_caller(stack) if stack else None
+    lines = [
+        SourceLine(frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(trace)
+        if is_learners(frame.f_code)
+    ]
+    if not lines:
+        return None
+    *_, caller = takewhile(lambda one: one.filename == lines[0].filename, lines)
+    return lines[-1] if lines[-1].filename == caller.filename else lines[-1]._replace(caller=caller)
