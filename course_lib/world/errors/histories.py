@@ -7,6 +7,7 @@ from itertools import pairwise
 from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.fault import Fault
+from .mismatch import ADVICE
 from .rank_error import grouped, quoted, who
 from .went_past import own_line, went_past
 
@@ -43,6 +44,8 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
             line, advice = (line, advice) if line else _behind(histories, call)
         if line:
             return line, advice
+    if without and fault.detail in ADVICE:
+        without = f"{without} If the two calls belong together: {ADVICE[fault.detail]}"
     return "", without
 
 

@@ -19,7 +19,7 @@ def disagreement(fault: Fault) -> tuple[str, str]:
         sides = f"{_uneven(fault)}; {sides}"
     message = calls[0].op in ("send", "recv")
     verb = "of the message" if message else f"in {calls[0].name}"
-    advice = _ADVICE[fault.detail]
+    advice = ADVICE[fault.detail]
     if not message and len({call.line for call in calls}) > 1:
         advice = (
             "the ranks call from different lines. If these calls are not meant for each other, look for one that only "
@@ -33,7 +33,7 @@ NEW_GROUP = (
 )
 """Advice for ranks that do not agree about new groups."""
 
-_ADVICE = {
+ADVICE = {
     "number of elements": "give tensors of the same size on every rank, in the same order; pad the shorter ones if "
     "need be.",
     "shape": "give tensors of the same shape: the elements are matched in the order of memory, without a look at it.",
@@ -44,6 +44,7 @@ _ADVICE = {
     "members": NEW_GROUP,
     "split sizes": "what a rank sends to a peer must be what that peer expects from it: compare the two lists.",
 }
+"""What to do about a property in which calls differ."""
 
 
 def _property(call: Call, detail: str) -> str:

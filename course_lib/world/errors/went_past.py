@@ -44,10 +44,13 @@ def went_past(line: SourceLine, now_at: SourceLine, calls: Sequence[Call]) -> bo
     tree = _tree(line.filename)
     if line.line >= now_at.line and not _came_round(tree, line, now_at, calls):
         return False
-    statements = (node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not hasattr(node, "body"))
-    if not tree.body or any(_spans(one, line) and _spans(one, now_at) for one in statements):
-        return False
-    return not any(_parts(branches, *sorted((line, now_at))) for branches in _branches(tree))
+    for node in ast.walk(tree):
+        both = [_spans(node, line), _spans(node, now_at)] if isinstance(node, ast.stmt) else [False]
+        if all(both) and not hasattr(node, "body"):
+            return False  # it is one statement, of several lines
+        if any(both) and not all(both) and isinstance(node, ast.FunctionDef):
+            return False  # two functions have the same name
+    return bool(tree.body) and not any(_parts(branches, *sorted((line, now_at))) for branches in _branches(tree))
 
 
 def _came_round(tree: ast.Module, line: SourceLine, now_at: SourceLine, calls: Sequence[Call]) -> bool:

@@ -174,7 +174,21 @@ def raises_in_its_own_branch():
     dist.broadcast(torch.ones(2 // (rank() - 1)), src=0)
 
 
-@pytest.mark.parametrize("program", [raises_in_an_argument, raises_in_its_own_branch])
+def raises_in_another_function_of_that_name():
+    def step():
+        dist.all_reduce(torch.ones(2))
+
+    if rank() == 1:
+
+        def step():
+            raise ValueError
+
+    step()
+
+
+@pytest.mark.parametrize(
+    "program", [raises_in_an_argument, raises_in_its_own_branch, raises_in_another_function_of_that_name]
+)
 def test_a_rank_is_not_said_to_leave_out_a_call_to_which_it_was_on_its_way(local_world, program):
     error = failure(local_world(2), program)
     assert error.kind == "raised" and "made no call" not in str(error)

@@ -511,6 +511,21 @@ def leaves_out_the_last_call_of_a_step():
 
 
 @fails("mismatch", ranks=2)
+def leaves_out_the_largest():
+    """the ranks disagree about the reduction in all_reduce #1: rank 0: max; rank 1: sum
+      rank 0 called all_reduce #1 at test_failures.py line _, in leaves_out_the_largest:  dist.all_reduce(x,
+            dist.ReduceOp.MAX)
+      rank 1 called all_reduce #1 at test_failures.py line _, in leaves_out_the_largest:  dist.all_reduce(x)
+    Next: make the all_reduce at test_failures.py line _ on every rank or on none: rank 1 went on without it. If the two
+            calls belong together: pass the same op= on every rank.
+    """
+    x = torch.ones(2)
+    if rank() == 0:
+        dist.all_reduce(x, dist.ReduceOp.MAX)
+    dist.all_reduce(x)
+
+
+@fails("mismatch", ranks=2)
 def calls_first_what_is_never_called_again():
     """the ranks call different collectives at the same point: rank 0: all_reduce #3; rank 1: barrier #1
       rank 0 called all_reduce #3 at test_failures.py line _, in calls_first_what_is_never_called_again:
