@@ -105,7 +105,7 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
             likely="No rank called a collective, a send or a recv, so no rank received data from a different rank.",
             action="Which ranks' values belong in the result of one rank? Find the call that moves them there.",
         )
-    if all(isinstance(value, str) for value in next(inner.pairs)):
+    if trial.exercise.trial is None and all(isinstance(value, str) for value in next(inner.pairs)):
         return Cause(likely="", action="Find where the two texts begin to differ, and the line that writes this part.")
     if count := _right_before(gap, inner.path):
         items = f"The {count} items before it are" if count > 1 else "The item before it is"
