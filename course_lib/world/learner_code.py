@@ -50,26 +50,33 @@ def source_line_on(frame: FrameType) -> SourceLine | None:
     run without the learner's (a reference solution): then return its outermost line. Return None if only code that
     runs ranks is on the stack.
     """
-    without_file = outermost = innermost = caller = None
+    without_file = outermost = None
     walker: FrameType | None = frame
     while walker is not None:
-        filename = walker.f_code.co_filename
         if is_learners(walker.f_code):
-            if filename == "<string>":
-                without_file = without_file or walker
-            elif innermost is None or caller is None:
-                innermost = caller = walker
-            elif filename != caller.f_code.co_filename:
-                caller = walker
-        elif innermost is not None and filename.startswith(_WORLD):
-            break  # further out is only what runs ranks
-        elif innermost is None and not filename.startswith(_INTERNAL):
+            if walker.f_code.co_filename != "<string>":
+                return _with_caller(walker)
+            without_file = without_file or walker
+        elif not walker.f_code.co_filename.startswith(_INTERNAL):
             outermost = walker
         walker = walker.f_back
-    found = innermost or without_file or outermost
-    if found is None or caller is None or caller.f_code.co_filename == found.f_code.co_filename:
-        return None if found is None else SourceLine.of(found)
-    return SourceLine.of(found)._replace(caller=SourceLine.of(caller))
+    found = without_file or outermost
+    return None if found is None else SourceLine.of(found)
+
+
+def _with_caller(frame: FrameType) -> SourceLine:
+    """Return the line that `frame` is at, with its caller. Further out than the learner's code is what runs ranks."""
+    line, caller, filename = SourceLine.of(frame), None, frame.f_code.co_filename
+    walker = frame.f_back
+    while walker is not None:
+        code = walker.f_code
+        if code.co_filename != filename:
+            if code.co_filename.startswith(_WORLD):
+                break
+            if is_learners(code) and code.co_filename != "<string>":
+                caller, filename = walker, code.co_filename
+        walker = walker.f_back
+    return line if caller is None or filename == line.filename else line._replace(caller=SourceLine.of(caller))
 
 
 def source_line_of(thread: threading.Thread) -> SourceLine | None:
