@@ -44,7 +44,7 @@ def _zeros(gap: Gap) -> Cause | None:
             action="Look for the condition, or the factor, that makes it 0 here.",
         )
     return Cause(
-        likely="Every number is 0: nothing was written into the tensor, or it was cleared.",
+        likely="Every number is 0: nothing was written into the tensor, or it was cleared or multiplied by 0.",
         action="Look for the line that should fill the result.",
     )
 
