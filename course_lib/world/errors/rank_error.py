@@ -1,6 +1,8 @@
 """`RankError`: the exception for a failed run, with functions that name ranks and quote the learner's lines."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import ClassVar
 
 from ...errors import CourseError, wrapped
 from ...meter import Replay, SourceLine, film
@@ -48,6 +50,8 @@ class RankError(CourseError):
         calls: each rank's collectives, messages and new groups, by rank, in order.
     """
 
+    _shown: ClassVar["RankError | None"] = None
+
     def __init__(
         self,
         message: str,
@@ -61,6 +65,17 @@ class RankError(CourseError):
         super().__init__(message)
         self.kind, self.rank, self.ranks, self.output = kind, rank, tuple(ranks), tuple(output)
         self.calls = tuple(map(tuple, calls))
+
+    @classmethod
+    def last(cls) -> "RankError":
+        """Return the failure that this kernel has shown last. `sys.last_value` would be any error.
+
+        Raises:
+            CourseError: this kernel has not shown any: it was restarted since.
+        """
+        if cls._shown is None:
+            raise CourseError("no run has failed since this kernel started. Run the cell that failed, then this one.")
+        return cls._shown
 
     @property
     def traceback(self) -> str:
@@ -78,11 +93,13 @@ class RankError(CourseError):
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows instead of this library's frames."""
+        RankError._shown = copy(self)  # without its frames, which would keep the learner's tensors alive
         lines = [wrapped(f"{type(self).__name__}: {self}")]
+        last = "    from course_lib import RankError; "
         if self.traceback:
-            lines.append("\nLibrary frames are left out. To read them: import sys; print(sys.last_value.traceback)")
+            lines.append(f"\nLibrary frames are left out. To read them:\n{last}print(RankError.last().traceback)")
         if any(len(calls) > 1 for calls in self.calls):  # of a single call, the message shows all
-            lines.append("\nTo step through the run up to here: import sys; sys.last_value.replay()")
+            lines.append(f"\nTo step through the run up to here:\n{last}RankError.last().replay()")
         return lines
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import RankError
+from course_lib import CourseError, RankError
 from tests.world.programs import failure
 
 
@@ -80,4 +80,12 @@ def test_a_notebook_names_the_replay_if_a_rank_made_several_calls(local_world):
     one, two = (failure(local_world(2), fn)._render_traceback_() for fn in (after_one_call, after_two_calls))
 
     assert not any(".replay()" in line for line in one)
-    assert two[-1] == "\nTo step through the run up to here: import sys; sys.last_value.replay()"
+    code = "from course_lib import RankError; RankError.last().replay()"
+    assert two[-1] == f"\nTo step through the run up to here:\n    {code}"
+    assert "ValueError: no data" in str(RankError.last().replay())
+
+
+def test_a_new_kernel_says_how_to_get_the_replay(monkeypatch):
+    monkeypatch.setattr(RankError, "_shown", None)
+    with pytest.raises(CourseError, match="Run the cell that failed, then this one"):
+        RankError.last()
