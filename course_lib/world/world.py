@@ -30,8 +30,8 @@ class World:
             default is `$COURSE_WORLD`, or `"simulated"` if that is not set.
         timeout: seconds after which a run is stopped.
         measure: whether to measure the memory of each rank: a run's `memory`.
-        replay: whether to keep the values of small tensors before and after each call, which `run.replay()` then shows,
-            and checksums of all, which `run.layout()` compares.
+        replay: whether to keep the values of small tensors before and after each call, and loop counters, which
+            `run.replay()` then shows, and checksums of all tensors, which `run.layout()` compares.
         strict: whether to look for lines that use the tensors of an asynchronous call before its wait, which the run
             then warns of. Each operator takes some microseconds more.
         allocator: how bytes are counted. By default, the bytes that a tensor needs; with `"cuda"`, the bytes that

@@ -117,6 +117,20 @@ def test_values_are_kept_of_small_tensors_only_and_of_the_variables_around() -> 
     assert ("chunks", (1, 2)) in small.values.around
 
 
+def test_the_page_has_the_counters_that_change_on_some_rank() -> None:
+    def program():
+        rank, large = dist.get_rank(), 10**400
+        for step in range(2 - rank):  # noqa: B007 - the replay shows it
+            dist.barrier()
+        return large
+
+    with pytest.raises(RankError) as caught:
+        World(2, replay=True).run(program)
+    lanes = page_data(caught.value.replay().html)["lanes"]
+    assert [event[14:] for event in lanes[0]["events"]] == [[[["step", "0"]]], [[["step", "1"]]], []]
+    assert [event[14:] for event in lanes[1]["events"]] == [[[["step", "0"]]], []]
+
+
 def test_a_variable_whose_memory_is_freed_has_no_values() -> None:
     def program():
         freed, x = torch.ones(2), torch.ones(1)

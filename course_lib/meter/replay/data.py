@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from .record import Event, Film
-from .words import differing, numbers
+from .words import numbers
 
 MOST_LINES = 60  # the most lines of a function that the page shows; of a longer one, those around the lines in use
 AROUND = 2  # lines before and after the lines in use, if a function is not shown as a whole
@@ -43,7 +43,8 @@ def as_json(film: Film, captions: Sequence[str]) -> str:
             place = 1 + lines.place((line.filename, line.function, line.line, str(line), line.source))
         sends = [part for share in event.sends.items() for part in share]
         waited = [round(1e3 * seconds, 2) for seconds in event.waited]
-        values = [[[name, numbers(v)] for name, v in side] for side in (event.before, event.after, event.around)]
+        sides = (event.before, event.after, event.around, event.counters)
+        values = [[[name, numbers(v)] for name, v in side] for side in sides]
         row: list[Any] = [event.step, event.done or 0, names.place((event.kind, event.name, event.op, event.tensors))]
         row += [place, held.place(event.held), event.match, members.place(event.members), int(event.blocking)]
         row += [sends, *waited, *values]
@@ -58,7 +59,6 @@ def as_json(film: Film, captions: Sequence[str]) -> str:
     film_data = {
         "lanes": lanes,
         "captions": captions,
-        "diverged": next((s for s, moment in enumerate(film.moments, 1) if differing(s, moment)), 0),
         "failure": film.failure,
         "notes": film.notes,
         "names": names.values,

@@ -42,6 +42,7 @@ class Event:
     before: Values = ()  # the small tensors that take part
     after: Values = ()
     around: Values = ()  # the learner's other variables
+    counters: Values = ()  # the learner's whole numbers that change, such as the number of a loop's iteration
     step: int = 0  # the step at which the rank makes the call
     done: int | None = None  # the step at which the call ends; None if it never ends
 
@@ -129,7 +130,7 @@ def film(
     """
     notes = [] if memory or failure else ["Bytes were not measured: the world was made with measure=False."]
     if not any(call.values for theirs in calls for call in theirs):
-        notes.append("To see the values of small tensors too, make the world with World(…, replay=True).")
+        notes.append("To see loop counters and small tensors' values too, make the world with World(…, replay=True).")
     place = {rank: number for number, rank in enumerate(ranks)}
     lanes = []
     for index, (rank, theirs, end) in enumerate(zip(place, calls, ends, strict=True)):
@@ -140,6 +141,7 @@ def film(
         held = memory[index].by_category if memory else {}
         events.append(Event(kind="end", name=end[0], line=end[1], tensors=end[2], held=held))
         lanes.append(Lane(rank=rank, events=events))
+    _leave_out_constants([lane.events for lane in lanes])
     schedule([lane.events for lane in lanes], together=bool(failure))
     return Film(lanes=lanes, failure=failure, notes=tuple(notes))
 
@@ -165,7 +167,20 @@ def _call(place: Mapping[int, int], rank: int, call: Any) -> Event:
         before=call.values.before if call.values else (),
         after=call.values.after if call.values else (),
         around=call.values.around if call.values else (),
+        counters=call.values.counters if call.values else (),
     )
+
+
+def _leave_out_constants(lanes: Sequence[Sequence[Event]]) -> None:
+    """Keep the counters that change on at least one rank. What every rank keeps, such as its number, counts nothing."""
+    changing = set()
+    for events in lanes:
+        values = defaultdict(set)
+        for name, value in (counter for event in events for counter in event.counters):
+            values[name].add(value)
+        changing |= {name for name, found in values.items() if len(found) > 1}
+    for event in (event for events in lanes for event in events):
+        event.counters = tuple((name, value) for name, value in event.counters if name in changing)
 
 
 def _members(rank: int, call: Any) -> Sequence[int]:

@@ -24,13 +24,13 @@ def _sentence(film: Film, step: int, moment: Moment) -> str:
         if text := _happens(film, lane, event, step):
             found[text].append(lane)
     parts = [*_messages(film, step, moment), *(f"{who(film, lanes)}: {text}" for text, lanes in found.items())]
-    if (name := differing(step, moment)) is not None:
+    if (name := _differing(step, moment)) is not None:
         parts.append(f"{name} was called from different lines")
     sentence = "; ".join(parts[:MOST_PARTS]) + ("; …" if len(parts) > MOST_PARTS else "")
     return sentence[:1].upper() + sentence[1:]
 
 
-def differing(step: int, moment: Moment) -> str | None:
+def _differing(step: int, moment: Moment) -> str | None:
     """Return the name of a collective that ends at `step` and that ranks called from different lines, if any."""
     lines: dict[tuple[str, int], Any] = {}
     for lane, event in moment:

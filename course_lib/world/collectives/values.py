@@ -16,6 +16,7 @@ import torch
 from ...meter import is_learners, tensors_in
 
 MOST_NUMEL = 32  # the most elements that are kept of each side of a call
+MOST_COUNT = 10**7  # a counter is below it
 
 Named = tuple[str, tuple[Any, ...]]
 """The variable of the learner's that holds a tensor (empty if none does), and the tensor's elements."""
@@ -33,6 +34,7 @@ class Values:
     before: tuple[Named, ...]  # the small tensors that the rank brought, as they were
     after: tuple[Named, ...] = ()  # the small tensors that received the result, if it has arrived
     around: tuple[Named, ...] = ()  # the other small tensors in variables of the learner's functions at the call
+    counters: tuple[Named, ...] = ()  # the whole numbers in variables of the learner's functions at the call
     brought: tuple[Summed, ...] = ()  # checksums of what the rank brought
     received: tuple[Summed, ...] = ()  # checksums of the result, if it has arrived
 
@@ -46,7 +48,8 @@ def values_of(op: str, is_root: bool, arguments: dict[str, Any]) -> Values:
     brings = op != "recv" and (op != "broadcast" or is_root)
     taking_part = {id(tensor) for tensor in tensors_in(list(arguments.values()))}
     tensors = _named("input", brings, arguments)
-    return Values(before=_read(tensors), around=tuple(_around(taking_part)), brought=summed(tensors))
+    around, counters = tuple(_around(taking_part)), tuple(_counters().items())
+    return Values(before=_read(tensors), around=around, counters=counters, brought=summed(tensors))
 
 
 def received(op: str, is_root: bool, arguments: dict[str, Any]) -> list[NamedTensor]:
@@ -88,6 +91,14 @@ def _around(taking_part: set[int]) -> Iterator[Named]:
         if name not in seen and _readable(items) and not taking_part.issuperset(map(id, items)):
             yield name, tuple(_flat([item.tolist() for item in items]))
         seen.add(name)
+
+
+def _counters() -> dict[str, tuple[int]]:
+    """Return the whole numbers by the name of their variable. Of equal names, the innermost function's counts."""
+    found: dict[str, Any] = {}
+    for name, value in _locals():
+        found.setdefault(name, value)
+    return {name: (value,) for name, value in found.items() if type(value) is int and abs(value) < MOST_COUNT}
 
 
 def _readable(tensors: list[torch.Tensor]) -> bool:

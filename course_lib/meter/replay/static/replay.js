@@ -9,18 +9,20 @@ const CATEGORIES = ["parameters", "optimizer", "gradients", "activations", "comm
 // An event, as data.py packs it. `done` is 0 for a call that never ends, `line` for an unknown line.
 function unpacked(row) {
   const [step, done = 0, name = 0, line = 0, held = 0, match = 0, members = 0, blocking = 0, sends = [], peers = 0, bytes = 0,
-    before = [], after = [], around = []] = row;
+    before = [], after = [], around = [], counters = []] = row;
   const [kind, text, op, tensors] = film.names[name];
+  const call = op === "send" || op === "recv" ? op : text;  // the peers of ranks differ
   const to = [];
   for (let i = 0; i < sends.length; i += 2) to.push({lane: sends[i], bytes: sends[i + 1]});
-  return {step, done, kind, text, op, tensors, line, held: film.held[held], match, members: film.members[members],
-    blocking, sends: to, peers, bytes, before, after, around};
+  return {step, done, kind, text, op, call, tensors, line, held: film.held[held], match, members: film.members[members],
+    blocking, sends: to, peers, bytes, before, after, counters, around: [...counters, ...around]};
 }
 
 const lanes = film.lanes.map((lane, number) => ({...lane, number, events: lane.events.map(unpacked)}));
 const steps = film.captions.length;
 const two = lanes.some(lane => lane.run);
 const failed = film.failure !== "";
+const kept = lanes.some(lane => lane.events.some(event => event.before.length || event.around.length));  // values
 const most = Math.max(1, ...film.held.map(total));
 
 function total(held) {
@@ -115,6 +117,7 @@ function draw(parent, tag, attributes, text = "") {
 // -- the strip: all steps of all lanes -------------------------------------------------------------------------------
 
 const LEFT = 74;  // room for the names of the lanes
+const LETTER = 6.5;  // the width of a letter, about
 let column = 20;
 
 const middle = step => LEFT + (step - 0.5) * column;
@@ -122,7 +125,9 @@ const middle = step => LEFT + (step - 0.5) * column;
 function drawStrip() {
   const strip = $("strip"), width = strip.parentElement.clientWidth;
   const row = Math.max(5, Math.min(22, 260 / lanes.length)), top = 18, height = top + lanes.length * row + 6;
-  column = Math.max(2, Math.min(150, (width - LEFT - 8) / steps));
+  const never = lanes.flatMap(lane => lane.events).filter(event => event.kind === "call" && !event.done);
+  const right = row < 16 ? 8 : Math.max(8, ...never.map(event => event.text.length * LETTER));  // room for their names
+  column = Math.max(2, Math.min(150, (width - LEFT - right) / steps));
   strip.replaceChildren();
   strip.setAttribute("viewBox", `0 0 ${width} ${height}`);
   strip.style.height = `${height}px`;
@@ -147,9 +152,9 @@ function drawStrip() {
         if (event.done) paths.done += dot(until, here);
         if (event.done !== event.step) paths[waits(event, event.step) ? "held" : "started"] += dot(x, here);
         if (!event.done && row >= 16) {
-          const label = event.text + (event.tensors === "no tensor" ? "" : ` of ${event.tensors}`);
-          const fits = label.length * 6.5 < until - x;
-          draw(strip, "text", {x: x + r + 5, y: here - 5, class: "never"}, fits ? label : event.text);
+          const label = event.text + (event.tensors === "no tensor" ? "" : ` of ${event.tensors}`), place = until + r + 4;
+          const fits = place + label.length * LETTER < width;
+          draw(strip, "text", {x: place, y: here + 4, class: "never"}, fits ? label : event.text);
         }
         if (event.done && event.match) {
           const key = `${lane.run}${event.match}`;
@@ -345,25 +350,43 @@ function drawArcs(row, theirs, step) {
 // -- comparing --------------------------------------------------------------------------------------------------------
 
 function difference(one, other) {
-  for (const fields of two ? [["text", "tensors", "before", "after"]] : [["text", "tensors", "line"], ["after"]])
+  for (const fields of two ? [["text", "tensors", "before", "after"]] : [["call", "tensors", "line"], ["after"]]) {
+    const agreed = new Set();  // counters that both had equal
     for (let i = 0; i < Math.min(one.events.length, other.events.length); i++) {
       const a = one.events[i], b = other.events[i];
-      const field = fields.find(name => JSON.stringify(a[name]) !== JSON.stringify(b[name]));
+      const field = fields.find(name => JSON.stringify(a[name]) !== JSON.stringify(b[name])) ?? counter(a, b, agreed);
       if (field) return {step: Math.min(a.step, b.step), text: `${has(one, a, field)}; ${has(other, b, field)}.`};
     }
+  }
   return null;
+}
+
+// The name of a counter that differs, and did not before: one rank has skipped an iteration of a loop.
+function counter(a, b, agreed) {
+  for (const [name, value] of two ? [] : a.counters) {
+    const [, theirs] = b.counters.find(other => other[0] === name) ?? [];
+    if (theirs === value) agreed.add(name);
+    else if (theirs && agreed.has(name)) return name;
+  }
 }
 
 function has(lane, event, field) {
   const line = film.lines[event.line - 1]?.[0], where = line ? ` (${line})` : "";
+  const [, count] = event.counters.find(([name]) => name === field) ?? [];
+  if (count) return `${lane.name}: ${field} = ${count} at ${event.text}${where}`;
   if (field === "before" || field === "after")
     return `${lane.name}: ${event[field].map(([, text]) => text).join(", ") || "nothing"} ${field} ${event.text}${where}`;
   return `${lane.name}: ${event.text}${field === "tensors" ? ` of ${event.tensors}` : ""}${where}`;
 }
 
+// The earliest difference of pairs of lanes.
+function earliest(pairs) {
+  return pairs.map(pair => ({pair, ...difference(...pair)})).filter(one => one.step).sort((a, b) => a.step - b.step)[0];
+}
+
 function compare(pairs) {
-  const found = pairs.map(pair => ({pair, ...difference(...pair)})).filter(one => one.step).sort((a, b) => a.step - b.step)[0];
-  $("answer").textContent = found ? `First difference, at step ${found.step}: ${found.text}` : "No difference in calls and values.";
+  const found = earliest(pairs), what = kept ? "difference" : "difference in calls";
+  $("answer").textContent = found ? `First ${what}, at step ${found.step}: ${found.text}` : `No ${kept ? "difference in calls and values" : what}.`;
   for (const lane of found?.pair ?? []) shown.add(lane.number);
   chips();
   stepTo(found?.step ?? now);
@@ -457,13 +480,24 @@ function withCode(text) {  // what a message has between backticks becomes code
   return text.split(/`([^`]+)`/).map((part, place) => place % 2 ? make("code", {}, part) : part);
 }
 
+// Pairs of ranks that begin with the same call: others have different parts to play from the start.
+function alike() {
+  const firsts = new Map();
+  return lanes.flatMap(lane => {
+    const {call, line} = lane.events[0], key = `${call} ${line}`;
+    if (!firsts.has(key)) firsts.set(key, lane);
+    return firsts.get(key) === lane ? [] : [[firsts.get(key), lane]];
+  });
+}
+
 function showFailure() {
   const [headline, ...more] = film.failure.split("\n"), next = more.filter(line => line.startsWith("Next:"));
   $("failure").append(make("b", {}, ...withCode(headline.slice(0, 1).toUpperCase() + headline.slice(1))),
     ...next.map(line => make("span", {}, ...withCode(line))));
-  if (!film.diverged) return;
-  const button = make("button", {}, `Step ${film.diverged}: one collective, called from different lines`);
-  button.onclick = () => stepTo(film.diverged);
+  const pairs = alike(), found = earliest(pairs);
+  if (!found) return;
+  const button = make("button", {}, `Step ${found.step}: where ranks first differ`);
+  button.onclick = () => compare(pairs);
   $("failure").append(button);
 }
 
@@ -476,8 +510,7 @@ function begin() {
   $("slider").max = steps;
   $("slider").oninput = () => stepTo(Number($("slider").value));
   film.captions.forEach((caption, i) => {
-    const text = `${i + 1} · ${caption}`;
-    $("jump").append(make("option", {value: i + 1}, text.length > 60 ? `${text.slice(0, 59)}…` : text));
+    $("jump").append(make("option", {value: i + 1}, `${i + 1} · ${caption}`));
   });
   $("jump").onchange = () => stepTo(Number($("jump").value));
   $("first").onclick = () => stepTo(1);
