@@ -160,9 +160,10 @@ def run_rerun(options: argparse.Namespace) -> int:
 
     machine = hardware(options.hardware)
     notebooks = options.notebooks or [lesson.path for lesson in lessons()]
+    executed = rerun.rerun(notebooks, options.world, options.copies, machine)  # refuses what cannot be
     print("Each notebook is executed twice, on simulated ranks first. That takes minutes.", flush=True)
     done = []
-    for one in rerun.rerun(notebooks, options.world, options.copies, machine):
+    for one in executed:
         print(f"{one.notebook.name}: {'failed' if one.failed else 'passed'}, see {one.copy}", flush=True)
         done.append(one)
     print(rerun.table(done, options.world, machine))

@@ -88,6 +88,10 @@ def rerun(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardwar
     for path in notebooks:
         read_cells(path)  # raises if it is no notebook
     _make(folder, notebooks)
+    return _reruns(notebooks, world, folder, hardware)
+
+
+def _reruns(notebooks: Sequence[Path], world: str, folder: Path, hardware: Hardware) -> Iterator[Rerun]:
     for path in notebooks:
         notebook: NotebookNode = nbformat.read(path, as_version=4)
         _, simulated = _execute(notebook, "simulated")

@@ -123,9 +123,11 @@ class Validation:
         fitted = sum(run.fitted for run in self.runs if run.given)
         lines.append(f"\n{fitted} runs fitted. The plan calls {len(self.called_too_large)} of them too large.")
         verdicts = Counter(run.fits for run in self.runs if run.given and not run.fitted)
-        lines += [f"Of {verdicts.total()} that crashed or ran out of memory: {dict(verdicts)}."] if verdicts else []
+        if verdicts:
+            counts = ", ".join(f"{number} × “{name}”" for name, number in verdicts.most_common())
+            lines.append(f"{verdicts.total()} crashed or ran out of memory. The plan's verdicts: {counts}.")
         reasons = Counter(f"{run.source}: {run.reason}" for run in self.runs if run.reason)
-        lines += [f"Not compared, {count} x {reason}" for reason, count in reasons.items()]
+        lines += [f"Not compared, {count} × {reason}" for reason, count in reasons.items()]
         return "\n".join(lines)
 
 

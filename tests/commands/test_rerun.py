@@ -94,7 +94,8 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["rerun", *arguments]) == 1
-    assert told in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert (told in printed.err, printed.out) == (True, "")
 
 
 def test_a_copy_never_takes_the_place_of_its_notebook(tmp_path: Path) -> None:
