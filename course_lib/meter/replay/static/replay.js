@@ -322,6 +322,7 @@ function showRanks(step) {
     row.style.setProperty("--n", theirs.length);
     row.replaceChildren(document.createElementNS(SVG, "svg"), ...theirs.map(lane => card(lane, step)));
     drawArcs(row, theirs, step);
+    row.style.minHeight = `${row.offsetHeight}px`;  // what is below the cards keeps its place
   }
 }
 
@@ -467,6 +468,7 @@ function fit() {
   if (document.body.clientWidth !== width) {
     width = document.body.clientWidth;
     height = 0;
+    for (const {row} of rows) row.style.minHeight = "";
     drawStrip();
     go(now);
   }
