@@ -1,5 +1,8 @@
-"""Put the lessons into the wheel, as course_lib/notebooks; all else is in pyproject.toml."""
+"""Put the lessons into the wheel, as course_lib/notebooks, and the README's links in order for PyPI; all else is in
+pyproject.toml."""
 
+import os
+import re
 from pathlib import Path
 from shutil import copytree, ignore_patterns, rmtree
 
@@ -18,4 +21,18 @@ class WithLessons(build_py):
             copytree("notebooks", lessons, ignore=ignore_patterns(".ipynb_checkpoints"))
 
 
-setup(cmdclass={"build_py": WithLessons})
+def readme() -> str:
+    """Return the README. PyPI has no files beside it: links to files lead to $GITHUB_REPOSITORY, if that is set."""
+    text = Path("README.md").read_text("utf-8")
+    if repository := os.environ.get("GITHUB_REPOSITORY"):
+        hosts = {"!": "raw.githubusercontent.com/{}/HEAD", "": "github.com/{}/blob/HEAD"}  # of pictures, of other files
+        address = {mark: f"https://{host.format(repository)}/" for mark, host in hosts.items()}
+        text = re.sub(r"(!?)(\[[^]]*\]\()(?!https?:)", lambda link: link[0] + address[link[1]], text)
+    return text
+
+
+setup(
+    cmdclass={"build_py": WithLessons},
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+)

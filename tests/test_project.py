@@ -111,9 +111,13 @@ def test_a_wheel_carries_the_lessons_and_copies_them_to_the_learners_home(tmp_pa
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, source]
-    subprocess.run(wheel, check=True, capture_output=True, timeout=240)
+    named = os.environ | {"GITHUB_REPOSITORY": "owner/name"}
+    subprocess.run(wheel, check=True, capture_output=True, timeout=240, env=named)
     (built,) = tmp_path.glob("sharded_course-*.whl")
     shutil.unpack_archive(built, tmp_path / "installed", "zip")
+    (about,) = (tmp_path / "installed").glob("*.dist-info/METADATA")
+    assert "](https://raw.githubusercontent.com/owner/name/HEAD/docs/film.png)" in about.read_text("utf-8")
+    assert not re.search(r"\]\((?!https:)", about.read_text("utf-8")), "PyPI has no files beside the README"
 
     environment = os.environ | {"HOME": str(home), "PYTHONPATH": str(tmp_path / "installed")}
     reset = [sys.executable, "-m", "course_lib.commands.cli", "reset", "03"]
