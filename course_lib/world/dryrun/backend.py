@@ -29,8 +29,6 @@ from .fake_patches import replacements
 from .fake_tensors import WithoutNumbers, fake_copy
 from .run import DryRunResult
 
-CLOSING = 0.6  # seconds in which the rank must end its groups, before it is left behind
-
 
 class DryRun:
     """A world in which only `rank` runs: see `backends.Backend`."""
@@ -52,7 +50,6 @@ class DryRun:
             coordinator = WithoutPeers(self._rank, self._world_size)
             rank = DryRank(self._rank, coordinator, packed, size_of)
             reports = run_ranks(coordinator, [rank], timeout, late)
-            rank.join(CLOSING)
         output = rank.rank_state.printed.text
         show(output, self._rank)
         if coordinator.fault is not None:

@@ -60,7 +60,7 @@ def _process_settings_kept() -> Iterator[None]:
 def _new_objects_collected() -> Iterator[None]:
     """Let Python's garbage collector look only at what ranks make, and collect that at the end.
 
-    A full collection of a kernel with torch takes 0.2 s, and every failed run collects: see `simulated.backend._close`.
+    A full collection of a kernel with torch takes 0.2 s, and every failed run collects: see `closing`.
     """
     gc.freeze()
     try:

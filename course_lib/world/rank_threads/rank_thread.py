@@ -1,23 +1,32 @@
 """`RankThread`: a rank that is a thread of this process, behaves like a process, and can be stopped."""
 
 import contextlib
+import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+import torch.distributed as dist
 
 from ...meter import MemoryMeter
 from ..collectives.fault import leaving
 from ..collectives.rank import InterposedRank
 from ..learner_code import ErrorReport
 from ..pickling import unpack_call
-from ..torch_hooks import interposer
+from ..torch_hooks import interposer, private
 from .coordinator import ThreadCoordinator
 from .rank_state import RankState
 from .stopping import Stoppable
 
 
 class RankThread(Stoppable, InterposedRank):
-    """One rank: its thread, its rank state and, afterwards, its result or exception."""
+    """One rank: its thread, its rank state and, afterwards, its result or exception.
+
+    Attributes:
+        finish: set when all ranks have left, and may close their groups.
+        left_groups: the groups that it has closed.
+    """
 
     def __init__(
         self, rank: int, coordinator: ThreadCoordinator, packed: bytes, size_of: Callable[[int], int] | None
@@ -31,6 +40,8 @@ class RankThread(Stoppable, InterposedRank):
         self.generator = self.rank_state.torch
         self.result: Any = None
         self.raised: ErrorReport | None = None
+        self.finish = threading.Event()
+        self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
         self._groups = interposer.no_groups()
         self._packed = packed
 
@@ -48,8 +59,11 @@ class RankThread(Stoppable, InterposedRank):
         self.result = self.in_learners_code(*unpack_call(self._packed))
 
     def leave_groups(self) -> None:
-        """End the rank's groups, when it has left the learner's function."""
-        raise NotImplementedError
+        """Close the rank's groups, when all ranks have left the learner's function: see `closing`."""
+        self.finish.wait()
+        if dist.is_initialized():
+            self.left_groups = [weakref.ref(group) for group in private.groups()]
+            dist.destroy_process_group()
 
     # -- the thread ------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,14 @@
-"""The supervisor of ranks that are threads: it waits for all, and ends the run at a fault, the time limit or an
-interrupt. It is the thread that called `World.run`."""
+"""The supervisor of ranks that are threads: it waits for all, ends the run at a fault, the time limit or an interrupt,
+and closes their groups. It is the thread that called `World.run`."""
 
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from ..collectives.coordinator import SETTLE
-from ..collectives.fault import RankReport, State
+from ..collectives.fault import Fault, RankReport, State
 from ..learner_code import importing, source_line_of, stack_of
+from .closing import close
 from .coordinator import ThreadCoordinator
 from .rank_thread import RankThread
 from .stopping import stop_looking
@@ -21,16 +22,22 @@ IMPORTING = 10.0  # seconds that a rank may take to finish an import before it i
 def run_ranks(
     coordinator: ThreadCoordinator, ranks: Sequence[RankThread], timeout: float, late: list[Any]
 ) -> list[RankReport]:
-    """Run the ranks until they have left or are stopped. Return what each was doing at a fault.
+    """Run the ranks until they have left or are stopped, and close their groups. Return what each was doing at a fault.
 
     `late` contains an interrupt as soon as it arrives.
     """
     for rank in ranks:
         rank.start()
     _supervise(coordinator, timeout, late)
-    fault = coordinator.fault
-    if fault is None:
-        return []
+    reports = [] if coordinator.fault is None else _end(coordinator, coordinator.fault, ranks, late)
+    close(coordinator, ranks)
+    return reports
+
+
+def _end(
+    coordinator: ThreadCoordinator, fault: Fault, ranks: Sequence[RankThread], late: list[Any]
+) -> list[RankReport]:
+    """Stop the ranks after a fault. Return what each was doing at it."""
     if not fault.from_outside:
         with coordinator.changed:
             coordinator.changed.wait_for(lambda: not coordinator.busy(State.RUNNING), SETTLE)

@@ -4,10 +4,6 @@ Nothing is kept between runs: groups, threads and sockets are made in a few mill
 returns.
 """
 
-import gc
-import threading
-import time
-import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -16,18 +12,15 @@ import torch
 import torch.distributed as dist
 
 from ...errors import CourseError
-from ..collectives.fault import State
 from ..errors.message import error_of
 from ..rank_threads import one_process, process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
 from ..run import Run, show
-from ..torch_hooks import gloo, private
 from .open_files import make_room
 
 MAX_RANKS = 64  # the most ranks of a simulated world
-DELIVERING = 0.4  # seconds in which results that no rank waits for may still be delivered
 
 
 class Simulated:
@@ -48,7 +41,6 @@ class Simulated:
             store = dist.HashStore()
             ranks = [Rank(store, rank, coordinator, packed, size_of) for rank in range(self._world_size)]
             reports = run_ranks(coordinator, ranks, timeout, late)
-            _close(coordinator, ranks)
         outputs, calls = [rank.rank_state.printed.text for rank in ranks], [rank.recorder.calls for rank in ranks]
         for rank, output in enumerate(outputs):
             show(output, rank)
@@ -65,17 +57,10 @@ class Simulated:
 
 
 class Rank(RankThread):
-    """One rank of a simulated world.
-
-    Attributes:
-        finish: set when all ranks have left, and may close their groups.
-        left_groups: the groups that it has closed.
-    """
+    """One rank of a simulated world."""
 
     def __init__(self, store: dist.Store, *thread: Any) -> None:
         super().__init__(*thread)
-        self.finish = threading.Event()
-        self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
         self._store = store
         self._threads = max(1, torch.get_num_threads() // self.coordinator.world_size)
 
@@ -92,26 +77,3 @@ class Rank(RankThread):
             world_size=self.coordinator.world_size,
             timeout=timedelta(hours=1),  # ranks wait in the coordinator, not in gloo
         )
-
-    def leave_groups(self) -> None:
-        self.finish.wait()
-        if dist.is_initialized():
-            self.left_groups = [weakref.ref(group) for group in private.groups()]
-            dist.destroy_process_group()
-
-
-def _close(coordinator: ThreadCoordinator, ranks: list[Rank]) -> None:
-    """Let all ranks that have left close their groups, at the same time."""
-    # A learner's callback must not hold the last reference to a group. It runs on gloo's thread, which is joined when
-    # the group ends, and a thread that joins itself ends the process.
-    deadline = time.monotonic() + DELIVERING
-    while any(rank.delivering for rank in ranks) and time.monotonic() < deadline:
-        time.sleep(1e-4)
-    with gloo.loopback.hurried():
-        for rank in ranks:
-            rank.finish.set()
-        for rank, state in zip(ranks, coordinator.states, strict=True):
-            # A rank inside gloo may still leave: it is freed when a peer closes its end.
-            rank.join(timeout=5 if state in (State.RETURNED, State.RAISED) else 0.2)
-        if any(group() is not None for rank in ranks for group in rank.left_groups):
-            gc.collect()  # models and frames that hold groups are in reference cycles
