@@ -351,12 +351,13 @@ function drawArcs(row, theirs, step) {
 // -- comparing --------------------------------------------------------------------------------------------------------
 
 function difference(one, other) {
-  for (const fields of two ? [["text", "tensors", "before", "after"]] : [["call", "tensors", "line"], ["after"]]) {
+  const passes = two ? [["text", "tensors", "before", "after"]] : [["call", "tensors", "line"], ["after"]];
+  for (const [pass, fields] of passes.entries()) {
     const agreed = new Set();  // counters that both had equal
     for (let i = 0; i < Math.min(one.events.length, other.events.length); i++) {
       const a = one.events[i], b = other.events[i];
       const field = fields.find(name => JSON.stringify(a[name]) !== JSON.stringify(b[name])) ?? counter(a, b, agreed);
-      if (field) return {step: Math.min(a.step, b.step), text: `${has(one, a, field)}; ${has(other, b, field)}.`};
+      if (field) return {pass, step: Math.min(a.step, b.step), text: `${has(one, a, field)}; ${has(other, b, field)}.`};
     }
   }
   return null;
@@ -380,9 +381,10 @@ function has(lane, event, field) {
   return `${lane.name}: ${event.text}${field === "tensors" ? ` of ${event.tensors}` : ""}${where}`;
 }
 
-// The earliest difference of pairs of lanes.
+// The earliest difference of pairs of lanes. Results differ by design, such as shards: they count if no call differs.
 function earliest(pairs) {
-  return pairs.map(pair => ({pair, ...difference(...pair)})).filter(one => one.step).sort((a, b) => a.step - b.step)[0];
+  const found = pairs.map(pair => ({pair, ...difference(...pair)})).filter(one => one.step);
+  return found.sort((a, b) => a.pass - b.pass || a.step - b.step)[0];
 }
 
 function compare(pairs) {
@@ -530,7 +532,7 @@ function begin() {
   const ranks = `${lanes.length / (two ? 2 : 1)} rank${lanes.length > 1 ? "s" : ""}`;
   $("title").textContent = `Replay of ${two ? `two runs, A and B, of ${ranks}` : ranks}, in ${steps} steps`;
   $("failure").hidden = !failed;
-  showFailure();
+  if (failed) showFailure();
   document.body.classList.toggle("has-failed", failed);
   $("notes").textContent = [...film.notes, "Keys: space plays, ← and → step, Home and End."].join(" ");
   $("strip").onpointerdown = $("strip").onpointermove = event => {
