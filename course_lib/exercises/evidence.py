@@ -60,7 +60,13 @@ class Incident:
         self._program, self.program = _program(exercise)
         self.run: Run | None = None
         self.error: RankError | None = None
-        world = World(self._case.world_size, backend="simulated", timeout=limit, replay=True)
+        self._world = World(ranks or self._case.world_size, backend="simulated", timeout=limit, replay=True)
+        try:
+            self.run = self._run(self._program)
+        except RankError as error:
+            self.error = error
+
+    def _run(self, program: Solution) -> Run:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self._world.run(_on_rank, self._exercise.trial or _call, program, self._case.args)
