@@ -90,6 +90,7 @@ def test_units_name_what_is_held_and_how_long_computing_waits():
 def test_units_with_and_without_prefetch_share_a_time_axis():
     picture = plot_units([("a", 2), ("b", 2), ("c", 2)], prefetch=[0, 1])
     assert "With prefetch=1, a rank holds at most 67 %" in picture.caption
+    assert "With prefetch=1, " in plot_units([("a", 2), ("b", 2), ("c", 2)], prefetch=1).caption
     assert {"prefetch=0", "prefetch=1"} <= texts(picture.svg) and "\nprefetch=1\na, forward" in picture.text
     widths = {width for _, _, width, _ in rects(picture.svg, COMPUTE)}
     assert max(widths) - min(widths) < 0.2 and len(rects(picture.svg, COMPUTE)) == 6

@@ -63,17 +63,17 @@ def plot_buckets(buckets: Sequence[Sequence[tuple[str, int]]]) -> Picture:
     return canvas.picture(caption, "\n".join(lines))
 
 
-def plot_units(units: Iterable[tuple[str, int]], prefetch: Sequence[int] = (0,)) -> Picture:
+def plot_units(units: Iterable[tuple[str, int]], prefetch: int | Sequence[int] = 0) -> Picture:
     """Return the units of stage 3 on a time line: gathered, used and freed, in forward and again in backward.
 
     A unit is gathered in the time that its forward takes.
 
     Args:
         units: name and number of elements of each unit, in the order of forward.
-        prefetch: units gathered ahead of the one in use; for each number a drawing, all on one time axis.
+        prefetch: units gathered ahead of the one in use; of several numbers, each has a drawing on one time axis.
     """
     names, numels = zip(*units, strict=True)
-    drawings = {ahead: schedule(numels, ahead) for ahead in prefetch}
+    drawings = {ahead: schedule(numels, ahead) for ahead in ([prefetch] if isinstance(prefetch, int) else prefetch)}
     canvas, scale = Canvas(), (WIDTH - LEFT) / max(uses[-1].compute.end for uses in drawings.values())
     canvas.legend([("gather", MOVING), *LOOKS.items(), ("held whole", HELD)], narrow=["held whole"])
     caption = "Each unit is whole from its gather until it has been used, once in forward and once in backward."
