@@ -73,7 +73,7 @@ def _scaled(gap: Gap) -> Cause | None:
             "expected, or divided by the world size twice.",
             action="Look for the division by the world size.",
         )
-    if len(values) == 1 and not more and (small or min(abs(ratio.numerator), ratio.denominator) > 4):
+    if len(values) == 1 and not more and (small or min(abs(ratio.numerator), ratio.denominator) > 3):
         return None  # two numbers always have some ratio, and two small whole numbers often a simple one
     where = "" if size == 1 else ", everywhere" if len(gap.ranks) == size else ", on each rank that is wrong"
     return Cause(likely=f"Exactly {ratio} times the expected value{where}.", action=f"Look for a factor of {ratio}.")
