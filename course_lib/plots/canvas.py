@@ -29,7 +29,7 @@ CATEGORIES = {  # from the bottom up: persistent state, then transient memory
     "communication": "#56B4E9",
     "other": "#999999",
 }
-EARLIER, FORWARD, COMPUTE, UPDATE, LAST = "#C5CED6", "#8696A8", "#5D6D7E", "#41505E", "#1D252D"
+EARLIER, FORWARD, COMPUTE, UPDATE = "#C5CED6", "#8696A8", "#5D6D7E", "#41505E"
 FETCHING, WAITING, MOVING = "#8F3F00", "#B34700", "#DC7838"
 MEMBERS = ("#4C3D8F", "#8D7CD0", "#B3A6E4", "#D6CEF4")
 WIDTH, MARGIN, ROW = 760, 12, 22

@@ -13,6 +13,7 @@ Tensor = tuple[str, int, Sequence[Slice]]
 """Name, number of elements, and every slice that a rank holds."""
 
 BAND, PADDING = 26, "padding"
+MOST_NAMES = 4  # the most tensors that a caption names
 
 
 def plot_shards(tensors: Iterable[Tensor]) -> Picture:
@@ -51,10 +52,11 @@ def plot_flat(params: Iterable[tuple[str, int]], world_size: int) -> Picture:
         spans = ((r, max(r * shard - offset, 0), min((r + 1) * shard - offset, count)) for r in range(world_size))
         tensors.append((name, count, [(rank, start, stop) for rank, start, stop in spans if start < stop]))
         offset += count
-    cut = sum(len(slices) > 1 for _, _, slices in tensors[:-1])
+    cut = [name for name, _, slices in tensors[:-1] if len(slices) > 1]
+    names = f": {', '.join(cut)}" if 0 < len(cut) <= MOST_NAMES else ""
     caption = (
         f"{len(named)} parameters, {numel:,} elements end to end, become {world_size} shards of {shard:,} elements. "
-        f"Padding: {padding} elements. The borders between ranks cut {cut} of the parameters."
+        f"Padding: {padding} elements. The borders between ranks cut {len(cut)} of the parameters{names}."
     )
     return _ribbon(tensors if padding else tensors[:-1], caption)
 

@@ -79,7 +79,7 @@ def test_every_row_is_compared_or_refused_with_a_reason(validation: Validation) 
 
     assert len(validation.runs) == rows
     assert all(run.given or run.reason for run in validation.runs)
-    assert "Not compared, 5 x llm-foundry: fp8 is not planned" in str(validation)
+    assert "Not compared, 5 × llm-foundry: fp8 is not planned" in str(validation)
 
 
 @pytest.mark.slow

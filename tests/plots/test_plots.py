@@ -37,7 +37,6 @@ from course_lib.plots.canvas import (
     EARLIER,
     FETCHING,
     FORWARD,
-    LAST,
     MEMBERS,
     MOVING,
     THEMES,
@@ -50,7 +49,7 @@ from course_lib.plots.comm import tint
 from course_lib.plots.comparison import shared_marks
 from course_lib.plots.memory import MOST_PLACES, places
 
-COLOURS = [*CATEGORIES.values(), EARLIER, FORWARD, COMPUTE, UPDATE, LAST, FETCHING, WAITING, MOVING, *MEMBERS]
+COLOURS = [*CATEGORIES.values(), EARLIER, FORWARD, COMPUTE, UPDATE, FETCHING, WAITING, MOVING, *MEMBERS]
 SVG = "http://www.w3.org/2000/svg"
 RING = [[0, 12_800_000, 0], [0, 0, 12_800_000], [12_800_000, 0, 0]]
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..canvas import EARLIER, FORWARD, LAST, SHADE, UPDATE, WIDTH, Canvas, percent
+from ..canvas import COMPUTE, EARLIER, FORWARD, SHADE, UPDATE, WIDTH, Canvas, percent
 from ..picture import Picture
 
 LEFT, HEIGHT = 60, 24
-COLOURS = {"forward": (FORWARD, EARLIER), "backward": (UPDATE, LAST)}
+COLOURS = {"forward": (FORWARD, EARLIER), "backward": (COMPUTE, UPDATE)}
 """By pass: the colours of a rank's first part and of its second, of the third and so on in turn."""
 
 Schedules = Sequence[Sequence["Pass"]]

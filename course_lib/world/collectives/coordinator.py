@@ -22,7 +22,7 @@ from .call import Call
 from .fault import Fault, Kind, Leaving, RankReport, State
 from .matching import Matching, PendingCall, uneven_splits
 
-SETTLE = 0.15  # seconds after a fault in which the other ranks may reach their next wait, or fail too
+SETTLE = 0.3  # seconds after a fault in which the other ranks may reach their next wait, or fail too
 
 
 class Coordinator:

@@ -53,7 +53,8 @@ def _without(meeting: Mapping[int, Call], calls: Sequence[Sequence[Call]]) -> st
     """Return advice if ranks came to their call of `meeting` without one that other ranks make in it."""
     for call in meeting.values():
         line = own_line(call.line)
-        without = [rank for rank, other in meeting.items() if went_past(line, own_line(other.line), calls[rank])]
+        theirs = sorted((rank, own_line(other.line)) for rank, other in meeting.items())
+        without = [rank for rank, other_line in theirs if went_past(line, other_line, calls[rank])]
         if without:
             return f"make the {call.variant} at {line} on every rank or on none: {who(without)} went on without it."
     return ""
