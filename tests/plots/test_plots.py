@@ -646,7 +646,7 @@ def test_a_flat_tensor_has_equal_shards_and_hatched_padding():
     picture = plot_flat([("weight", 10), ("bias", 4)], 4)
     assert picture.caption == (
         "2 parameters, 14 elements end to end, become 4 shards of 4 elements. Padding: 2 elements. The borders between "
-        "ranks cut 2 of the parameters."
+        "ranks cut 2 of the parameters: weight, bias."
     )
     assert picture.text.split("\n") == [
         "weight (10 elements): rank 0: 0 to 4; rank 1: 4 to 8; rank 2: 8 to 10",
