@@ -52,10 +52,17 @@ class TinyGPT(nn.Module):
         self.embedding, self.positions = nn.Embedding(256, width), nn.Embedding(context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256, bias=False)
-        for embedding in (self.embedding, self.positions):
-            nn.init.normal_(embedding.weight, std=0.02)
+        self.init_weights()
         if tied:
             self.head.weight = self.embedding.weight
+
+    def init_weights(self) -> None:
+        """Fill the embeddings as GPT-2 does. Every other layer keeps the values of its `reset_parameters`.
+
+        A model that was made on the meta device has none of these values. Call both, in this order, once it has memory.
+        """
+        for embedding in (self.embedding, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))

@@ -45,12 +45,14 @@ def main(folder: str) -> None:
     torch.manual_seed(0)
     with torch.device("meta"):
         model = TinyGPT(context=CONTEXT)
-    for unit in (model.embedding, model.positions, *model.blocks, model.norm, model.head):
-        unit.to_empty(device=device)
-        for module in unit.modules():
+    for part in (model.embedding, model.positions, *model.blocks, model.norm, model.head):
+        part.to_empty(device=device)  # memory for parameters and buffers, with undefined values
+        for module in part.modules():
             if hasattr(module, "reset_parameters"):
-                module.reset_parameters()
-        fully_shard(unit)
+                module.reset_parameters()  # torch's values, which are not always the model's
+        if part in model.blocks:
+            fully_shard(part)
+    model.init_weights()  # the model's own values, here those of its embeddings
     sharded = fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)  # after sharding: it must see the shards
 

@@ -40,9 +40,10 @@ class Units:
     ) -> None:
         by_unit = parameters_by_unit(model, blocks(model) if units is None else units)
         names = {module: name for name, module in model.named_modules()}
+        inner = {module for unit in list(by_unit)[1:] for module in unit.modules()}
         self.units = []
         for number, (module, params) in enumerate(by_unit.items()):
-            ranks.share(materialize(module, params))
+            ranks.share(materialize(module, params, others=() if number else inner))
             self.units.append(Unit(number, names[module], params, ranks))
             module.register_forward_pre_hook(partial(self._before_forward, self.units[-1]))
             module.register_forward_hook(partial(self._after_forward, self.units[-1]))

@@ -58,6 +58,23 @@ def test_a_tied_model_has_one_matrix_less() -> None:
     assert numel(TinyGPT()) - numel(TinyGPT(tied=True)) == 256 * 64
 
 
+def test_a_model_that_is_filled_later_has_the_values_of_one_that_was_filled_at_once() -> None:
+    torch.manual_seed(0)
+    plain = TinyGPT()
+    with torch.device("meta"):
+        filled = TinyGPT()
+    torch.manual_seed(0)
+    filled.to_empty(device="cpu")
+    for module in filled.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    filled.init_weights()
+
+    assert not list(plain.buffers())  # init_weights would have to fill them
+    for one, other in zip(plain.parameters(), filled.parameters(), strict=True):
+        assert one.equal(other)
+
+
 def test_source_and_licence_travel_with_the_file() -> None:
     told = (FOLDER / "README.md").read_text()
     setuptools = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["tool"]["setuptools"]

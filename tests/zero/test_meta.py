@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import Adam
 
 from benchmarks.dryrun import TOKENS, Transformer
-from course_lib import RankError, World, mark, zero
+from course_lib import RankError, TinyGPT, World, mark, zero
 
 WIDTH, DEPTH = 32, 8
 LAYER = WIDTH * WIDTH + WIDTH
@@ -66,14 +66,69 @@ def test_the_model_is_never_whole():
     assert many - few == DEPTH * 4 * LAYER // 4  # only shards more
 
 
-def test_a_module_that_cannot_fill_itself_is_refused():
-    class Scale(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(3))
+class Scale(nn.Module):
+    """A module without `reset_parameters`, with a parameter and a buffer."""
 
-    with pytest.raises(RankError, match=r"a Scale has parameters on the meta device and no reset_parameters\(\)"):
-        World(2).run(lambda: zero.Stage3(on_meta(Scale), Adam))
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("steps", torch.arange(4))
+
+
+class Parts(nn.Module):
+    """A block that its model's `init_weights` does not fill, but its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Scale()])
+        self.register_buffer("mask", torch.ones(2, 2).tril(), persistent=False)
+
+    def init_weights(self):
+        self.mask = torch.ones(2, 2).tril()  # a different tensor in its place
+
+
+class FilledScale(Scale):
+    """A Scale that fills itself."""
+
+    def init_weights(self):
+        nn.init.constant_(self.weight, 3)
+        self.steps.copy_(torch.arange(4))
+
+
+@pytest.mark.parametrize("make", [Scale, Parts])
+def test_a_module_that_nothing_fills_is_refused(make):
+    with pytest.raises(RankError, match=r"a Scale was made .* a tensor of shape \[3\] in it was not"):
+        World(2).run(lambda: zero.Stage3(on_meta(make), Adam))
+
+
+def test_a_buffer_that_nothing_fills_is_refused():
+    class Table(nn.Linear):
+        def __init__(self):
+            super().__init__(WIDTH, WIDTH)
+            self.register_buffer("table", torch.arange(5))
+
+    with pytest.raises(RankError, match=r"a Table was made .* a tensor of shape \[5\] in it was not"):
+        World(2).run(lambda: zero.Stage3(on_meta(Table), Adam))
+
+
+def test_each_unit_fills_its_parameters_and_buffers():
+    def rank():
+        model = on_meta(Parts)
+        model.blocks[0] = on_meta(FilledScale)
+        engine = zero.Stage3(model, Adam)
+        return engine.state_dict()["blocks.0.weight"], model.blocks[0].steps, model.mask
+
+    for weight, steps, mask in World(2).run(rank):
+        assert (weight.tolist(), steps.tolist(), mask.tolist()) == ([3, 3, 3], [0, 1, 2, 3], [[1, 0], [1, 1]])
+
+
+def test_a_model_keeps_its_own_initialisation():
+    def rank():
+        state = zero.Stage3(on_meta(lambda: TinyGPT(layers=1)), Adam).state_dict()
+        return [state[f"{name}.weight"].std().item() for name in ("embedding", "positions")]
+
+    for stds in World(2).run(rank):
+        assert stds == pytest.approx([0.02, 0.02], rel=0.05)
 
 
 def large_step():
