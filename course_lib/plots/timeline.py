@@ -93,8 +93,8 @@ def _caption(timelines: Sequence[Any]) -> str:
     if not overlaps:
         sentences.append("No rank sent anything.")
     elif high == "0 %":
-        sentences.append("No bytes moved while a rank was computing, so all of them cost time.")
+        sentences.append("No bytes moved while a rank was computing.")
     else:
         share = low if low == high else f"Depending on the rank, {low} to {high}"
-        sentences.append(f"{share} of the bytes moved while the rank was computing, and so cost no time.")
+        sentences.append(f"{share} of the bytes moved while the rank was computing.")
     return " ".join(sentences)
