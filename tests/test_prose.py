@@ -13,8 +13,8 @@ FILES = [
     ROOT / "README.md",
 ]
 OVERLAP_IS_FREE = re.compile(
-    r"costs? no time|time costs nothing|bytes cost nothing|overlap\w* (is|are|costs?) (free|nothing)|computing, at no cost|"
-    r"separate hardware for|network works by itself|the network moves them",
+    r"costs? no time|time costs nothing|bytes cost nothing|overlap\w* (is|are|costs?) (free|nothing)|"
+    r"computing, at no cost|separate hardware for|network works by itself|the network moves them",
     re.IGNORECASE,
 )
 """Moving bytes slows down the computing that hides them, on a GPU too: NCCL's kernels take processors and bandwidth."""
@@ -25,7 +25,7 @@ def in_one_line(text: str) -> str:
     return re.sub(r"(\\n|[\s\"])+", " ", text)
 
 
-@pytest.mark.parametrize("words", ['and so cost no "\n    "time.', "computing, at no\ncost", "hidden bytes cost nothing"])
+@pytest.mark.parametrize("words", ['and so cost no "\n    "time.', "computing, at no\ncost", "bytes cost nothing"])
 def test_the_search_finds_a_sentence_in_several_lines(words: str) -> None:
     assert OVERLAP_IS_FREE.search(in_one_line(words))
 
