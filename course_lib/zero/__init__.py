@@ -9,7 +9,7 @@ to the right:
     stage3 -> schedule, saved_tensors -> units;  checkpoint, loss_scaling -> engine;  sharded_optimizer
 """
 
-from .buckets import InBackward
+from .backward import InBackward
 from .checkpoint import load_checkpoint, save_checkpoint
 from .data_parallel import DataParallel
 from .loss_scaling import LossScaler

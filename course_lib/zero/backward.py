@@ -1,13 +1,21 @@
-"""Hooks at the beginning and the end of a backward; and hooks that do not keep their owner alive."""
+"""What happens in a backward: its beginning and end, and buckets that are reduced as soon as they are complete.
+
+Hooks do not keep their owner alive.
+"""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakMethod
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.autograd.graph import register_multi_grad_hook
+from torch.nn import Parameter
+
+from .buckets import FlatBucket
+
+Fn = Callable[..., None]
 
 
 def weakly(method: Callable[..., None]) -> Callable[..., None]:
@@ -36,3 +44,45 @@ def tensors_in(output: Any) -> list[Tensor]:
         output = vars(output)
     items = output.values() if isinstance(output, Mapping) else output
     return [t for item in items for t in tensors_in(item)] if isinstance(output, Mapping | list | tuple | set) else []
+
+
+class InBackward:
+    """Moves gradients into their buckets in backward, and calls `reduce` on each bucket as soon as it is complete.
+
+    Every rank reduces all buckets in the order of the list, in whatever order gradients come, if they come at all. When
+    backward has ended, it calls `finish`. Both are methods of the engine, held weakly: hooks do not keep it alive.
+    """
+
+    def __init__(self, model: nn.Module, buckets: Sequence[FlatBucket], scale: float, reduce: Fn, finish: Fn) -> None:
+        self._buckets, self._scale = buckets, scale
+        self._reduce, self._finish = weakly(reduce), weakly(finish)
+        self._bucket_of = {param: bucket for bucket in buckets for param in bucket.places}
+        self._waiting: list[FlatBucket] = []
+        self.enabled = True
+        model.register_forward_hook(weakly(self._on_output))
+        for param in self._bucket_of:
+            param.register_post_accumulate_grad_hook(weakly(self._on_gradient))
+
+    def _on_output(self, model: nn.Module, args: Any, output: Any) -> None:
+        before_backward(output, self._begin)
+
+    def _begin(self) -> None:
+        if self.enabled and not self._waiting:
+            self._waiting = list(self._buckets)
+            after_backward(self._end)
+
+    def _on_gradient(self, param: Parameter) -> None:
+        """Autograd has just put a gradient into `param.grad`, or added it to what was there."""
+        bucket = self._bucket_of[param]
+        bucket.used.add(param)
+        if self.enabled and param.grad is not None:
+            self._begin()  # if a part of the model was called by itself, no output of the model has begun it
+            bucket.add_grad(param, param.grad, self._scale)
+            param.grad = None  # it is in flat_grad now: the whole gradient is freed here
+            while self._waiting and len(self._waiting[0].arrived) == len(self._waiting[0].places):
+                self._reduce(self._waiting.pop(0))
+
+    def _end(self) -> None:
+        while self._waiting:  # this rank has no gradients for some of their parameters; other ranks may
+            self._reduce(self._waiting.pop(0))
+        self._finish()

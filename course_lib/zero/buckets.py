@@ -1,4 +1,4 @@
-"""Parameters one after another in a flat buffer, cut into equal shards; and the hooks that reduce them in backward.
+"""Parameters one after another in a flat buffer, cut into equal shards.
 
 bucket         some parameters of one dtype, whose gradients travel together
 numel          their elements;  padded_numel: rounded up, so that N shards of shard_numel elements are equal
@@ -12,18 +12,14 @@ shard          the elements of one parameter that lie in param_shard. The optimi
 fp32           or float64, if the parameters are in float64
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import Parameter
-
-from .backward import after_backward, before_backward, weakly
-
-Fn = Callable[..., None]
 
 BUCKET_BYTES = 25 * 2**20
 """The size of a bucket by default, as in DistributedDataParallel."""
@@ -151,45 +147,3 @@ class FlatBucket:
         self.grad_shard = None
         self.used.clear()
         self.show_grads()
-
-
-class InBackward:
-    """Moves gradients into their buckets in backward, and calls `reduce` on each bucket as soon as it is complete.
-
-    Every rank reduces all buckets in the order of the list, in whatever order gradients come, if they come at all. When
-    backward has ended, it calls `finish`. Both are methods of the engine, held weakly: hooks do not keep it alive.
-    """
-
-    def __init__(self, model: nn.Module, buckets: Sequence[FlatBucket], scale: float, reduce: Fn, finish: Fn) -> None:
-        self._buckets, self._scale = buckets, scale
-        self._reduce, self._finish = weakly(reduce), weakly(finish)
-        self._bucket_of = {param: bucket for bucket in buckets for param in bucket.places}
-        self._waiting: list[FlatBucket] = []
-        self.enabled = True
-        model.register_forward_hook(weakly(self._on_output))
-        for param in self._bucket_of:
-            param.register_post_accumulate_grad_hook(weakly(self._on_gradient))
-
-    def _on_output(self, model: nn.Module, args: Any, output: Any) -> None:
-        before_backward(output, self._begin)
-
-    def _begin(self) -> None:
-        if self.enabled and not self._waiting:
-            self._waiting = list(self._buckets)
-            after_backward(self._end)
-
-    def _on_gradient(self, param: Parameter) -> None:
-        """Autograd has just put a gradient into `param.grad`, or added it to what was there."""
-        bucket = self._bucket_of[param]
-        bucket.used.add(param)
-        if self.enabled and param.grad is not None:
-            self._begin()  # if a part of the model was called by itself, no output of the model has begun it
-            bucket.add_grad(param, param.grad, self._scale)
-            param.grad = None  # it is in flat_grad now: the whole gradient is freed here
-            while self._waiting and len(self._waiting[0].arrived) == len(self._waiting[0].places):
-                self._reduce(self._waiting.pop(0))
-
-    def _end(self) -> None:
-        while self._waiting:  # this rank has no gradients for some of their parameters; other ranks may
-            self._reduce(self._waiting.pop(0))
-        self._finish()

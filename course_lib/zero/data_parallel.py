@@ -20,7 +20,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .buckets import BUCKET_BYTES, FlatBucket, InBackward, in_buckets
+from .backward import InBackward
+from .buckets import BUCKET_BYTES, FlatBucket, in_buckets
 from .engine import Engine, ParamGroups, Ranks
 from .optimizer_state import sharded_groups
 

@@ -21,7 +21,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from .buckets import FlatBucket, InBackward, an_eighth, in_buckets
+from .backward import InBackward
+from .buckets import FlatBucket, an_eighth, in_buckets
 from .engine import Engine, ParamGroups, Ranks
 from .optimizer_state import sharded_groups
 from .units import Gathers
