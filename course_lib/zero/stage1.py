@@ -21,7 +21,6 @@ from torch.optim import Optimizer
 from .buckets import BUCKET_BYTES, FlatBucket, in_buckets
 from .engine import Engine, ParamGroups, Ranks
 from .optimizer_state import sharded_groups
-from .units import Gathers
 
 
 class Stage1(Engine):
@@ -34,7 +33,6 @@ class Stage1(Engine):
         param_groups: as for the optimizer; a parameter that is in no group is frozen.
         replicate_group: the ranks that hold the same shard in other groups, for hybrid sharding.
         bucket_bytes: how many bytes of parameters are reduced together; by default 25 MiB.
-        gather: when updated parameters are gathered: in the "step", or while the "next forward" computes.
         find_unused_parameters: whether ranks exchange which parameters they used.
         defaults: what `optimizer_class` takes: `lr=1e-3`, ...
     """
@@ -50,7 +48,6 @@ class Stage1(Engine):
         param_groups: ParamGroups | None = None,
         replicate_group: dist.ProcessGroup | None = None,
         bucket_bytes: int | None = None,
-        gather: str = "step",
         find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
@@ -60,7 +57,6 @@ class Stage1(Engine):
         buckets = in_buckets(reversed(self.trained), bucket_bytes or BUCKET_BYTES)
         self.buckets = [FlatBucket(params, self.ranks.rank, self.ranks.world_size) for params in buckets]
         self.optimizer = optimizer_class(sharded_groups(self.param_groups, self.buckets), **defaults)
-        self._gathers = Gathers(model, self.buckets, when=gather)
         self._averaged = False  # whether the shards' gradients are averages of all that backward has left
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -96,7 +92,9 @@ class Stage1(Engine):
 
     def gather_parameters(self) -> None:
         """Gather: every rank gets all updated shards, in the model's dtype."""
-        self._gathers.start(self.buckets, self._all_gather)
+        works = [self._all_gather(bucket) for bucket in self.buckets]  # all start before the first is awaited
+        for work in works:
+            work.wait()
 
     def _all_gather(self, bucket: FlatBucket) -> Any:
         shard = bucket.param_shard.to(bucket.dtype)

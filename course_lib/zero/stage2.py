@@ -9,8 +9,7 @@ Each rank then updates its shards, and the updated shards are all-gathered.
 
 Bytes per rank for Ψ parameters on N ranks with Adam:
 4Ψ + 4Ψ/N + 8Ψ/N in fp32; 2Ψ + 4Ψ/N + 12Ψ/N in bf16 with fp32 masters and averages (2Ψ + 14Ψ/N in the paper, which
-keeps averages in fp16). In backward the flat_grad of two buckets comes on top: with large buckets this can be more
-than stage 1 takes.
+keeps averages in fp16). In backward the flat_grad of two buckets comes on top: much, if buckets are large.
 Elements sent per rank and step: 2Ψ·(N-1)/N; each further micro-batch before the step adds Ψ·(N-1)/N.
 """
 
@@ -25,7 +24,6 @@ from .backward import InBackward
 from .buckets import FlatBucket, an_eighth, in_buckets
 from .engine import Engine, ParamGroups, Ranks
 from .optimizer_state import sharded_groups
-from .units import Gathers
 
 
 class Stage2(Engine):
@@ -38,7 +36,6 @@ class Stage2(Engine):
         param_groups: as for the optimizer; a parameter that is in no group is frozen.
         replicate_group: the ranks that hold the same shard in other groups, for hybrid sharding.
         bucket_bytes: how many bytes of parameters are reduced together; by default an eighth of all, at most 25 MiB.
-        gather: when updated parameters are gathered: in the "step", or while the "next forward" computes.
         find_unused_parameters: whether ranks exchange which parameters they used.
         defaults: what `optimizer_class` takes: `lr=1e-3`, ...
     """
@@ -54,7 +51,6 @@ class Stage2(Engine):
         param_groups: ParamGroups | None = None,
         replicate_group: dist.ProcessGroup | None = None,
         bucket_bytes: int | None = None,
-        gather: str = "step",
         find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
@@ -64,7 +60,6 @@ class Stage2(Engine):
         buckets = in_buckets(reversed(self.trained), bucket_bytes or an_eighth(self.trained))
         self.buckets = [FlatBucket(params, self.ranks.rank, self.ranks.world_size) for params in buckets]
         self.optimizer = optimizer_class(sharded_groups(self.param_groups, self.buckets), **defaults)
-        self._gathers = Gathers(model, self.buckets, when=gather)
         self._backward = InBackward(model, self.buckets, self.ranks.scale, self._reduce_scatter, self._end_backward)
         self._reduction: Any = None
 
@@ -95,7 +90,9 @@ class Stage2(Engine):
 
     def gather_parameters(self) -> None:
         """Gather: every rank gets all updated shards, in the model's dtype."""
-        self._gathers.start(self.buckets, self._all_gather)
+        works = [self._all_gather(bucket) for bucket in self.buckets]  # all start before the first is awaited
+        for work in works:
+            work.wait()
 
     def _all_gather(self, bucket: FlatBucket) -> Any:
         shard = bucket.param_shard.to(bucket.dtype)

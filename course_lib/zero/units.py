@@ -11,8 +11,7 @@ What else holds a view of flat_param (a closure, autograd) holds all of it in me
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -57,47 +56,6 @@ def parameters_by_unit(model: nn.Module, units: Iterable[nn.Module]) -> dict[nn.
     for param, units_of_it in homes.items():
         by_unit[units_of_it.pop() if len(units_of_it) == 1 else model].append(param)
     return {unit: params for unit, params in by_unit.items() if params or unit is model}
-
-
-class Gathers:
-    """The all-gathers of updated parameters in stages 1 and 2.
-
-    With "next forward", `step` only starts them, as in Megatron-Core. Each unit waits for the buckets that its
-    parameters are in, just before its forward begins; so communication overlaps with computation.
-
-    Args:
-        model: whose parameters these are; each must be used only in its own unit's forward.
-        when: "step", to wait at once, or "next forward".
-
-    Raises:
-        ValueError: `when` is neither.
-    """
-
-    def __init__(self, model: nn.Module, buckets: Sequence[FlatBucket], when: str) -> None:
-        if when not in ("step", "next forward"):
-            raise ValueError(f'gather={when!r}: choose "step", or "next forward" to gather while it computes.')
-        self._later = when == "next forward"
-        self._works: dict[FlatBucket, Any] = {}
-        if self._later:
-            bucket_of = {param: bucket for bucket in buckets for param in bucket.places}
-            for unit, params in parameters_by_unit(model, blocks(model)).items():
-                needed = {bucket_of[param]: None for param in params if param in bucket_of}
-                unit.register_forward_pre_hook(partial(self._wait_for, needed))
-            model.register_forward_hook(partial(self._wait_for, dict.fromkeys(buckets)))
-            model.register_state_dict_pre_hook(partial(self._wait_for, dict.fromkeys(buckets)))
-            model.register_load_state_dict_pre_hook(partial(self._wait_for, dict.fromkeys(buckets)))
-
-    def start(self, buckets: Sequence[FlatBucket], all_gather: Callable[[Any], Any]) -> None:
-        """Call `all_gather`, which returns a handle, for each bucket, and wait for it when it is needed."""
-        self._wait_for(dict(self._works))
-        self._works = {bucket: all_gather(bucket) for bucket in reversed(buckets)}
-        if not self._later:
-            self._wait_for(dict(self._works))
-
-    def _wait_for(self, buckets: Mapping[FlatBucket, Any], *_: Any) -> None:
-        for bucket in buckets:
-            if bucket in self._works:
-                self._works.pop(bucket).wait()
 
 
 class Unit:
