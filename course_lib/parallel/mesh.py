@@ -53,30 +53,6 @@ def load_whole_state_dict(engine: Any, state_dict: dict[str, Tensor], group: Gro
     engine.load_state_dict({name: _part(value, dims.get(name), group) for name, value in state_dict.items()})
 
 
-def whole_optimizer_state_dict(engine: Any, group: Group = None) -> dict[str, Any]:
-    """Return the optimizer's state, as the optimizer of the whole TinyGPT would give it, on every rank."""
-    return _each_tensor(engine, engine.optimizer_state_dict(), _join, group)
-
-
-def load_whole_optimizer_state_dict(engine: Any, state_dict: dict[str, Any], group: Group = None) -> None:
-    """Take the state of the optimizer of the whole TinyGPT, whatever mesh it was saved on."""
-    engine.load_optimizer_state_dict(_each_tensor(engine, state_dict, _part, group))
-
-
-def _each_tensor(engine: Any, state_dict: dict[str, Any], convert: Any, group: Group) -> dict[str, Any]:
-    numbers = [number for param_group in state_dict["param_groups"] for number in param_group["params"]]
-    dims = dict(zip(numbers, (getattr(param, "cut_dim", None) for param in engine.trained), strict=True))
-    device = engine.trained[0].device  # the states are in CPU memory, where NCCL cannot join them
-    state = {
-        number: {
-            key: convert(value.to(device), dims[number], group).cpu() if value.dim() else value
-            for key, value in values.items()
-        }
-        for number, values in state_dict["state"].items()
-    }
-    return {**state_dict, "state": state}
-
-
 def _cut_dims(engine: Any) -> dict[str, int]:
     model = getattr(engine, "module", engine)
     return {name: param.cut_dim for name, param in model.named_parameters() if hasattr(param, "cut_dim")}

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
@@ -43,7 +42,7 @@ def owners_by_size(numels: Sequence[int], loads: list[int]) -> list[int]:
     return owners
 
 
-class ShardedOptimizer(Optimizer, Joinable):
+class ShardedOptimizer(Optimizer):
     """A torch optimizer of any class, with its state spread over the ranks, like `ZeroRedundancyOptimizer`.
 
     Args:
@@ -73,8 +72,7 @@ class ShardedOptimizer(Optimizer, Joinable):
         self._owner: dict[Tensor, int] = {}
         self._loads = [0] * self.world_size
         self._whole: dict[int, Any] | None = None  # the state of all ranks, where it was consolidated
-        Optimizer.__init__(self, params, defaults)
-        Joinable.__init__(self)
+        super().__init__(params, defaults)
         self.optim = optimizer_class([self._owned(group) for group in self.param_groups], **defaults)
         self.state = self.optim.state
         _copy_options(self.optim.param_groups, self.param_groups)
@@ -104,10 +102,6 @@ class ShardedOptimizer(Optimizer, Joinable):
         Returns:
             The closure's loss, as that step returns it.
         """
-        Join.notify_join_context(self)
-        return self._update(closure, **kwargs)
-
-    def _update(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         self._whole = None
         _copy_options(self.param_groups, self.optim.param_groups)  # a scheduler may have changed them
         loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
@@ -191,28 +185,6 @@ class ShardedOptimizer(Optimizer, Joinable):
         self.state = self.optim.state
         self._whole = None
         _copy_options(self.optim.param_groups, self.param_groups)
-
-    # -- uneven inputs: torch.distributed.algorithms.Join ----------------------------------------------------------
-
-    def join_hook(self, **kwargs: Any) -> JoinHook:
-        """Shadow the steps of the other ranks when this one is out of data."""
-        return _StepWithTheOthers(self)
-
-    @property
-    def join_device(self) -> torch.device:
-        return self._all_params[0].device
-
-    @property
-    def join_process_group(self) -> Any:
-        return self.process_group
-
-
-class _StepWithTheOthers(JoinHook):
-    def __init__(self, optimizer: ShardedOptimizer) -> None:
-        self._optimizer = optimizer
-
-    def main_hook(self) -> None:
-        self._optimizer._update()  # not `step`, which would announce more data here
 
 
 def _check_dense_and_alike(params: Sequence[Tensor]) -> None:
