@@ -15,7 +15,7 @@ from typing import Any
 from ...world import RankError, World, put_off
 from ..form.declaration import Case, Declaration, Solution
 from .cases import draw, smallest
-from .compare import findings
+from .compare import broken_rules, differences
 from .diagnose import known_mistake
 from .findings import Finding, Status, Verdict
 from .observe import Observation, Trial, observe, recall
@@ -75,14 +75,23 @@ def _judge(
     world: World | None,
     on_case: OnCase,
 ) -> Verdict:
-    """Compare the trials, up to the first that fails, and append each to `tried`."""
+    """Compare the trials, up to the first whose results differ, and append each to `tried`.
+
+    A trial that only breaks a rule counts if no later one differs: wrong numbers are reported first.
+    """
     on_case(0, verdict.case_count)
+    failed: tuple[Trial, list[Finding]] | None = None
     for trial in trials:
         tried.append(trial)
         verdict = replace(verdict, cases_tried=len(tried))
-        if found := findings(trial):
-            return _explained(verdict, solution, found, tried, trials, world)
+        if found := differences(trial):
+            failed = trial, found
+            break
+        if failed is None and (found := broken_rules(trial)):
+            failed = trial, found
         on_case(len(tried), verdict.case_count)
+    if failed is not None:
+        return _explained(verdict, solution, *failed, tried, trials, world)
     return replace(verdict, status="passed", output=tried[0].yours.output)
 
 
@@ -95,15 +104,15 @@ def _failed(verdict: Verdict, trial: Trial, found: list[Finding]) -> Verdict:
 def _explained(
     verdict: Verdict,
     solution: Solution,
+    trial: Trial,
     found: list[Finding],
     tried: list[Trial],
     untried: Iterator[Trial],
     world: World | None,
 ) -> Verdict:
     """Return the verdict on the smallest case that fails, with the cause if it is a known mistake."""
-    trial, mistake = tried[-1], None
-    error = trial.yours.error
-    if isinstance(error, RankError) and error.kind == "timeout":
+    mistake = None
+    if trial.yours.timed_out:
         return _failed(verdict, trial, found)
     with suppress(KeyboardInterrupt):  # report what is known so far
         if world is None:
@@ -119,10 +128,12 @@ def _unfit(exercise: Declaration, case: Case, expected: Observation) -> Finding 
     """Return a finding if the reference itself failed, so that there is nothing to compare with."""
     if expected.error is not None:
         ran = isinstance(expected.error, RankError)  # if not, the error says why this machine cannot run the world
+        error = str(expected.error).partition("\nNext: ")[0] if ran else expected.error
+        busy = " when the machine is less busy" if expected.timed_out else ""
         return Finding(
-            observed=f"the course's own solution did not end well here ({case.about}), so yours was not run: "
-            f"{expected.error}",
-            action=f"{'Run' if ran else 'Then run'} the cell again.{' If this comes back, restart the kernel.' * ran}",
+            observed=f"the course's own solution did not end well here ({case.about}), so yours was not run: {error}",
+            action=f"{'Run' if ran else 'Then run'} the cell again{busy}."
+            f"{' If this comes back, restart the kernel.' * ran}",
         )
     opaque = [leaf for value in expected.values for leaf in leaves(value) if isinstance(leaf, Opaque)]
     assert not opaque, f"{exercise.name}: the reference gives {opaque[0]}, which no check can compare"

@@ -10,7 +10,7 @@ from ...world import RankError, quoted
 from .findings import Finding, Row
 from .forms import recognise_form
 from .gap import Cause, Gap
-from .observe import Trial
+from .observe import Observation, Trial
 from .patterns import recognise_pattern
 from .plain import Path, Plain, at, difference
 from .texts import first_element, kind, pair, short
@@ -18,10 +18,19 @@ from .texts import first_element, kind, pair, short
 
 def findings(trial: Trial) -> list[Finding]:
     """Return what is wrong with a trial; empty if nothing is."""
+    return differences(trial) or broken_rules(trial)
+
+
+def differences(trial: Trial) -> list[Finding]:
+    """Return how the results differ from the reference's, or why there are none."""
     if trial.yours.error is not None:
-        return [_error(trial, trial.yours.error)]
-    broken = (found for rule in trial.exercise.rules for found in rule(trial))
-    return [*_warnings(trial)] or [*_values(trial), *_inputs(trial), *broken]
+        return [_timeout(trial.yours) if trial.yours.timed_out else _error(trial, trial.yours.error)]
+    return [*_warnings(trial)] or [*_values(trial), *_inputs(trial)]
+
+
+def broken_rules(trial: Trial) -> list[Finding]:
+    """Return which rules a trial with right results breaks."""
+    return [found for rule in trial.exercise.rules for found in rule(trial)]
 
 
 def _warnings(trial: Trial) -> Iterator[Finding]:
@@ -227,6 +236,17 @@ def _error(trial: Trial, error: CourseError) -> Finding:
             action="Delete that line.",
             traceback=error.traceback,
         )
-    if error.kind == "timeout":
-        action = "Look for a loop that never ends, or for far more work than the task needs."
     return Finding(observed=observed, action=action, traceback=error.traceback)
+
+
+def _timeout(yours: Observation) -> Finding:
+    observed = str(yours.error).partition("\nNext: ")[0]
+    if not yours.waited:
+        action = "Look for a loop that never ends, or for far more work than the task needs."
+        return Finding(observed=observed, action=action)
+    return Finding(
+        observed=observed,
+        likely=f"The CPU was at work for it in {yours.cpu_share:.0%} of that time. So the machine is busy with other "
+        "work, or your code waits: `time.sleep`, a lock, a file.",
+        action="If your code does not wait, run the cell again when the machine is less busy.",
+    )

@@ -1,9 +1,11 @@
 """Rules: requirements besides equal results, on the calls that a solution makes and the bytes that it holds.
 
 A rule is a function of a `Trial` that yields a `Finding` for each violation. The functions here make the rules of most
-exercises; a lesson file may define its own.
+exercises; a lesson file may define its own. What a rule asks for stands in the exercise's task, by name and number.
 
     rules=(only_calls("send", "recv"), at_most("send", 1))
+
+Rules compare calls by their meaning, `Call.op`: `all_gather_single` and an all-gather of DTensor are all-gathers.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ Rule = Callable[[Trial], Iterator[Finding]]
 
 
 def only_calls(*ops: str) -> Rule:
-    """Return a rule that allows only the collectives and messages `ops`, by their names in a `Call`: "send", ..."""
+    """Return a rule that allows only the collectives and messages `ops`: "send", "all_gather", ...
+
+    Calls that the reference's run contains as well may be the exercise's own, and are allowed.
+    """
 
     def rule(trial: Trial) -> Iterator[Finding]:
-        other = {rank: sorted(counts.keys() - set(ops)) for rank, counts in _counts(trial).items()}
+        seen, reference = _counts(trial), _counts(trial, expected=True)
+        other = {rank: sorted(counts.keys() - set(ops) - reference[rank].keys()) for rank, counts in seen.items()}
         for ranks, names in grouped({rank: ", ".join(names) for rank, names in other.items() if names}):
             yield Finding(
                 observed=f"{trial.who(ranks)} called {names}.",
@@ -176,7 +182,7 @@ def _snapshot(observation: Observation, rank: int, at: str | None) -> Snapshot:
 
 def _counts(trial: Trial, *, expected: bool = False) -> dict[int, Counter[str]]:
     observation = trial.expected if expected else trial.yours
-    return {rank: Counter(call.variant for call in calls) for rank, calls in enumerate(observation.calls)}
+    return {rank: Counter(call.op for call in calls) for rank, calls in enumerate(observation.calls)}
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -103,6 +103,8 @@ class Declaration:
         trial: `trial(solution, *args)` runs a solution on one rank and returns the value to compare; by default the
             value that `solution(*args)` returns. The value is plain: None, bools, numbers, strings, tensors, and lists,
             tuples and dicts of them.
+        asynchronous: whether the solution starts calls and waits later. The check then looks for lines that use their
+            tensors before the wait, which may have right results by chance.
         measured: whether the memory of each rank is measured, for rules that use it. A `trial` may `mark` moments.
         inputs_matter: whether the arguments must end up as the reference leaves them: untouched, or changed in place.
             False if a solution may use them as scratch space.
@@ -122,6 +124,7 @@ class Declaration:
     explanation: str
     rules: Sequence[Callable[[Any], Any]] = ()  # `Rule`, which is defined on top of this module
     trial: Callable[..., Any] | None = None
+    asynchronous: bool = False
     measured: bool = False
     inputs_matter: bool = True
     tolerance: float = 1e-5

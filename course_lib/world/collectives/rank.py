@@ -141,11 +141,11 @@ class InterposedRank:
         self._promised[local] = None
         if local.call.open_handle:
             self._open_handles[local] = None
-            if self.in_flight is not None:
-                self.in_flight.lend(local, operator, arguments)
         assert local.arrived is not None
         local.arrived.add_done_callback(partial(self._arrived, local))
         self._peers.called(local)
+        if self.in_flight is not None and local.call.open_handle:
+            self.in_flight.lend(local, operator, arguments)  # now, because the backend's copies in `called` are right
         return result
 
     def _arrived(self, local: LocalCall, done: Future) -> None:

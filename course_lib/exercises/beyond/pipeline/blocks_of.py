@@ -7,18 +7,17 @@ from ...form.exercise import Case, Exercise
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, blocks = ((4, 10), (3, 6), (5, 8), (4, 3), (8, 80), (3, 11))[number % 6]
-    rank = (1, 2, 4, 3, rng.randrange(8), rng.randrange(3))[number % 6]
-    what = f"rank {rank} of {world_size}, {blocks} blocks"
-    return Case(world_size=0, args=lambda _: (rank, world_size, blocks), what=what)
+    what = f"{blocks} blocks on {world_size} ranks"
+    return Case(world_size=0, args=lambda _: (world_size, blocks), what=what)
 
 
-def as_list(solution, rank, world_size, blocks):  # type: ignore[no-untyped-def]
-    """Return the numbers, whether a range or a list was returned."""
-    numbers = solution(rank, world_size, blocks)
-    return None if numbers is None else list(numbers)
+def of_every_rank(solution, world_size, blocks):  # type: ignore[no-untyped-def]
+    """Return each rank's numbers, whether a range or a list was returned: parts must not overlap."""
+    parts = {f"rank {rank}": solution(rank, world_size, blocks) for rank in range(world_size)}
+    return {rank: None if numbers is None else list(numbers) for rank, numbers in parts.items()}
 
 
-exercise = Exercise("pipeline.blocks_of", title="Cut the model by depth", draw=draw, trial=as_list, task="""
+exercise = Exercise("pipeline.blocks_of", title="Cut the model by depth", draw=draw, trial=of_every_rank, task="""
     Return the numbers of the blocks that `rank` has. Each rank has consecutive blocks, in the order of the ranks. The
     ranks have equally many; if that does not come out even, the first ranks have one more each.
     """, hints="""

@@ -18,8 +18,11 @@ STARTS_FROM_ONES = """
 
 def a_part(width: Width, seed: int) -> nn.Module:
     """Return this rank's part of a model: it maps [batch, width] to the same shape."""
-    torch.manual_seed(seed + dist.get_rank())
-    return nn.Sequential(nn.Linear(width, width), nn.Tanh())
+    generator = torch.Generator().manual_seed(seed + 1 + dist.get_rank())
+    layer = nn.Linear(width, width)
+    for param in layer.parameters():
+        nn.init.uniform_(param, -1, 1, generator=generator)
+    return nn.Sequential(layer, nn.Tanh())
 
 
 def gradients(part: nn.Module) -> list[torch.Tensor | None]:

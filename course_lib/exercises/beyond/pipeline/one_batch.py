@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size
+from ...machine.ranks.data import draw_world_size, normal
 from .data import NO_GRADIENT_OF_THE_INPUT, STARTS_FROM_ONES, a_part, gradients
 
 
@@ -21,8 +21,7 @@ def draw(rng: random.Random, number: int) -> Case:
     seed = rng.getrandbits(31)
 
     def args(rank: int) -> Any:
-        torch.manual_seed(seed)
-        x, target = torch.randn(2, batch, width)
+        x, target = normal(2, batch, width, seed=seed)
         # Only rank 0 has the input, and only the last rank the target.
         nothing = torch.full_like(x, float("nan"))
         return width, seed, x if rank == 0 else nothing, target if rank == world_size - 1 else nothing
@@ -36,7 +35,8 @@ def trained(solution: Solution, width: int, seed: int, x: torch.Tensor, target: 
     return {"loss": loss, "gradients": gradients(part)}
 
 
-exercise = Exercise("pipeline.one_batch", title="One batch through the ranks", draw=draw, trial=trained, task="""
+exercise = Exercise("pipeline.one_batch", title="One batch through the ranks", draw=draw, trial=trained,
+    asynchronous=True, task="""
     Each rank has one part of a model. Take one batch through all parts and back: rank 0 starts from `x`, every rank
     sends its output to the next, and the last rank computes `F.mse_loss(output, target)`. Then the gradients come
     back: every rank gets the gradient of its output from the next rank, and sends the gradient of its input to the rank

@@ -1,18 +1,23 @@
 """The schedule 1F1B."""
 
 import random
+from typing import Any
 
-from ...form.exercise import Case, Exercise
+from ...form.exercise import Case, Exercise, Solution
 
 
 def draw(rng: random.Random, number: int) -> Case:
     world_size, micro_batches = ((4, 6), (3, 4), (4, 2), (1, 3), (8, 8), (2, 5))[number % 6]
-    rank = (1, 2, 0, 0, rng.randrange(8), rng.randrange(2))[number % 6]
-    what = f"rank {rank} of {world_size}, {micro_batches} micro-batches"
-    return Case(world_size=0, args=lambda _: (rank, world_size, micro_batches), what=what)
+    what = f"{micro_batches} micro-batches on {world_size} ranks"
+    return Case(world_size=0, args=lambda _: (world_size, micro_batches), what=what)
 
 
-exercise = Exercise("pipeline.one_forward_one_backward", title="One forward, one backward", draw=draw, task="""
+def of_every_rank(solution: Solution, world_size: int, micro_batches: int) -> dict[str, Any]:
+    return {f"rank {rank}": solution(rank, world_size, micro_batches) for rank in range(world_size)}
+
+
+exercise = Exercise("pipeline.one_forward_one_backward", title="One forward, one backward", draw=draw,
+    trial=of_every_rank, task="""
     Return what `rank` does, in order, as pairs such as `("forward", 0)` and `("backward", 0)`. Rank r first takes
     world_size − r − 1 micro-batches forward (or all, if there are fewer). From then on it alternates: one forward, one
     backward, as long as there are forwards. At last come the backwards that are left. Both passes take the

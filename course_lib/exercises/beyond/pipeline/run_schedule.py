@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ...checking.findings import Finding, Row
 from ...checking.observe import Trial
 from ...form.exercise import Case, Exercise, Solution
-from ...machine.ranks.data import draw_world_size
+from ...machine.ranks.data import draw_world_size, normal
 from .data import NO_GRADIENT_OF_THE_INPUT, STARTS_FROM_ONES, a_part, gradients
 from .one_forward_one_backward import one_forward_one_backward
 
@@ -25,8 +25,7 @@ def draw(rng: random.Random, number: int) -> Case:
     count = (3, 4, 5)[number % 3]
 
     def args(rank: int) -> Any:
-        torch.manual_seed(seed)
-        xs, targets = torch.randn(2, count, 2, width)
+        xs, targets = normal(2, count, 2, width, seed=seed)
         schedule = one_forward_one_backward(rank, world_size, count)
         return width, seed, schedule, list(xs), list(targets)
 
@@ -57,7 +56,7 @@ def _peers(calls: Any) -> str:
 
 
 exercise = Exercise("pipeline.run_schedule", title="Run the schedule", draw=draw, trial=trained,
-    rules=[in_the_order_of_the_schedule], task="""
+    asynchronous=True, rules=[in_the_order_of_the_schedule], task="""
     Take all micro-batches through the pipeline, in the order of this rank's `schedule`. Each parameter then has the
     gradient of the mean of the micro-batches' losses. The last rank returns this mean, the others None. Ranks send to
     each other at the same time, so send with `dist.isend`, and wait for all sends at the end.

@@ -32,16 +32,20 @@ def norm_and_gradients(solution: Solution, sizes: tuple[int, int], max_norm: flo
         shard.grad = normal(*shard.shape, seed=seed + 100 * number + dist.get_rank())
     for number, shard in enumerate(whole):  # the same on all ranks of a tensor group
         shard.grad = normal(*shard.shape, seed=seed + 1000 + 100 * number + data.rank())
+    before = [shard.grad for shard in cut + whole]
     norm = solution(cut, whole, max_norm, data, tensor)
-    return {"norm": norm, "cut": [shard.grad for shard in cut], "whole": [shard.grad for shard in whole]}
+    kept = [shard.grad is grad for shard, grad in zip(cut + whole, before, strict=True)]
+    gradients = {"cut": [shard.grad for shard in cut], "whole": [shard.grad for shard in whole]}
+    return {"norm": norm, **gradients, "each gradient is the tensor that it was": kept}
 
 
 exercise = Exercise("tensor.clip_mesh", title="Clip on a mesh", draw=draw, trial=norm_and_gradients, case_count=4,
-    inputs_matter=False, rules=[only_calls("all_reduce", "new_group"), at_most("all_reduce", 3)], task="""
+    inputs_matter=False, rules=[only_calls("all_reduce"), at_most("all_reduce", 3)], task="""
     The ranks form a mesh. ZeRO shards every parameter over the ranks of `data`. Before that, tensor parallel cuts the
     matrices over the ranks of `tensor`. It leaves parameters such as the norms whole: their gradients are the same on
     all ranks of `tensor`. Clip as one process would: take the norm of all gradients, count each element once, scale
-    every gradient by `max_norm / norm` in place if the norm is larger, and return the norm before, on every rank.
+    every gradient by `max_norm / norm` in place if the norm is larger, and return the norm before, on every rank. Use
+    at most three all-reduces, and no other collective.
     """, hints="""
     A mesh has 2 × 4 ranks. On how many ranks is one element of a matrix? On how many is one element of a norm's weight?
 
@@ -130,6 +134,11 @@ exercise.edit("cut-only", {"for shard in cut + whole": "for shard in cut"}, """
 exercise.edit("always-scales", {"if norm > max_norm:\nfor shard in cut + whole:\nshard.grad *= max_norm / norm":
     "for shard in cut + whole:\n    shard.grad *= max_norm / norm"}, """
     You also scale where the norm is below `max_norm`, and the gradients grow. Next: scale only if `norm > max_norm`.
+    """)
+
+exercise.edit("new-tensors", {"shard.grad *= max_norm / norm": "shard.grad = shard.grad * (max_norm / norm)"}, """
+    The numbers are right, but each `.grad` is a new tensor. A flat buffer of which the gradients were views still has
+    the old numbers. Next: multiply in place, with `*=`.
     """)
 
 exercise.variant_edit("divided-copies", {OVER_BOTH:

@@ -12,12 +12,12 @@ from ..tensor.data import draw_sequence, of_a_square
 
 exercise = Exercise("tensor.gather_sequence", title="Gather the sequence", draw=draw_sequence(whole_output=True),
     trial=of_a_square, case_count=4, inputs_matter=False, rules=[
-        only_calls("all_gather", "all_gather_single", "reduce_scatter", "reduce_scatter_single"),
+        only_calls("all_gather", "reduce_scatter"),
         sends_no_more("an all-gather in forward, and a reduce-scatter in backward")], task="""
     Under sequence parallel each rank has a part of the sequence, and a tensor-parallel layer needs all of it. Write the
     function that takes the place of `copy`. Forward: return all ranks' parts, one after the other in the order of
-    ranks. Backward: each rank has computed a gradient of the whole sequence, from its own part of the layer. Sum these
-    gradients over ranks, and return this rank's part of the sum.
+    ranks, with one all-gather. Backward: each rank has computed a gradient of the whole sequence, from its own part of
+    the layer. With one reduce-scatter, sum these gradients over ranks, and return this rank's part of the sum.
     """, hints="""
     `copy` sums the gradient over ranks: an all-reduce. How much of this sum does a rank need now?
 

@@ -12,11 +12,12 @@ from ..tensor.data import draw_sequence, of_a_square
 
 exercise = Exercise("tensor.scatter_sequence", title="Scatter the sequence", draw=draw_sequence(whole_output=False),
     trial=of_a_square, case_count=4, inputs_matter=False, rules=[
-        only_calls("all_gather", "all_gather_single", "reduce_scatter", "reduce_scatter_single"),
+        only_calls("all_gather", "reduce_scatter"),
         sends_no_more("a reduce-scatter in forward, and an all-gather in backward")], task="""
     Write the mirror of `gather_sequence`, which takes the place of `all_reduce` at the exit of a layer. Each rank has a
-    summand `x` of the whole sequence. Return this rank's part of the sum over ranks. In backward each rank has the
-    gradient of its own part, and its summand was a summand of every part.
+    summand `x` of the whole sequence. Return this rank's part of the sum over ranks, with one reduce-scatter. In
+    backward each rank has the gradient of its own part, and its summand was a summand of every part: use one all-gather
+    there.
     """, hints="""
     Which parts of the sum contain something of this rank's summand?
 

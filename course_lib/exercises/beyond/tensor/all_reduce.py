@@ -37,8 +37,8 @@ def of_an_exponential(solution: Solution, x: Tensor, slopes: Tensor) -> Any:
 exercise = Exercise("tensor.all_reduce", title="Out of the layer", draw=draw, trial=of_an_exponential, case_count=4,
     inputs_matter=False, rules=[only_calls("all_reduce"), at_most("all_reduce", 1)], task="""
     Write the function at the other end of the layer, as an autograd function. Each rank has a summand `x`. Return the
-    sum over ranks, on every rank, and leave `x` as it is. All ranks then compute the same loss from it, so in backward
-    each rank already has the gradient of the sum: return it as the gradient of the summand.
+    sum over ranks, on every rank, with one all-reduce, and leave `x` as it is. All ranks then compute the same loss
+    from it, so in backward each rank already has the gradient of the sum: return it as the gradient of the summand.
     """, hints="""
     y = a + b. What is the gradient of a, if the gradient of y is g?
 

@@ -36,10 +36,10 @@ def with_a_second_path(solution: Solution, x: Tensor, slopes: Tensor) -> Any:
 
 exercise = Exercise("tensor.copy", title="Into the layer", draw=draw, trial=with_a_second_path, case_count=4,
     inputs_matter=False, rules=[only_calls("all_reduce"), at_most("all_reduce", 1)], task="""
-    Every rank has the same `x`, and computes a different part of the layer with it. Return `x` unchanged. In
-    backward, each rank's gradient is the part of `x`'s gradient that comes from its own computation: sum these parts
-    over the ranks. Complete the autograd function: `forward` computes, and `backward` gets the gradient of the output
-    and returns the gradient of the input.
+    Every rank has the same `x`, and computes a different part of the layer with it. Return `x` unchanged. In backward,
+    each rank's gradient is the part of `x`'s gradient that comes from its own computation: sum these parts over the
+    ranks, with one all-reduce. Complete the autograd function: `forward` computes, and `backward` gets the gradient of
+    the output and returns the gradient of the input.
     """, hints="""
     In one process, `x` is used N times, once for each part. What does autograd do with the N gradients?
 

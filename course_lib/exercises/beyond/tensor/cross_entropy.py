@@ -37,8 +37,8 @@ exercise = Exercise("tensor.cross_entropy", title="A loss without the scores", d
         sends_no_more("three all-reduces of one number for each token")], task="""
     The head is cut along the vocabulary as well: this rank has the scores of the tokens from `rank * scores.shape[1]`
     on. Return the mean cross-entropy of the whole scores, on every rank, as `F.cross_entropy` computes it in one
-    process. For each token it is log(sum of exp(score)) minus the score of the target. No rank gathers the scores:
-    three all-reduces of one number for each token are enough. Large scores do not overflow.
+    process. For each token it is log(sum of exp(score)) minus the score of the target. No rank gathers the scores: use
+    at most three all-reduces, of one number for each token. Large scores do not overflow.
     """, hints="""
     Which numbers does the loss of one token need from each rank? There are three.
 

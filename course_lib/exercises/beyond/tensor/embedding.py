@@ -38,7 +38,7 @@ exercise = Exercise("tensor.embedding", title="Cut the vocabulary", draw=draw, t
     rules=[only_calls("all_reduce"), at_most("all_reduce", 1)], task="""
     The embedding has a row for each token of the vocabulary, and this rank has `len(rows)` of them: rank r has the rows
     from `r * len(rows)` on. Every rank gets the same tokens, of the whole vocabulary. Return the vector of each token,
-    on every rank. Use `all_reduce` once. The gradient of a row comes from its own tokens only.
+    on every rank. Use one all-reduce, your `all_reduce`. The gradient of a row comes from its own tokens only.
     """, hints="""
     Exactly one rank has the row of a token. What can the other ranks add so that the sum over ranks is this row?
 

@@ -25,7 +25,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 exercise = Exercise("ranks.broadcast", title="Broadcast, from send and recv", draw=draw,
-    rules=[only_calls("send", "recv")], task="""
+    asynchronous=True, rules=[only_calls("send", "recv")], task="""
     Each rank has a `tensor` of the same size. When your function has returned, the tensor holds on every rank the
     values that rank `src` had in it. `src` may be any rank. Like torch's own `dist.broadcast`, overwrite the tensor;
     you do not have to return anything. Use only `dist.send` and `dist.recv` (or `dist.isend` and `dist.irecv`).

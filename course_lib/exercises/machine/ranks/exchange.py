@@ -24,7 +24,7 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 exercise = Exercise("ranks.repair_exchange", title="Repair: every rank sends first", draw=draw,
-    rules=[only_calls("send", "recv")], task="""
+    asynchronous=True, rules=[only_calls("send", "recv")], task="""
     The ranks form a ring: the right neighbour of a rank is the next rank, and the last rank's right neighbour is rank
     0. Each rank sends its `tensor` to its right neighbour and returns the tensor of its left neighbour. The program
     below deadlocks. Repair it, for 2 ranks and more, with messages only: `send`, `recv`, `isend`, `irecv`.

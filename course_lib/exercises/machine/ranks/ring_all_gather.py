@@ -14,7 +14,8 @@ exercise = Exercise("ranks.ring_all_gather", title="All-gather on a ring", draw=
     rules=RING_RULES, task="""
     Each rank has a flat `shard` of the same size. Return, on every rank, the shards of all ranks in one flat tensor:
     rank 0's shard first, then rank 1's, and so on. In each of world size − 1 steps, every rank passes one shard to its
-    right neighbour, with your `pass_right`. The caller's `shard` keeps its values.""", hints="""
+    right neighbour, with your `pass_right` or with `send` and `recv`. The caller's
+    `shard` keeps its values.""", hints="""
     After the first step you have two shards. Which of them does your right neighbour not have yet?
 
     Each rank passes on the shard that it received in the step before; in the first step, its own. The shard that you

@@ -14,8 +14,8 @@ exercise = Exercise("ranks.ring_reduce_scatter", title="Reduce-scatter on a ring
     rules=RING_RULES, task="""
     Each rank has a flat `tensor` of the same size, cut into world size chunks of equal size: chunk 0, chunk 1, and so
     on. Return, on rank r, chunk r summed over all ranks. In each of world size − 1 steps, every rank passes one chunk
-    to its right neighbour, with your `pass_right`, and adds the chunk that it receives to its own. The caller's
-    `tensor` keeps its values.""", hints="""
+    to its right neighbour, with your `pass_right` or with `send` and `recv`, and adds the chunk that it receives to its
+    own. The caller's `tensor` keeps its values.""", hints="""
     Follow one chunk. At the end, its sum has to be on the rank with its number, and it has to have visited every other
     rank before. On which rank does its journey begin?
 

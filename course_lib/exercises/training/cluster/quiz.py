@@ -72,9 +72,9 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
         The loss falls on 8 GPUs. What shows that the program trains as one process would?
 
         - [x] Equal gradients of a small model, here and in one process
-          > The loss also falls with each of the five faults of this lesson.
+          > The loss also falls with each of the six faults of this lesson.
         - [ ] A lower loss than on one GPU
           > It may be lower for many reasons.
         - [ ] No error and no warning
-          > None of the five faults raises one.""")),
+          > None of the six faults raises one.""")),
 ))

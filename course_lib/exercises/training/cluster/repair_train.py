@@ -1,4 +1,4 @@
-"""A training program with five faults."""
+"""A training program with six faults."""
 
 # mypy: disable-error-code="operator, arg-type, attr-defined, type-arg, var-annotated"
 # (fully_shard is declared to return what is no module; here it always is one.)
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -45,24 +45,51 @@ class Examples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return self.inputs[number], self.targets[number]
 
 
+class Model(nn.Module):
+    """Two layers with small weights, which depend on the seed only. They can be set before and after sharding."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(width, width), nn.Linear(width, width)
+        self.at_the_first_batch: list[Tensor] = []
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        generator = torch.Generator().manual_seed(torch.initial_seed())
+        for param in self.parameters():
+            value = torch.randn(param.shape, generator=generator, device="cpu") / 10
+            if isinstance(param, DTensor):
+                value = distribute_tensor(value, param.device_mesh, param.placements, src_data_rank=None)
+            param.copy_(value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.at_the_first_batch:
+            self.at_the_first_batch = [param.detach().clone() for param in self.parameters()]
+        y: Tensor = self.last(self.first(x).tanh())
+        return y
+
+
 def trained(solution: Solution, width: int, count: int, seed: int) -> dict[str, Any]:
     examples, models = Examples(count, width, seed), []
 
     def make_model() -> nn.Module:
-        models.append(nn.Linear(width, width))
+        models.append(Model(width))
         return models[-1]
 
     with shared_folder() as folder:
         losses = solution(make_model, examples, folder, 2)
         dist.barrier()
-        saved = what_was_saved(folder, width)
+        saved = {f"parameters in the checkpoint of epoch {epoch}": what_was_saved(folder, epoch) for epoch in range(2)}
+    model = models[-1]
     return {
         "examples, in order": examples.asked,
+        "parameters at the first batch": model.at_the_first_batch,
         "losses": losses,
         "its shards of the parameters": [
-            (param.to_local() if isinstance(param, DTensor) else param).detach() for param in models[0].parameters()
+            (param.to_local() if isinstance(param, DTensor) else param).detach() for param in model.parameters()
         ],
-        "parameters in the checkpoint": saved,
+        **saved,
     }
 
 
@@ -79,30 +106,44 @@ def shared_folder() -> Iterator[str]:
             shutil.rmtree(names[0], ignore_errors=True)
 
 
-def what_was_saved(folder: str, width: int) -> list[torch.Tensor] | str:
-    """Return the whole parameters of the last checkpoint, or what is in the folder instead."""
-    last = Path(folder) / "epoch-1"
-    if not (last / ".metadata").exists():
+def what_was_saved(folder: str, epoch: int) -> dict[str, Tensor] | str:
+    """Return the whole parameters in the checkpoint of an epoch, by name, or what is there instead.
+
+    The model may be the whole checkpoint, or a part of it under any name: `last.bias`, `model.last.bias`.
+    """
+    path = Path(folder) / f"epoch-{epoch}"
+    if not (path / ".metadata").exists():
         return f"no sharded checkpoint; the folder has {sorted(path.name for path in Path(folder).iterdir())}"
-    state = {"model": nn.Linear(width, width).state_dict()}
-    dcp.load(state, checkpoint_id=last)
-    return list(state["model"].values())
+    entries = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    names = [name for name, _ in Model(1).named_parameters()]
+    keys = sorted(entries, key=len)
+    found = {name: next((key for key in keys if f".{key}".endswith(f".{name}")), "") for name in names}
+    if not all(found.values()):
+        return f"no whole model; the checkpoint has {keys}"
+    state = {key: torch.empty(entries[key].size, dtype=entries[key].properties.dtype) for key in found.values()}
+    dcp.load(state, checkpoint_id=path)
+    return {name: state[key] for name, key in found.items()}
 
 
-exercise = Exercise("cluster.repair_train", title="Repair: five faults of a training program", draw=draw, trial=trained,
+exercise = Exercise("cluster.repair_train", title="Repair: six faults of a training program", draw=draw, trial=trained,
     inputs_matter=False, case_count=2, task="""
-    The program trains with FSDP2, and has five faults. None of them raises an error, and its losses look like losses.
-    Repair it, so that what the docstring says is true.
+    The program trains with FSDP2, and has six faults. None of them raises an error, and its losses look like losses.
+    Repair it, so that what the docstring says is true. The check reads the model from each checkpoint, under the names
+    of its parameters, or under these names behind a prefix such as `model.`.
     """, hints="""
     Go through the docstring sentence by sentence. Which line of the program makes each sentence true?
 
-    Which parameters does the optimizer know? Which ranks start from which weights? What changes from epoch to epoch?
+    Which parameters does the optimizer know? Which ranks start from which weights, and who chose these? What changes
+    from epoch to epoch?
 
+    `reset_parameters` gives a layer torch's usual weights, and knows nothing of the model that it is part of.
     `fully_shard` replaces the parameters, so the optimizer is made after it. A sampler shuffles by its epoch number.
     `set_requires_gradient_sync(False)` stays until it is set to True. Files of the same name replace each other.
 
     ```python
     torch.manual_seed(...)          # the same on every rank
+    ...                             # the model on the meta device, then `to_empty`
+    model.init_weights()
     for epoch in range(epochs):
         sampler.set_epoch(...)
         for number, (x, y) in enumerate(loader):
@@ -111,9 +152,10 @@ exercise = Exercise("cluster.repair_train", title="Repair: five faults of a trai
 
     `dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=f"{folder}/epoch-{epoch}")`, on every rank.
     """, explanation="""
-    Each of the five comes from real programs, and each costs a training run: the same order in every epoch; an
+    Each of the six comes from real programs, and each costs a training run: the same order in every epoch; an
     optimizer that updates tensors which the model does not use any more; a model put together from the shards of
-    different initialisations; gradients that never leave their rank; a checkpoint with the shards of one rank only.
+    different initialisations; layers that start from torch's usual weights instead of the model's own; gradients that
+    never leave their rank; a checkpoint with the shards of one rank only.
     The loss fell in all of them. Compare with one process on a small model before you start a large one.
     """)
 
@@ -122,12 +164,17 @@ exercise = Exercise("cluster.repair_train", title="Repair: five faults of a trai
 def train(make_model: Callable[[], nn.Module], dataset: Dataset, folder: str, epochs: int) -> list[float]:
     """Train with FSDP2, and return the loss of each of this rank's batches.
 
-    All ranks start from the same parameters, with seed 0. Each epoch has an order of its own, which
-    `DistributedSampler` shares out. Two batches make one step. After each epoch all ranks save their
-    shards with `dcp`, in the folder `{folder}/epoch-0` and so on: there is the whole model.
+    All ranks start from the parameters that the model's `init_weights()` gives with seed 0. Each epoch
+    has an order of its own, which `DistributedSampler` shares out. Two batches make one step. After each
+    epoch all ranks save their shards with `dcp`, in the folder `{folder}/epoch-0` and so on: there is the
+    whole model.
     """
     torch.manual_seed(0)
-    model = fully_shard(make_model())
+    with torch.device("meta"):
+        model = make_model()
+    model.to_empty(device="cpu")
+    model.init_weights()
+    model = fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     sampler = DistributedSampler(dataset)
     loader = DataLoader(dataset, batch_size=2, sampler=sampler)
@@ -147,9 +194,10 @@ def train(make_model: Callable[[], nn.Module], dataset: Dataset, folder: str, ep
 
 
 SEED = {"torch.manual_seed(0)": "torch.manual_seed(dist.get_rank())"}
+INIT = {"model.init_weights()": "for layer in model.children():\n    layer.reset_parameters()"}
 OPTIMIZER = {
-    "model = fully_shard(make_model())\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.01)":
-    "model = make_model()\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.01)\nmodel = fully_shard(model)",
+    "model = fully_shard(model)\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.01)":
+    "optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)\nmodel = fully_shard(model)",
 }
 EPOCH = {"sampler.set_epoch(epoch)\n": ""}
 SYNC = {"number % 2 == 1)\n": "False)\n"}
@@ -158,11 +206,16 @@ SAVE = {
     'torch.save(get_model_state_dict(model), f"{folder}/epoch-{epoch}.pt")',
 }
 
-exercise.start_edit(SEED | OPTIMIZER | EPOCH | SYNC | SAVE)
+exercise.start_edit(SEED | INIT | OPTIMIZER | EPOCH | SYNC | SAVE)
 
 exercise.edit("seed-by-rank", SEED, """
     Each of your ranks makes a model with a seed of its own and keeps a shard of it, so the sharded model is put
     together from parts of different models. Next: use the same seed on every rank before the model is made.
+    """)
+
+exercise.edit("not-its-own-weights", INIT, """
+    Your model does not start from its own weights. `reset_parameters` gives each layer torch's usual ones; what the
+    model's `__init__` had chosen was lost on the meta device. Next: call the model's own `init_weights()`.
     """)
 
 exercise.edit("optimizer-before-sharding", OPTIMIZER, """
@@ -183,6 +236,11 @@ exercise.edit("never-reduces", SYNC, """
 exercise.edit("one-file-for-all", SAVE, """
     All your ranks write their shards to one file, and each replaces what the one before wrote: one rank's shards are
     left. Next: call `dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=...)` on every rank.
+    """)
+
+exercise.edit("last-epoch-only", {"dcp.save(": "if epoch == epochs - 1:\n    dcp.save("}, """
+    At the end only the last epoch has a folder with a checkpoint. After a crash while it is saved, no complete one is
+    left. Next: save after each epoch, in a folder with the epoch's number.
     """)
 
 exercise.edit("reduces-the-wrong-batch", {"number % 2 == 1)\n": "number % 2 == 0)\n"}, """
@@ -211,7 +269,7 @@ def with_no_sync_off_only_once(
     make_model: Callable[[], nn.Module], dataset: Any, folder: str, epochs: int
 ) -> list[float]:
     torch.manual_seed(0)
-    model = make_model()
+    model = make_model()  # which calls `init_weights` itself
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     loader = DataLoader(dataset, 2, sampler=DistributedSampler(dataset))
@@ -232,3 +290,11 @@ def with_no_sync_off_only_once(
 
 
 exercise.variant_edit("reduces-every-batch", {"number % 2 == 1)\n": "True)\n"})
+
+SAVED = '{"model": get_model_state_dict(model)}'
+exercise.variant_edit("names-of-its-own", {SAVED: "model.state_dict()"})
+exercise.variant_edit("with-the-optimizer", {SAVED:
+    '{"net": model, "optimizer": optimizer.state_dict(), "epoch": epoch}'})
+
+exercise.variant_edit("filled-after-sharding", {'model.to_empty(device="cpu")\nmodel.init_weights()\n': "",
+    "model = fully_shard(model)\n": 'model = fully_shard(model)\nmodel.to_empty(device="cpu")\nmodel.init_weights()\n'})

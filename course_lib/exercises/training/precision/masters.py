@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from ...form.exercise import Case, Exercise, Solution
 
-LR = 1e-3  # below half of the distance between numbers of bf16 near 1
+LR = 8e-4  # below half of the distance between numbers of bf16 near 1, and no default of torch
 
 
 def draw(rng: random.Random, number: int) -> Case:
@@ -84,6 +84,10 @@ SHARD = "fully_shard(model, mp_policy=policy)\n"
 ADAM = "torch.optim.Adam(model.parameters(), lr=lr)"
 
 exercise.start_edit({FLOAT: "", POLICY: "", SHARD: "fully_shard(model)\n"})
+
+exercise.edit("learning-rate-lost", {", lr=lr": ""}, """
+    Your optimizer does not get `lr`, so it works with its default, which is 0.001.
+    Next: pass `lr=lr` to the optimizer.""")
 
 exercise.edit("policy-only", {FLOAT: ""}, """
     You pass a policy, and the shards are still in bf16. `param_dtype` is the dtype of gathered parameters; shards

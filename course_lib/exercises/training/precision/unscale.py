@@ -44,10 +44,13 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def answer_and_gradients(solution: Solution, shards: list[nn.Parameter], scale: float) -> dict[str, Any]:
+    before = [shard.grad for shard in shards]
     finite = solution(shards, scale)
+    kept = [shard.grad is grad for shard, grad in zip(shards, before, strict=True)]
     return {
         "whether all are finite": finite,
         "gradients": [shard.grad for shard in shards] if finite else "not used",
+        "each gradient is the tensor that it was": kept if finite else "not used",
         "values": [shard.detach() for shard in shards],
     }
 
@@ -116,6 +119,11 @@ exercise.edit("only-infinity", {"all(grad.isfinite().all()": "not any(grad.isinf
 exercise.edit("not-in-place", {"grad /= scale": "grad = grad / scale"}, """
     The shards' gradients are still scaled at the end. If you wrote `grad = grad / scale`: that makes a new tensor, and
     the shard keeps the old one. Next: write `grad /= scale` or `grad.div_(scale)`.""")
+
+exercise.edit("new-tensors", {"for grad in grads:\ngrad /= scale":
+    "for shard in shards:\n    if shard.grad is not None:\n        shard.grad = shard.grad / scale"}, """
+    The numbers are right, but each `.grad` is a new tensor. A flat buffer of which the gradients were views still has
+    the old numbers. Next: divide in place, with `/=`.""")
 
 exercise.edit("cleans-up", {"grad /= scale": "grad.div_(scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)"}, """
     You replace infinities and NaN by numbers before you look for them. So the step is made with wrong gradients, and

@@ -27,9 +27,10 @@ def trained(solution: Solution, sizes: Sizes, lr: float, seed: int) -> dict[str,
 exercise = Exercise("production.make_zero3", title="Units for FSDP2", draw=draw_training, trial=trained,
     rules=[same_calls()], inputs_matter=False, case_count=2, task="""
     Shard the model over `mesh` with `fully_shard`, and return an `Adam` with learning rate `lr` for it. The model has
-    `model.blocks`, an embedding and a head. Each block is a unit by itself: it is gathered for forward, freed, and
-    gathered again for backward. The embedding and the head form one more unit. The end of forward and the beginning of
-    backward use it, so it stays whole in between, which is FSDP2's default for the outermost unit.""", hints="""
+    `model.blocks`, an embedding and a head. Each block is a unit by itself: an all-gather for forward, one more for
+    backward, because the block is freed in between, and one reduce-scatter of its gradients. The embedding and the head
+    form one more unit. The end of forward and the beginning of backward use it, so it stays whole in between, which is
+    FSDP2's default for the outermost unit.""", hints="""
     Which parameters are needed at the same time? Which unit do the parameters outside the blocks belong to?
 
     `fully_shard` makes one unit of a module's parameters, except those that already belong to a unit. So the order of

@@ -33,15 +33,16 @@ def gradients_of_each_step(
 
 
 exercise = Exercise("data_parallel.average_during_backward", title="Average during backward", draw=draw_ladder_case,
-    trial=gradients_of_each_step, inputs_matter=False, rules=[same_calls(), starts_in_time(
+    trial=gradients_of_each_step, asynchronous=True, inputs_matter=False, rules=[same_calls(), starts_in_time(
         moments="by certain moments, from layer to layer in backward and at its end",
         action="Follow one rank through one backward: which gradient completes a bucket, and what happens then?",
     )], task="""
     Register hooks that run when a gradient is complete. As soon as a bucket and all buckets before it have all their
-    gradients, start it with your `start_averaging`, and let backward continue. Every rank starts the buckets in their
-    order. Return a function `finish`, which is called after backward: it starts the buckets that are not started yet,
-    and finishes all. (In a backward, a parameter may have no gradient, on one rank only.) While `should_sync()` is
-    false, a backward pass starts nothing; gradients add up in `param.grad` as usual.""", hints="""
+    gradients, start it with your `start_averaging`, one all-reduce for each bucket, and let backward continue. Every
+    rank starts the buckets in their order. Return a function `finish`, which is called after backward: it starts the
+    buckets that are not started yet, and finishes all. (In a backward, a parameter may have no gradient, on one rank
+    only.) While `should_sync()` is false, a backward pass starts nothing;
+    gradients add up in `param.grad` as usual.""", hints="""
     Which gradients does backward compute first? How far has it come when the first bucket is complete?
 
     Let a hook record each gradient. Remember which parameters have their gradient and how many buckets are started.

@@ -184,7 +184,7 @@ def starts_in_time(moments: str, action: str) -> Rule:
 
 def _started(calls: Sequence[Call]) -> list[int]:
     """Return how many all-reduces come before each message."""
-    ops = [call.variant for call in calls]
+    ops = [call.op for call in calls]
     return [ops[:place].count("all_reduce") for place, op in enumerate(ops) if op in ("send", "recv")]
 
 

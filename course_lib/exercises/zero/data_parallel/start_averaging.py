@@ -49,7 +49,7 @@ def gradients_afterwards(solution: Solution, buckets: list[Bucket]) -> Any:
 
 
 exercise = Exercise("data_parallel.start_averaging", title="One all-reduce for a bucket", draw=draw,
-    trial=gradients_afterwards, inputs_matter=False, rules=[same_calls(), starts_in_time(
+    trial=gradients_afterwards, asynchronous=True, inputs_matter=False, rules=[same_calls(), starts_in_time(
         moments="when the function returned (- if the trial has no message there)",
         action="Call `dist.all_reduce(flat, async_op=True)` before you return the function that finishes.",
     )], task="""

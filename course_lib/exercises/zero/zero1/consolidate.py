@@ -54,10 +54,10 @@ def _in_order(value: Any) -> Any:
 exercise = Exercise("zero1.consolidate", title="One state dict from all parts", draw=draw, trial=consolidated,
     inputs_matter=False, case_count=5,
     rules=[sends_no_more("one `dist.gather_object` of each rank's state, to rank 0", slack=0.4)], task="""
-    Gather the optimizer state of all ranks on rank 0. Return there what one optimizer for all parameters would return
-    from `state_dict()`: `{"state": {number: ...}, "param_groups": [...]}`, with the model's numbers 0, 1, 2, ... in its
-    one group. Other ranks return None, and never hold the state of other ranks. A parameter that was never used has no
-    state.""", hints="""
+    Gather the optimizer state of all ranks on rank 0, and send it nowhere else. Return there what one optimizer for all
+    parameters would return from `state_dict()`: `{"state": {number: ...}, "param_groups": [...]}`, with the model's
+    numbers 0, 1, 2, ... in its one group. Other ranks return None, and never hold the state of other ranks. A parameter
+    that was never used has no state.""", hints="""
     Rank 1 sends you the state of its parameter 0. Which parameter of the model is that?
 
     A state dict knows parameters only by number, and each rank counts its own from 0. `parts[rank][place]` is the

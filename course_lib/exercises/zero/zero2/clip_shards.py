@@ -43,16 +43,19 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 def norm_and_gradients(solution: Solution, shards: list[nn.Parameter], max_norm: float) -> dict[str, Any]:
+    before = [shard.grad for shard in shards]
     norm = solution(shards, max_norm)
-    return {"norm": norm, "gradients": [shard.grad for shard in shards]}
+    kept = [shard.grad is grad for shard, grad in zip(shards, before, strict=True)]
+    gradients = [shard.grad for shard in shards]
+    return {"norm": norm, "gradients": gradients, "each gradient is the tensor that it was": kept}
 
 
 exercise = Exercise("zero2.clip_shards", title="Clip by the norm of all", draw=draw, trial=norm_and_gradients,
     inputs_matter=False, rules=[at_most("all_reduce", 1)], task="""
     Clip the gradients as `torch.nn.utils.clip_grad_norm_` does in one process. Take the norm of all gradients together,
-    over all shards and all ranks. If it is above `max_norm`, multiply each gradient by `max_norm / norm`, in place; if
-    not, leave the gradients as they are. Return the norm before clipping, the same on every rank. A shard without a
-    gradient adds nothing to the norm. A rank without any gradient still takes part.""", hints="""
+    over all shards and all ranks, with one all-reduce. If it is above `max_norm`, multiply each gradient by `max_norm /
+    norm`, in place; if not, leave the gradients as they are. Return the norm before clipping, the same on every rank. A
+    shard without a gradient adds nothing to the norm. A rank without any gradient still takes part.""", hints="""
     Three gradients have the norms 3, 4 and 12. What is the norm of all of them together?
 
     Norms do not add up; their squares do. The square of the norm is a sum over elements, so you can sum shard by shard
@@ -143,6 +146,12 @@ exercise.edit("a-call-for-each-shard", {SQUARES: "squares = torch.zeros(())\nfor
     "    dist.all_reduce(square)\n    squares += square"}, """
     The numbers are right, but you call all-reduce once for each shard. Each call takes the time of a message through
     all ranks, and one number is enough. Next: add up the squares of this rank first, then all-reduce the sum.""")
+
+exercise.edit("new-tensors", {SCALE: "if norm > max_norm:\n    for shard in shards:\n        "
+    "shard.grad = None if shard.grad is None else shard.grad * (max_norm / norm)"}, """
+    The numbers are right, but each `.grad` is a new tensor. A flat buffer of which the gradients were views still has
+    the old numbers. Next: multiply in place, with `*=`.
+    """)
 
 
 @exercise.variant

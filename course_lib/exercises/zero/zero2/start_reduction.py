@@ -63,7 +63,7 @@ def shards_of_each_backward(
 
 
 exercise = Exercise("zero2.start_reduction", title="Reduce a bucket", draw=draw, trial=shards_of_each_backward,
-    inputs_matter=False, measured=True, rules=[same_calls(), keeps_no_more], task="""
+    asynchronous=True, inputs_matter=False, measured=True, rules=[same_calls(), keeps_no_more], task="""
     Start a reduce-scatter of `bucket.flat_grad`, with `dist.reduce_scatter_single` and `async_op=True`, and do not wait
     for it. Set `bucket.flat_grad` to None, so that the next backward begins with an empty bucket. Where it is None
     already, this rank sends zeros. Return a function that waits, and then **adds** the average over ranks to

@@ -71,7 +71,7 @@ def units_by_step(
 def in_their_order(trial: Trial) -> Iterator[Finding]:
     """Require the all-gathers in the order of the units, which the sizes of the shards show."""
     expected, yours = (
-        [[call.numels for call in calls if call.variant == "all_gather_single"] for calls in seen.calls]
+        [[call.numels for call in calls if call.op == "all_gather"] for calls in seen.calls]
         for seen in (trial.expected, trial.yours)
     )
     wrong = [rank for rank in range(trial.world_size) if yours[rank] != expected[rank]]
@@ -85,7 +85,7 @@ def in_their_order(trial: Trial) -> Iterator[Finding]:
 
 
 exercise = Exercise("zero3.gather_ahead", title="Gather ahead", draw=draw, trial=units_by_step, inputs_matter=False,
-    rules=[in_their_order], task="""
+    asynchronous=True, rules=[in_their_order], task="""
     The units are used in the order of the list, and it is the turn of `units[number]`. Start the all-gathers of this
     unit and of the next `depth` units, in their order. Start only those that have not been started (their `unit.flat`
     is None), and stop at the end of the list. Then finish this unit, and no other unit, so that its parameters are

@@ -56,8 +56,8 @@ def reduced_shard(
 
 
 RULES = [
-    only_calls("reduce_scatter_single", "reduce_scatter", "all_gather_single"),
-    at_most("reduce_scatter_single", 1),
+    only_calls("reduce_scatter"),
+    at_most("reduce_scatter", 1),
     lets_go(REDUCED),
 ]
 

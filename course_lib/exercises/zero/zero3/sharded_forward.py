@@ -80,12 +80,13 @@ def output_and_gradients(
 
 
 exercise = Exercise("zero3.sharded_forward", title="Gather, use, free", draw=draw, trial=output_and_gradients,
-    measured=True, inputs_matter=False, rules=[lets_go(AFTER, slack=256), at_most("all_gather_single", 2)],
+    measured=True, inputs_matter=False, rules=[lets_go(AFTER, slack=256), at_most("all_gather", 2)],
     case_count=4, task="""
     Gather the unit, call its module, free the unit, and return the output. Two things remain. First: what autograd
     saves for backward must not keep `unit.flat`. Whenever autograd saves a view of `unit.flat`, let it save a
     description instead, from which you can make this view again. Second: backward needs the parameters from its very
-    beginning. Gather the unit again as soon as the gradient of the output has arrived. Call your `gather` and `free`.
+    beginning. Gather the unit again as soon as the gradient of the output has arrived. Call your `gather` and `free`;
+    there are two all-gathers in all.
     """, hints="""
     From which moment on does backward need the parameters, and what arrives at the output at that moment?
 

@@ -71,7 +71,8 @@ def _ops(observation: Observation) -> list[list[str]]:
 
 
 exercise = Exercise("zero3.start_gather", title="Gather a unit", draw=draw, trial=gathered_parameters, measured=True,
-    inputs_matter=False, rules=[one_all_gather, lets_go(GATHERED), lets_go(FREED)], case_count=4, task="""
+    asynchronous=True, inputs_matter=False, case_count=4,
+    rules=[one_all_gather, lets_go(GATHERED), lets_go(FREED)], task="""
     Gather the shards of all ranks into a new tensor, `unit.flat`, with one call of an all-gather. Do not wait for it:
     return a function that waits, and that then makes each of `unit.params` a view of its part of `unit.flat`, in its
     shape (`unit.shapes` has the shapes). After `free(unit)`, nothing may keep this memory. The padding is NaN here.
