@@ -7,6 +7,8 @@ from .cuda import CudaMemory
 from .ledger.history import MemoryEvent
 from .ledger.peak import Peak
 
+_ONE = {"parameters": "parameter", "gradients": "gradient", "optimizer": "optimizer state"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class StillHeld:
@@ -33,7 +35,8 @@ class Snapshot:
         current_bytes: the bytes that the rank holds.
         peak_bytes: the most that it has held so far.
         by_category: `current_bytes`, by `CATEGORIES`.
-        padding: bytes of parameters, gradients and optimizer that no tensor covers: the padding of shards.
+        padding: bytes of parameters, gradients and optimizer that no tensor covers: the padding of shards, or
+            the rest of a tensor of which a parameter is a view.
         still_held: memory that parameters have given up, and that something else keeps.
         cuda: the figures of torch's CUDA allocator, if CUDA is in use.
     """
@@ -49,8 +52,9 @@ class Snapshot:
     def __str__(self) -> str:
         lines = [f"{self.current_bytes:,} bytes held, {self.peak_bytes:,} at the peak so far"]
         for category, nbytes in self.by_category.items():
-            padding = f", {self.padding[category]:,} of them padding" if self.padding.get(category) else ""
-            lines.append(f"  {category:<13} {nbytes:>18,} bytes{padding}")
+            one = _ONE.get(category, category)
+            rest = f", {self.padding[category]:,} of them in no {one}" if self.padding.get(category) else ""
+            lines.append(f"  {category:<13} {nbytes:>18,} bytes{rest}")
         lines += [f"  {held}" for held in self.still_held]
         return "\n".join(lines)
 

@@ -169,7 +169,16 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(1)], [t(math.nan)], "NaN results from 0/0"),
         # of the right form
         ([t(3), t(3)], [t(0), t(0)], "Every number is 0"),
-        ([{"a": 3}], [{"a": 0}], "It is 0, and should not be"),
+        ([3.5], [0.0], ""),
+        # counts, truth values and words: nothing is computed with them
+        ([{"a": 3}], [{"a": 0}], ""),
+        ([8] * 2, [4] * 2, ""),
+        ([3, 3], [3, 1], ""),
+        ([1, 2], [2, 1], ""),
+        ([True, True], [True, False], ""),
+        (["forward", "forward"], ["backward", "forward"], ""),
+        ([1000], [1500], ""),
+        ([3 / 11], [8 / 11], ""),
         ([t(3, 5)] * 4, [t(12, 20)] * 4, "Exactly 4 times the expected value, and there are 4 ranks: a sum where"),
         ([t(8, 4)] * 4, [t(2, 1)] * 4, "Exactly 1/4 of the expected value, and there are 4 ranks: a mean where"),
         ([t(3, 5)] * 4, [t(9, 15)] * 4, "Exactly 3 times the expected value, everywhere"),
@@ -191,6 +200,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([t(1, 2, 3)] * 2, [t(0, 1, 2)] * 2, "The padding stands in front, and moves every number by 1 place;"),
         ([t(1, 2, 3), t(4, 5, 6), t(7, 0, 0)], [t(0, 0, 1), t(2, 3, 4), t(5, 6, 7)], "moves every number by 2 places"),
         ([t(1, 2, 3, 4)] * 2, [t(0, 1, 2, 3)] * 2, ""),  # four elements on two ranks need no padding
+        ([[1, 2, 3]] * 2, [[0, 1, 2]] * 2, ""),  # counted from 0 instead of 1
         ([t(1, 2, 3), t(4, 6, 9)], [t(3, 1, 2), t(6, 4, 9)], "The right numbers, in a different order"),
         ([t(1, 2), t(3, 4)], [t(5, 17), t(7, 9)], ""),
     ],
@@ -244,16 +254,17 @@ def test_sums_are_tried_only_of_as_many_parts_as_ranks() -> None:
     assert "chunk" not in findings(trial(right, wrong, before))[0].likely  # at once: a part of 2000 would take hours
 
 
-def test_nan_that_was_read_from_the_padding_is_recognised() -> None:
+def test_nan_of_the_input_that_was_read_is_recognised() -> None:
     before = [t(1, math.nan), t(2, math.nan)]
 
-    assert "padding" in findings(trial([t(3)] * 2, [t(math.nan)] * 2, before))[0].likely
+    assert "must not be read" in findings(trial([t(3)] * 2, [t(math.nan)] * 2, before))[0].likely
 
 
 def test_one_number_is_no_proof_of_an_odd_factor() -> None:
     assert findings(trial([3.0], [7.123456]))[0].likely == ""
     assert findings(trial([1456], [1008]))[0].likely == ""  # 9/13
-    assert "Exactly 3/2 times" in findings(trial([1000], [1500]))[0].likely
+    assert "Exactly 3/2 times" in findings(trial([t(1000, 7)], [t(1500, 10.5)]))[0].likely
+    assert "Exactly 2 times" in findings(trial([123.4], [246.8]))[0].likely
     assert findings(trial([4], [3]))[0].likely == ""
 
 
@@ -266,6 +277,13 @@ def test_texts_are_compared_and_not_computed() -> None:
     (finding,) = findings(trial(["rank 0 of 1"], ["rank 1 of 1"]))
 
     assert finding.action == "Find where the two texts begin to differ, and the line that writes this part."
+
+
+@pytest.mark.parametrize(("expected", "given"), [(True, False), (3, 4), ("forward", "backward")])
+def test_a_decision_is_not_called_a_computation(expected: Any, given: Any) -> None:
+    action = findings(trial([expected], [given]))[0].action
+
+    assert action.startswith("Go through your code with this case in mind")
 
 
 def test_the_first_element_that_differs_is_named_where_the_tensor_is_too_long_to_show() -> None:

@@ -114,7 +114,7 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
             likely="No rank called a collective, a send or a recv, so no rank received data from a different rank.",
             action="Which ranks' values belong in the result of one rank? Find the call that moves them there.",
         )
-    if trial.exercise.trial is None and all(isinstance(value, str) for value in next(inner.pairs)):
+    if all(isinstance(value, str) and len(value.split()) > 1 for value in next(inner.pairs)):
         return Cause(likely="", action="Find where the two texts begin to differ, and the line that writes this part.")
     if count := _right_before(gap, inner.path):
         items = f"The {count} items before it are" if count > 1 else "The item before it is"
@@ -122,6 +122,9 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
         action = f"{items} right{where}. Find what your program does after that, and before this one."
         return Cause(likely="", action=action)
     whose = f" on {trial.who(inner.ranks[:1])}" if trial.case.world_size else ""
+    if isinstance(next(inner.pairs)[0], bool | int | str):
+        action = f"Go through your code with this case in mind{whose}, and find the line that decides this value."
+        return Cause(likely="", action=action)
     if any(trial.yours.calls) and trial.yours.call_forms == trial.expected.call_forms:
         action = "Your calls match the reference's in kind, size and order, so look at what is computed around them. "
         return Cause(likely="", action=f"{action}Print what goes into each{whose}, and what comes out.")

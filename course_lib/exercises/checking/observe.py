@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -113,13 +112,21 @@ def observe(exercise: Declaration, solution: Solution, case: Case, world: World 
     """
     if world is not None:
         return _observed(exercise, solution, case, world)
-    options = {"measure": exercise.measured, "strict": exercise.asynchronous}
-    made = partial(World, case.world_size or 1, backend="simulated", **options)
-    seen = _observed(exercise, solution, case, made(timeout=CPU_LIMIT))
+    seen = _observed(exercise, solution, case, _world(exercise, case, CPU_LIMIT))
     if seen.waited:
         limit = min(TIME_LIMIT, CPU_LIMIT / max(seen.cpu_share, 0.01))
-        seen = _observed(exercise, solution, case, made(timeout=limit))
+        seen = _observed(exercise, solution, case, _world(exercise, case, limit))
     return seen
+
+
+def _world(exercise: Declaration, case: Case, timeout: float) -> World:
+    return World(
+        case.world_size or 1,
+        backend="simulated",
+        timeout=timeout,
+        measure=exercise.measured,
+        strict=exercise.asynchronous,
+    )
 
 
 def _observed(exercise: Declaration, solution: Solution, case: Case, world: World) -> Observation:

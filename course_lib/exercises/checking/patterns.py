@@ -12,7 +12,12 @@ from .plain import Array, Plain, close, leaves, numbers, same
 
 
 def recognise_pattern(gap: Gap) -> Cause | None:
-    """Return the cause if the numbers follow a known pattern."""
+    """Return the cause if the numbers follow a known pattern.
+
+    A count, a truth value or a text follows none: it equals the value of a different rank, or a multiple, by chance.
+    """
+    if all(isinstance(expected, bool | int | str) for expected in gap.expected):
+        return None
     return next((cause for recogniser in _RECOGNISERS if (cause := recogniser(gap)) is not None), None)
 
 
@@ -39,10 +44,7 @@ def _zeros(gap: Gap) -> Cause | None:
     if not all(given and not any(given) for given in (numbers(given) for _, given in gap.pairs)):
         return None
     if not any(isinstance(given, Array) for _, given in gap.pairs):
-        return Cause(
-            likely="It is 0, and should not be: nothing was added up, or this case was taken for one that has nothing.",
-            action="Look for the condition, or the factor, that makes it 0 here.",
-        )
+        return Cause(likely="", action="Look for the condition, or the factor, that makes it 0 here.")
     return Cause(
         likely="Every number is 0: nothing was written into the tensor, or it was cleared or multiplied by 0.",
         action="Look for the line that should fill the result.",
@@ -73,7 +75,7 @@ def _scaled(gap: Gap) -> Cause | None:
             "expected, or divided by the world size twice.",
             action="Look for the division by the world size.",
         )
-    if len(values) == 1 and not more and (small or min(abs(ratio.numerator), ratio.denominator) > 3):
+    if len(values) == 1 and not more and (small or min(abs(ratio.numerator), ratio.denominator) > 1):
         return None  # two numbers always have some ratio, and two small whole numbers often a simple one
     where = "" if size == 1 else ", everywhere" if len(gap.ranks) == size else ", on each rank that is wrong"
     return Cause(likely=f"Exactly {ratio} times the expected value{where}.", action=f"Look for a factor of {ratio}.")
@@ -171,6 +173,8 @@ def _is_sum(parts: list[tuple[float, ...]], whole: Array, gap: Gap) -> bool:
 
 def _padded_in_front(gap: Gap) -> Cause | None:
     """Recognise zeros in front of the elements, which belong behind them or are cut off there."""
+    if not all(isinstance(value, Array) and "float" in value.dtype for value in gap.expected):
+        return None  # numbers that count from 0 instead of 1 look the same
     sides = [[numbers(value) or () for value in values] for values in (gap.expected, gap.given)]
     sides = [side[:1] if _all_same(gap, gap.expected) else side for side in sides]  # else the shards, joined
     right, held = (tuple(itertools.chain(*side)) for side in sides)

@@ -10,6 +10,7 @@ The functions that compare take the relative tolerance for floating-point number
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,7 @@ class Opaque:
     type_name: str
 
     def __str__(self) -> str:
-        return f"a {self.type_name}"
+        return f"{'an' if self.type_name[0] in 'AEIOUaeiou' else 'a'} {self.type_name}"
 
 
 _DEEPEST = 20
@@ -59,6 +60,8 @@ def plain(value: Any, depth: int = 0) -> Plain:
             return copy(value)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         return _array(value)
+    if _is_of_torch(kind) and type(tensor := torch.clone(value)) is torch.Tensor:
+        return _array(tensor)
     if kind is torch.dtype:
         return str(value)
     if depth < _DEEPEST:
@@ -68,6 +71,17 @@ def plain(value: Any, depth: int = 0) -> Plain:
         if issubclass(kind, dict):
             return {plain(key, depth + 1): plain(item, depth + 1) for key, item in dict.items(value)}
     return Opaque(type_name=kind.__name__)
+
+
+def _is_of_torch(kind: type) -> bool:
+    """Return whether torch itself defines the tensors `kind`, such as the result of a functional collective, which
+    becomes a plain tensor when it is used."""
+    name = kind.__module__
+    return (
+        name.startswith("torch.")
+        and getattr(sys.modules.get(name), kind.__name__, None) is kind
+        and (issubclass(kind, torch.Tensor))
+    )
 
 
 def _array(tensor: torch.Tensor) -> Array | Opaque:

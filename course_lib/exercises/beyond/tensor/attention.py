@@ -40,7 +40,7 @@ exercise = Exercise("tensor.attention", title="Attention by heads", draw=draw, t
     Heads do not need each other, so each rank computes some of them: of `heads` heads, rank r computes the r-th of N
     equal groups. Many models keep query, key and value in one fused matrix. It is whole here, on every rank, and so is
     `out`: use only the rows and columns of this rank's heads. Return the output of the causal attention, on every rank,
-    with `copy` and `all_reduce` at its two ends: one all-reduce in forward, one in backward.
+    with `copy` and `all_reduce` at its two ends: two all-reduces, one in forward and one in backward.
     """, hints="""
     The rows of the fused matrix are: all of query, then all of key, then all of value. Where in it are the rows of rank
     0's heads?

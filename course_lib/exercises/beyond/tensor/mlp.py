@@ -39,8 +39,8 @@ exercise = Exercise("tensor.mlp", title="A tensor-parallel MLP", draw=draw, tria
     rules=[only_calls("all_reduce"), at_most("all_reduce", 2)], task="""
     One process computes `down(F.gelu(up(x)))`. Now each rank has its part of the features between the matrices: of `up`
     it has output features, of `down` the same features as input. Return the output of the whole MLP, on every rank,
-    with all gradients equal to those of one process. Use your `copy` and `all_reduce`: one all-reduce in forward, one
-    in backward.
+    with all gradients equal to those of one process. Use your `copy` and `all_reduce`: two all-reduces, one in forward
+    and one in backward.
     """, hints="""
     Where does one value on every rank become a different value on each? Where do these become one again?
 

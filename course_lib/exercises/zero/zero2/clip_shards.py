@@ -53,9 +53,10 @@ def norm_and_gradients(solution: Solution, shards: list[nn.Parameter], max_norm:
 exercise = Exercise("zero2.clip_shards", title="Clip by the norm of all", draw=draw, trial=norm_and_gradients,
     inputs_matter=False, rules=[at_most("all_reduce", 1)], task="""
     Clip the gradients as `torch.nn.utils.clip_grad_norm_` does in one process. Take the norm of all gradients together,
-    over all shards and all ranks, with one all-reduce. If it is above `max_norm`, multiply each gradient by `max_norm /
-    norm`, in place; if not, leave the gradients as they are. Return the norm before clipping, the same on every rank. A
-    shard without a gradient adds nothing to the norm. A rank without any gradient still takes part.""", hints="""
+    over all shards and all ranks, with at most one all-reduce. If it is above `max_norm`, multiply each gradient by
+    `max_norm / norm`, in place; if not, leave the gradients as they are. Return the norm before clipping, the same on
+    every rank. A shard without a gradient adds nothing to the norm. A rank without any gradient still takes
+    part.""", hints="""
     Three gradients have the norms 3, 4 and 12. What is the norm of all of them together?
 
     Norms do not add up; their squares do. The square of the norm is a sum over elements, so you can sum shard by shard
@@ -172,5 +173,5 @@ def with_one_vector(shards: list[nn.Parameter], max_norm: float) -> Tensor:
     norm: Tensor = torch.stack(norms).norm()
     for shard in shards:
         if shard.grad is not None:
-            shard.grad = shard.grad * min(1.0, max_norm / norm.item())
+            shard.grad.mul_(min(1.0, max_norm / norm.item()))
     return norm

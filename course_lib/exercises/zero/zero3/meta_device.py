@@ -26,13 +26,24 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=world_size, args=lambda rank: (largest,), what=what)
 
 
+class Layers(nn.Sequential):
+    """A model whose memory is NaN before it is filled."""
+
+    def to_empty(self, *args: Any, **options: Any) -> "Layers":
+        super().to_empty(*args, **options)
+        with torch.no_grad():
+            for param in self.parameters():
+                param.fill_(float("nan"))
+        return self
+
+
 def filled(solution: Solution, largest: int) -> dict[str, Any]:
     """Return the shards, and the model's output, which shows that the units can be gathered."""
     seen: dict[str, Any] = {}
     shapes: dict[str, torch.Size] = {}
 
     def make() -> nn.Module:
-        model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+        model = Layers(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
         model.scale = nn.Parameter(torch.ones(WIDTH))
         shapes.update((name, param.shape) for name, param in model.named_parameters())
         seen["the device on which the model is built"] = model.scale.device.type
@@ -92,9 +103,11 @@ exercise = Exercise("zero3.meta_device", title="A model that is never whole", dr
     On the meta device, a model of any size costs no memory, and `fully_shard` cuts shapes. `to_empty` then allocates
     the shards, with undefined values, so every parameter must be filled. `distribute_tensor` cuts a tensor in the way
     in which the parameter is cut; with `src_data_rank=None`, each rank takes its part of its own tensor, and sends
-    nothing. To train from the start, call each module's `reset_parameters()` instead. `to_empty` leaves buffers
-    undefined as well, and `state_dict()` lacks those that are not persistent: fill them too. `zero.Stage3` takes a
-    model on the meta device, and fills it unit by unit.""")
+    nothing. To train from the start, call the model's own function for its first weights instead, such as
+    `init_weights()`. Each layer's `reset_parameters()` gives torch's usual values: what the model's `__init__` had
+    chosen is lost on the meta device, without an error. `to_empty` leaves buffers undefined as well, and `state_dict()`
+    lacks those that are not persistent: fill them too. `zero.Stage3` takes a model on the meta device, and fills it
+    unit by unit.""")
 
 
 @exercise
@@ -130,6 +143,10 @@ exercise.edit("reads-all-first", {"read(name)": "tensors[name]",
     EMPTY: f"{EMPTY}tensors = {{name: read(name) for name in model.state_dict()}}\n"}, """
     The model is sharded, but you read the whole checkpoint before you fill the first shard. So every rank holds all of
     its tensors. Next: read one tensor, fill its shard, and only then read the next.""")
+
+exercise.edit("not-filled", {f"shard.copy_({CUT})": CUT}, """
+    You read and cut each tensor, and store it nowhere: the shards still have the undefined values of `to_empty`.
+    Next: copy what you cut into the shard.""")
 
 exercise.edit("copies-a-plain-tensor", {CUT: "read(name)"}, """
     You copy a whole tensor into a DTensor. torch refuses this, because it cannot know how the tensor is to be cut.

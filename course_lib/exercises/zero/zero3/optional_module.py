@@ -57,11 +57,13 @@ exercise = Exercise("zero3.optional_module", title="Repair: a module for some ra
     x = x + ... * extra
     ```
     """, explanation="""
-    A sharded module is a collective: either all ranks call it, or none. On a rank that does not need the expert, its
-    output times 0 changes nothing and still belongs to the graph, so backward reaches the unit and reduces zeros. That
-    costs a useless computation. The ranks may also agree first, by one small all-reduce, and skip the expert where
-    nobody needs it. The same happens to a layer that is dropped at random, to a branch that depends on the data, and to
-    ranks with different numbers of batches.""")
+    A module that is a unit is a collective: either all ranks call it, or none. On a rank that does not need the expert,
+    its output times 0 changes nothing and still belongs to the graph, so backward reaches the unit and reduces zeros.
+    That costs a useless computation. The ranks may also agree first, by one small all-reduce, and skip the expert where
+    nobody needs it. The same happens to a layer that is dropped at random, to a branch that depends on the data, and
+    to ranks with different numbers of batches. If you choose the units, do not make an optional module one: leave it in
+    the unit around it, which every rank calls, and call `model.set_reduce_scatter_unused_params(True)`. FSDP2 then
+    reduces zeros for parameters without a gradient, as DDP does with `find_unused_parameters`.""")
 
 
 @exercise

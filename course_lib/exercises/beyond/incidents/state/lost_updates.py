@@ -94,9 +94,10 @@ BF16 = {FLOAT: "", AUTOCAST: FORWARD}
 exercise.start_edit(BF16)
 
 exercise.edit("updates-still-lost", {FLOAT: ""}, """
-    The weights still do not move. What the optimizer adds goes into a tensor in bf16, or is rounded to bf16 before the
-    next step adds to it. Autocast alone does not change that: it chooses the dtype in which a layer computes.
-    Next: let the optimizer update tensors in fp32 that keep their digits from step to step.""")
+    The weights still do not move. Either an update is rounded to bf16 before the next one is added to it, or it never
+    reaches the weights that the layer uses. Autocast alone changes neither: it chooses the dtype in which a layer
+    computes. Next: let the optimizer update tensors in fp32 that keep their digits from step to step, and print one of
+    them next to the layer's weight after each step.""")
 
 exercise.edit("everything-in-fp32", {AUTOCAST: FORWARD.replace("(x)", "(x.float())")}, """
     The loss falls, and the layer computes in fp32 now. That costs the time and the activations that bf16 was to save.

@@ -113,9 +113,9 @@ LATE = {OPTIMIZER: "", FORWARD: FORWARD + OPTIMIZER}
 exercise.start_edit(LATE)
 
 exercise.edit("outermost-unit-stands-still", LATE | {FORWARD: FORWARD + OPTIMIZER + "model.reshard()\n"}, """
-    The blocks are trained, and the parameters of the outermost unit stand still. When your optimizer is made, this
-    unit is whole, so the optimizer gets tensors that never receive a gradient.
-    Next: print the type of each parameter on the line before the optimizer is made.""")
+    The blocks are trained, and the parameters of the outermost unit stand still: your optimizer does not hold the
+    tensors that receive their gradients.
+    Next: print how many parameters the optimizer holds, and the type of each, on the line after it is made.""")
 
 exercise.edit("raises-the-learning-rate", LATE | {FORWARD: FORWARD + OPTIMIZER.replace("lr=lr", "lr=10 * lr")}, """
     You take ten times the learning rate. The blocks move further, and the parameters of the outermost unit still do
