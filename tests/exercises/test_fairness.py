@@ -75,7 +75,7 @@ def test_a_broken_rule_is_reported_where_all_numbers_are_right() -> None:
 def functional(x: torch.Tensor) -> torch.Tensor:
     from torch.distributed import _functional_collectives as funcol
 
-    whole: torch.Tensor = funcol.all_gather_tensor_autograd(x, 0, dist.group.WORLD)
+    whole: torch.Tensor = funcol.all_gather_single_autograd(x, 0, dist.group.WORLD)
     return whole
 
 
@@ -90,7 +90,7 @@ def redistributed(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("solution", [functional, redistributed])
 def test_a_call_is_judged_by_its_meaning(solution: Callable[..., Any]) -> None:
-    assert get("tensor.gather_sequence").check(solution).status == "passed"
+    assert repr(get("tensor.gather_sequence").check(solution)).startswith("✓")
 
 
 # Time

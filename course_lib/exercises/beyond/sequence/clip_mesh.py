@@ -15,23 +15,39 @@ from ...checking.rules import at_most, only_calls
 from ...form.exercise import Case, Exercise, Solution
 from ...machine.ranks.data import normal
 
+NUMELS = (3, 2)
+"""The sizes of a rank's shards, both of cut and of whole parameters."""
+
 
 def draw(rng: random.Random, number: int) -> Case:
     sizes, seed = ((2, 2), (1, 2), (2, 1), (1, 4))[number % 4], rng.getrandbits(32)
-    max_norm = (1.0, 100.0)[number == 1]
+    norm = torch.cat(every_gradient(sizes, seed)).norm().item()
+    max_norm = round(norm * (0.9, 2.0, 0.3, 0.9)[number % 4], 1)  # 0.9: above that of each rank's own elements
     what = f"a mesh of {sizes[0]} × {sizes[1]} (data × tensor), max_norm {max_norm:g}"
     return Case(world_size=sizes[0] * sizes[1], args=lambda rank: (sizes, max_norm, seed), what=what)
+
+
+def gradient(numel: int, seed: int, number: int, place: int) -> torch.Tensor:
+    """Return the gradient of shard `number`, for a rank of the mesh, or for a rank of `data`."""
+    return normal(numel, seed=seed + 100 * number + place)
+
+
+def every_gradient(sizes: tuple[int, int], seed: int) -> list[torch.Tensor]:
+    """Return all gradients of the mesh, each element once."""
+    cut = [gradient(n, seed, number, rank) for number, n in enumerate(NUMELS) for rank in range(sizes[0] * sizes[1])]
+    whole = [gradient(n, seed + 1000, number, data) for number, n in enumerate(NUMELS) for data in range(sizes[0])]
+    return cut + whole
 
 
 def norm_and_gradients(solution: Solution, sizes: tuple[int, int], max_norm: float, seed: int) -> Any:
     """Return the norm, and the gradients afterwards."""
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("data", "tensor"))
     data, tensor = mesh.get_group("data"), mesh.get_group("tensor")
-    cut, whole = ([nn.Parameter(torch.zeros(numel)) for numel in (3, 2)] for _ in range(2))
+    cut, whole = ([nn.Parameter(torch.zeros(numel)) for numel in NUMELS] for _ in range(2))
     for number, shard in enumerate(cut):
-        shard.grad = normal(*shard.shape, seed=seed + 100 * number + dist.get_rank())
+        shard.grad = gradient(shard.numel(), seed, number, dist.get_rank())
     for number, shard in enumerate(whole):  # the same on all ranks of a tensor group
-        shard.grad = normal(*shard.shape, seed=seed + 1000 + 100 * number + data.rank())
+        shard.grad = gradient(shard.numel(), seed + 1000, number, data.rank())
     before = [shard.grad for shard in cut + whole]
     norm = solution(cut, whole, max_norm, data, tensor)
     kept = [shard.grad is grad for shard, grad in zip(cut + whole, before, strict=True)]

@@ -81,7 +81,7 @@ def trained(solution: Solution, width: int, count: int, seed: int) -> dict[str, 
     with shared_folder() as folder:
         losses = solution(make_model, examples, folder, 2)
         dist.barrier()
-        saved = {f"parameters in the checkpoint of epoch {epoch}": what_was_saved(folder, epoch) for epoch in range(2)}
+        saved = {epoch: what_was_saved(folder, epoch) for epoch in range(2)}
     model = models[-1]
     return {
         "examples, in order": examples.asked,
@@ -90,7 +90,8 @@ def trained(solution: Solution, width: int, count: int, seed: int) -> dict[str, 
         "its shards of the parameters": [
             (param.to_local() if isinstance(param, DTensor) else param).detach() for param in model.parameters()
         ],
-        **saved,
+        "what each epoch saved": [found if isinstance(found, str) else "the whole model" for found in saved.values()],
+        **{f"parameters in the checkpoint of epoch {epoch}": found for epoch, found in saved.items()},
     }
 
 

@@ -21,7 +21,7 @@ def draw(rng: random.Random, number: int) -> Case:
         silent = {(rng.randrange(world_size), rng.randrange(count))}
     if number in (2, 5):
         silent = {(world_size - 1, shard) for shard in range(count)}
-    share = 2.0 if number in (3, 4) else rng.choice((0.3, 0.5))  # of the norm
+    share = 2.0 if number in (3, 4) else rng.choice((0.3, 0.9))  # of the norm; 0.9 is above that of most ranks
 
     def grads(rank: int) -> list[Tensor | None]:
         generator = torch.Generator().manual_seed(seed + rank)
