@@ -178,6 +178,7 @@ MATRIX = torch.arange(6.0).reshape(2, 3)
         ([True, True], [True, False], ""),
         (["forward", "forward"], ["backward", "forward"], ""),
         ([1000], [1500], ""),
+        ([{"a": 3, "b": t(1)}] * 2, [{"a": 5, "b": t(1)}, {"a": 1, "b": t(1)}], ""),
         ([3 / 11], [8 / 11], ""),
         ([t(3, 5)] * 4, [t(12, 20)] * 4, "Exactly 4 times the expected value, and there are 4 ranks: a sum where"),
         ([t(8, 4)] * 4, [t(2, 1)] * 4, "Exactly 1/4 of the expected value, and there are 4 ranks: a mean where"),
