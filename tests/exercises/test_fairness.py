@@ -75,6 +75,7 @@ def test_a_broken_rule_is_reported_where_all_numbers_are_right() -> None:
 def functional(x: torch.Tensor) -> torch.Tensor:
     from torch.distributed import _functional_collectives as funcol
 
+    assert dist.group.WORLD is not None
     whole: torch.Tensor = funcol.all_gather_single_autograd(x, 0, dist.group.WORLD)
     return whole
 
@@ -193,11 +194,11 @@ FORMS: dict[str, Callable[[nn.Module], Any]] = {
 def test_a_checkpoint_is_read_in_whatever_form_it_has(form: str, tmp_path: Any) -> None:
     from torch.distributed import checkpoint as dcp
 
-    from course_lib.exercises.training.cluster.repair_train import Model, what_was_saved
+    from course_lib.exercises.training.cluster.data import Model, what_was_saved
 
     def saved(folder: str) -> bool:
         torch.manual_seed(0)
-        model = fully_shard(Model(4))
+        model: Any = fully_shard(Model(4))
         dcp.save(FORMS[form](model), checkpoint_id=f"{folder}/epoch-0")
         found = what_was_saved(folder, 0)
         torch.manual_seed(0)

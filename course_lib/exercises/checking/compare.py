@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from ...errors import CourseError
-from ...world import RankError, quoted
+from .failures import failure
 from .findings import Finding, Row
 from .forms import recognise_form
 from .gap import Cause, Gap
-from .observe import Observation, Trial
+from .observe import Trial
 from .patterns import recognise_pattern
 from .plain import Path, Plain, at, difference
 from .texts import first_element, kind, pair, short
@@ -24,7 +23,7 @@ def findings(trial: Trial) -> list[Finding]:
 def differences(trial: Trial) -> list[Finding]:
     """Return how the results differ from the reference's, or why there are none."""
     if trial.yours.error is not None:
-        return [_timeout(trial.yours) if trial.yours.timed_out else _error(trial, trial.yours.error)]
+        return [failure(trial, trial.yours.error)]
     return [*_warnings(trial)] or [*_values(trial), *_inputs(trial)]
 
 
@@ -223,36 +222,3 @@ def _argument(trial: Trial, position: int) -> str:
     names = list(inspect.signature(trial.exercise.stub).parameters)
     direct = trial.exercise.trial is None and position < len(names)
     return f"the argument {names[position]}" if direct else f"argument {position + 1}"
-
-
-# -- errors ------------------------------------------------------------------------------------------------------
-
-
-def _error(trial: Trial, error: CourseError) -> Finding:
-    if not isinstance(error, RankError):
-        return Finding(observed=str(error), action="Then run the cell again.")
-    observed, _, action = str(error).partition("\nNext: ")
-    raised = error.ranks[error.rank].raised
-    if raised is not None and not trial.case.world_size:
-        observed = f"your function raised {raised}\n  {quoted(raised.source_line)}"
-    if raised is not None and raised.type == "NotImplementedError":
-        return Finding(
-            observed=observed,
-            likely="The cell came with the line `raise NotImplementedError`; it is still there, and ends the function.",
-            action="Delete that line.",
-            traceback=error.traceback,
-        )
-    return Finding(observed=observed, action=action, traceback=error.traceback)
-
-
-def _timeout(yours: Observation) -> Finding:
-    observed = str(yours.error).partition("\nNext: ")[0]
-    if not yours.waited:
-        action = "Look for a loop that never ends, or for far more work than the task needs."
-        return Finding(observed=observed, action=action)
-    return Finding(
-        observed=observed,
-        likely=f"The CPU was at work for it in {yours.cpu_share:.0%} of that time. So the machine is busy with other "
-        "work, or your code waits: `time.sleep`, a lock, a file.",
-        action="If your code does not wait, run the cell again when the machine is less busy.",
-    )

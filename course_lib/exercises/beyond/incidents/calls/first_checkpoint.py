@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
 from ....form.exercise import Case, Exercise, Solution
-from ....training.cluster.repair_train import shared_folder
+from ....training.cluster.data import shared_folder
 from ..data import Batch, batches, make_mlp
 
 

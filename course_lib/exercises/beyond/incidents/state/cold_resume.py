@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from ....form.exercise import Case, Exercise, Solution
-from ....training.cluster.repair_train import shared_folder
+from ....training.cluster.data import shared_folder
 
 
 def draw(rng: random.Random, number: int) -> Case:

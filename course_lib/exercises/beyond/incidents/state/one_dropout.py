@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....form.exercise import Case, Exercise, Solution
-from ....training.cluster.repair_train import shared_folder
+from ....training.cluster.data import shared_folder
 
 
 def draw(rng: random.Random, number: int) -> Case:
