@@ -111,7 +111,7 @@ def observe(exercise: Declaration, solution: Solution, case: Case, world: World 
         KeyboardInterrupt: it was interrupted. Every rank is stopped.
     """
     if world is not None:
-        return _observed(exercise, solution, case, world)
+        return replace(_observed(exercise, solution, case, world), cpu_share=1.0)  # its ranks may be other processes
     seen = _observed(exercise, solution, case, _world(exercise, case, CPU_LIMIT))
     if seen.waited:
         limit = min(TIME_LIMIT, CPU_LIMIT / max(seen.cpu_share, 0.01))
