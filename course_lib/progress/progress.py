@@ -20,6 +20,9 @@ from ..quizzes import Answer
 from . import export
 from .store import Store, merge
 
+JSON = {"findings", "value", "measured"}
+"""The columns whose text is JSON."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
@@ -110,10 +113,7 @@ class Progress:
             FROM attempts LEFT JOIN verdicts ON verdicts.attempt = id LEFT JOIN imported ON imported.attempt = id
             WHERE exercise = coalesce(?, exercise) ORDER BY started_ns DESC, attempts.rowid DESC LIMIT 1"""
         rows = self._rows(query, exercise)
-        if not rows:
-            return None
-        findings, imported = json.loads(rows[0]["findings"] or "null"), bool(rows[0]["imported"])
-        return Attempt(**rows[0] | {"findings": findings, "imported": imported})
+        return Attempt(**rows[0] | {"imported": bool(rows[0]["imported"])}) if rows else None
 
     def hint_taken(self, exercise: str, level: int) -> None:
         """Store that a hint was taken; the first has level 1."""
@@ -135,7 +135,7 @@ class Progress:
         query = """SELECT quiz, question, attempt, value, correct
             FROM answers WHERE quiz = ? ORDER BY answered_ns, rowid"""
         rows = self._rows(query, quiz)
-        return [Answer(**json.loads(row.pop("value")) | row | {"correct": bool(row["correct"])}) for row in rows]
+        return [Answer(**row.pop("value") | row | {"correct": bool(row["correct"])}) for row in rows]
 
     def first_answers(self, quiz: str) -> dict[str, bool]:
         """Return whether the first answer to each question was right, in the order of the answers."""
@@ -173,8 +173,8 @@ class Progress:
 
     def scores(self) -> dict[str, dict[str, float]]:
         """Return the latest measures of each name, in the order in which the names were first stored."""
-        rows = self._store.use(lambda db: db.execute("SELECT * FROM scores ORDER BY scored_ns, rowid").fetchall())
-        return {row["name"]: json.loads(row["value"]) for row in rows}
+        rows = self._rows("SELECT name, value FROM scores ORDER BY scored_ns, rowid")
+        return {row["name"]: row["value"] for row in rows}
 
     def summary(self) -> Summary:
         """Return how far the learner is."""
@@ -196,8 +196,8 @@ class Progress:
         """Add one row to each table named."""
         self._store.use(lambda db: merge(db, {table: [dict(row)] for table, row in rows.items()}))
 
-    def _rows(self, query: str, name: str | None) -> list[dict[str, Any]]:
-        return self._store.use(lambda db: [dict(row) for row in db.execute(query, (name,))])
+    def _rows(self, query: str, *name: str | None) -> list[dict[str, Any]]:
+        return self._store.use(lambda db: [_read(row) for row in db.execute(query, name)])
 
 
 def default_path() -> Path:
@@ -206,18 +206,23 @@ def default_path() -> Path:
     return Path(home).expanduser() / "progress.sqlite3"
 
 
+def _read(row: sqlite3.Row) -> dict[str, Any]:
+    """Return a row with its JSON decoded: inside the transaction, which takes an error for damage of the file."""
+    read = dict(row)
+    return read | {name: json.loads(read[name]) for name in JSON.intersection(read) if read[name] is not None}
+
+
 def _prediction(db: sqlite3.Connection, name: str) -> Prediction | None:
     """Return the prediction committed first, with the latest measurement."""
     query = """SELECT predictions.value AS value, measurements.value AS measured, correct
         FROM predictions LEFT JOIN measurements USING (name) WHERE name = ?
         ORDER BY committed_ns, predictions.rowid, measured_ns DESC, measurements.rowid DESC LIMIT 1"""
-    row = db.execute(query, (name,)).fetchone()
-    if row is None:
+    found = db.execute(query, (name,)).fetchone()
+    if found is None:
         return None
-    prediction = Prediction(name=name, value=json.loads(row["value"]))
-    if row["measured"] is None:
-        return prediction
-    return replace(prediction, measured=json.loads(row["measured"]), correct=bool(row["correct"]))
+    row = _read(found)
+    correct = None if row["correct"] is None else bool(row["correct"])
+    return Prediction(name=name, value=row["value"], measured=row["measured"], correct=correct)
 
 
 def _summary(db: sqlite3.Connection) -> Summary:

@@ -18,6 +18,7 @@ learner.
 """
 
 import itertools
+import json
 import os
 import sqlite3
 import threading
@@ -143,7 +144,7 @@ class Store:
     def _enter_memory(self, error: Exception) -> sqlite3.Connection:
         """Return a connection in memory that holds what can still be read from the file."""
         memory = _connect(":memory:", busy_seconds=0)
-        with suppress(sqlite3.Error), closing(_connect(self.path, busy_seconds=0)) as db:
+        with suppress(sqlite3.Error, UnicodeDecodeError), closing(_connect(self.path, busy_seconds=0)) as db:
             rows = dump(db)
             _transact(memory, lambda memory: merge(memory, rows))
         self._notices["memory"] = (
@@ -200,9 +201,10 @@ def _transact(db: sqlite3.Connection, work: Work[T]) -> T:
         with db:
             _prepare(db)
             return work(db)
-    except sqlite3.DatabaseError as error:
-        # Exactly this class means damage. A full disk, a lock or a broken rule raise its subclasses.
-        if type(error) is sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        # Exactly these classes mean damage. A full disk, a lock or a broken rule raise subclasses of the first. SQLite
+        # may quote damaged text in its message, which Python then cannot decode.
+        if type(error) in (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError):
             raise _Unusable("damaged", f"is damaged ({error})") from error
         raise
 

@@ -445,19 +445,32 @@ def lost_schema(data: bytes) -> bytes:
     return data[:100] + b"\xff" * 300 + data[400:]
 
 
+def bad_text(data: bytes) -> bytes:
+    """SQLite quotes the damaged text in its message, and it is not UTF-8."""
+    return data.replace(b"CREATE TABLE hints", b"CREATE \xc0ABLE hints")
+
+
+def bad_json(data: bytes) -> bytes:
+    """SQLite finds nothing wrong."""
+    return data.replace(b'{"held_bytes":', b'{"held_bytes"?')
+
+
 def kept_aside(path: Path) -> list[Path]:
     """Return the files that were renamed because they could not be used."""
     return sorted(path.parent.glob(f"{path.name}.*[0-9]"))
 
 
-@pytest.mark.parametrize("damage", [garbage, half, lost_page, lost_schema])
+@pytest.mark.parametrize("damage", [garbage, half, lost_page, lost_schema, bad_text, bad_json])
 def test_a_damaged_file_is_kept_aside(path: Path, damage: Callable[[bytes], bytes]) -> None:
     for n in range(20):
         solve(Progress(path), f"e{n}", source="x" * 2000)
+    Progress(path).add_score("ZeRO-1", MEASURES)
     damaged = damage(path.read_bytes())
+    assert damaged != path.read_bytes()
     path.write_bytes(damaged)
 
     progress = Progress(path)
+    assert progress.scores() == {}
     solve(progress, "zero1.step")
     aside = path.with_name("progress.sqlite3.damaged-1")
     assert progress.notice.startswith(f"The progress file {path} is damaged (")
@@ -487,14 +500,19 @@ def test_each_damaged_file_is_kept(path: Path) -> None:
     assert [file.read_bytes()[:5] for file in kept_aside(path)] == [b"first", b"secon"]
 
 
-def test_a_damaged_file_in_a_read_only_folder_stays_where_it_is(open_path: Path) -> None:
-    open_path.write_bytes(b"not a database at all\n" * 1000)
+@pytest.mark.parametrize("damage", [garbage, bad_text])
+def test_a_damaged_file_in_a_read_only_folder_stays_where_it_is(
+    open_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    Progress(open_path).hint_taken("zero1.step", 1)
+    damaged = damage(open_path.read_bytes())
+    open_path.write_bytes(damaged)
     with read_only_folder(open_path):
         progress = Progress(open_path)
         solve(progress, "zero1.step")
         assert progress.summary().exercises["zero1.step"].passed
         assert "kept in memory" in progress.notice
-    assert open_path.read_bytes() == b"not a database at all\n" * 1000
+    assert open_path.read_bytes() == damaged
 
 
 ADD_NOTES = ("CREATE TABLE notes (text TEXT)", "INSERT INTO notes VALUES ('from the next version')")
