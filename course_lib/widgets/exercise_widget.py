@@ -7,7 +7,6 @@ import _thread
 import json
 from html import escape
 
-from IPython.display import display
 from ipywidgets import HTML, VBox
 
 from ..exercises import Finding, Row, Verdict
@@ -15,7 +14,7 @@ from ..exercises.checking.findings import SHAPES
 from .attempt import Attempt
 from .card import Card
 from .record import _
-from .style import alert, button, details, display_saved, inline, markup, note, pre, scrolled, sheet, title
+from .style import alert, button, details, display_raw, display_saved, inline, markup, note, pre, scrolled, sheet, title
 
 WORDS = {
     "passed": _("Passed."),
@@ -47,8 +46,7 @@ class ExerciseWidget(VBox):
         self.checking = True  # set before the button is visible
         self.card.add_class("course-checking")
         try:
-            text = _("Exercise {name}: run this cell to check it.").format(name=exercise.name)
-            display(self._repr_mimebundle_() | {"text/plain": text}, raw=True)
+            display_raw(self)
             self._show_progress(0, exercise.case_count)
             verdict = self.attempt.check(self._show_progress)
         finally:

@@ -141,7 +141,12 @@ def number(label: str, *, unit: str, value: str) -> str:
 def display_with_text(widget: Widget, *, title: str, state: str, text: str) -> None:
     """Display a widget after the card that stands in for it where it has no kernel; see `display_saved`."""
     display_saved(title=title, state=state, text=text)
-    display(Widget._repr_mimebundle_(widget) | {"text/plain": ""}, raw=True)  # the other output has the text
+    display_raw(widget)
+
+
+def display_raw(widget: Widget) -> None:
+    """Display a widget without text: the card that stands in for it has the text."""
+    display(Widget._repr_mimebundle_(widget) | {"text/plain": ""}, raw=True)
 
 
 def display_saved(*, title: str, state: str, text: str) -> None:

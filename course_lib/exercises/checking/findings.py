@@ -86,17 +86,16 @@ class Verdict:
 
     @property
     def headline(self) -> str:
-        """A sentence about the cases that were tried, and their seed."""
+        """A sentence about the cases that were tried."""
         if self.status == "unattempted":
             return "You have not changed this cell yet."
         if self.status == "passed":
-            return f"All {self.cases_tried} cases agree with the reference (seed {self.seed})."
+            return f"All {self.cases_tried} cases agree with the reference."
         if not self.case_count:
             return "It was not run."
         if not self.case:
             return f"{self.cases_tried} of {self.case_count} cases were tried."
-        stopped = f"the check stopped at case {self.cases_tried} of {self.case_count}"
-        return f"Failing case: {self.case} (seed {self.seed}; {stopped})."
+        return f"Failing case: {self.case}."
 
     def __repr__(self) -> str:
         lines = [f"{SHAPES[self.status]} {self.exercise}: {self.status}", self.headline]
