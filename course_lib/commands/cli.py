@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may lack a character of a bar, or of a file's name
         sys.stdout.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(prog="course", description="Sharded: learn ZeRO by building it.")
+    parser.add_argument("--version", action="version", version=f"Sharded {doctor.version_of(doctor.DISTRIBUTION)}")
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_subcommands(subcommands)
     arguments = sys.argv[1:] if arguments is None else arguments

@@ -87,7 +87,7 @@ class CourseMap:
         return f"Continue: {stop.next.title}, in {stop.path.name}"
 
     def __str__(self) -> str:
-        return "\n\n".join(["\n".join(_lines(stop)) for stop in self.stops] + [self.advice])
+        return "\n".join([*map(_line, self.stops), "", self.advice])
 
 
 def _items(lesson: Lesson, summary: Summary) -> Iterator[Item]:
@@ -106,9 +106,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _lines(stop: Stop) -> Iterator[str]:
-    """Three lines: the title, the progress, and what comes next."""
+def _line(stop: Stop) -> str:
+    """Return the bar, the title and the numbers."""
     full = BAR * stop.done // max(1, len(stop.items))
-    yield stop.title
-    yield f"  {'█' * full}{'░' * (BAR - full)}  {stop.standing}"
-    yield f"  Next: {stop.next.title}" if stop.next else "  ✓ Done"
+    return f"{'█' * full}{'░' * (BAR - full)} {'✓' if stop.next is None else ' '} {stop.title} ({stop.standing})"

@@ -1,3 +1,4 @@
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -112,6 +113,14 @@ def test_without_a_subcommand_all_are_listed(capsys: pytest.CaptureFixture[str])
 
     listed = capsys.readouterr().out
     assert all(f"\n    {name} " in listed for name in ("lab", "check", "rerun", "progress", "recipe", "doctor"))
+
+
+def test_the_version_is_printed_without_loading_torch() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "course_lib.commands.cli", "--version"]
+    process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+
+    assert process.stdout == f"Sharded {importlib.metadata.version('sharded-course')}\n"
+    assert "| argparse" in process.stderr and "torch" not in process.stderr
 
 
 def test_a_terminal_that_lacks_a_character_gets_its_escape(tmp_path: Path) -> None:

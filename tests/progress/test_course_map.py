@@ -50,22 +50,17 @@ def items(progress: Progress) -> list[str]:
     return [f"{item.shape} {item.title}: {item.state}; {item.detail}" for item in lesson.items]
 
 
-def test_the_map_is_three_lines_a_lesson_and_what_comes_next(progress: Progress) -> None:
+def test_the_map_is_a_line_a_lesson_and_what_comes_next(progress: Progress) -> None:
     solve(progress, "ranks.hello")
 
     assert str(drawn(progress)).splitlines() == [
-        "01 · Ranks",
-        "  ██████░░░░░░░░░░░░░░  1 of 3 done, about 40 minutes left",
-        "  Next: A ring",
-        "",
-        "02 · A & <b>",
-        "  ░░░░░░░░░░░░░░░░░░░░  0 of 1 done, about 10 minutes left",
-        "  Next: A step",
+        "██████░░░░░░░░░░░░░░   01 · Ranks (1 of 3 done, about 40 minutes left)",
+        "░░░░░░░░░░░░░░░░░░░░   02 · A & <b> (0 of 1 done, about 10 minutes left)",
         "",
         "Continue: A ring, in 01-ranks.ipynb",
     ]
     solve(progress, "ab.step")
-    assert str(drawn(progress)).splitlines()[5:7] == ["  ████████████████████  1 of 1 done", "  ✓ Done"]
+    assert str(drawn(progress)).splitlines()[1] == "████████████████████ ✓ 02 · A & <b> (1 of 1 done)"
 
 
 def test_each_exercise_and_quiz_has_its_state(progress: Progress) -> None:
@@ -131,7 +126,8 @@ def test_the_terminal_shows_the_courses_own_lessons(home: Path, capsys: pytest.C
     out = capsys.readouterr().out
 
     assert out == f"{CourseMap(lessons(), Progress().summary())}\n"
-    assert "1 of 2 done, about 5 minutes left\n  Next: Quiz\n" in out
+    assert "00 · Start here (1 of 2 done, about 5 minutes left)\n" in out
+    assert out.count("Quiz") == 1
     assert out.endswith("Continue: Quiz, in 00-start-here.ipynb\n")
 
 
