@@ -2,15 +2,24 @@
 
 A copy has no outputs that answer a prediction: its cells show them when the learner runs them. `.shipped` holds each
 lesson as it was when its copy was last brought up to date. What differs from it was written by the learner, and stays.
+
+A copy is signed, as `jupyter trust` does: JupyterLab shows scripts and styles of saved outputs only where it trusts the
+notebook. A copy that a later version came into is signed again only if it was trusted before: the outputs that it keeps
+may be somebody else's.
 """
 
 import os
+import sqlite3
+import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+from nbformat.sign import NotebookNotary
 
 from ..errors import CourseError
 from ..progress import NOTEBOOKS
@@ -28,19 +37,38 @@ def folder() -> Path:
 def update(lessons: Path = NOTEBOOKS, work: Path | None = None) -> Path:
     """Copy the lessons that `work` does not have, and bring later versions of the others in. Return `work`.
 
+    Prints which cells have a later text that was not taken, because the learner had changed them.
+
     Raises:
         CourseError: a copy cannot be read or written.
     """
     work = work or folder()
-    for lesson in sorted(lessons.glob("[0-9][0-9]-*.ipynb")):
-        copy, shipped = work / lesson.name, work / SHIPPED / lesson.name
-        new = without_answers(_read(lesson))
-        if not copy.exists():
-            _write(new, copy)
-        elif shipped.exists() and (before := _read(shipped)) != new:
-            _write(merged(before, _read(copy), new), copy)
-        _write(new, shipped)
+    trusted: list[NotebookNode] = []
+    try:
+        for lesson in sorted(lessons.glob("[0-9][0-9]-*.ipynb")):
+            trusted += _updated(lesson, work)
+    finally:
+        _trust(trusted)
     return work
+
+
+def _updated(lesson: Path, work: Path) -> list[NotebookNode]:
+    """Bring one copy up to date, and return it if it is to be trusted."""
+    copy, shipped = work / lesson.name, work / SHIPPED / lesson.name
+    new, trusted = opened(without_answers(_read(lesson))), []
+    if not copy.exists():
+        _write(new, copy)
+        trusted = [new]
+    elif shipped.exists() and (before := _read(shipped)) != new:
+        mine = _read(copy)
+        both = merged(before, mine, new)
+        trusted = [both] if mine.cells == before.cells or _is_trusted(mine) else []
+        _write(both, copy)
+        for cell in not_taken(before, both, new):
+            text = cell.source.partition("\n")[0]
+            print(f"{lesson.name}: your version of this cell stays, and the lesson has a later one: {text}")
+    _write(new, shipped)
+    return trusted
 
 
 def reset(number: str, lessons: Path = NOTEBOOKS, work: Path | None = None) -> tuple[Path, Path | None]:
@@ -77,6 +105,20 @@ def without_answers(lesson: NotebookNode) -> NotebookNode:
     return lesson
 
 
+def opened(lesson: NotebookNode) -> NotebookNode:
+    """Return the lesson with this Python as its kernel's language, as JupyterLab saves it.
+
+    JupyterLab writes that into each notebook that it opens. Without it, a copy would have changes to save at once.
+    """
+    version = sys.version.split()[0]
+    language = {
+        "name": "python", "version": version, "mimetype": "text/x-python", "file_extension": ".py",
+        "codemirror_mode": {"name": "ipython", "version": sys.version_info[0]},
+        "pygments_lexer": "ipython3", "nbconvert_exporter": "python",
+    }  # fmt: skip
+    return NotebookNode(lesson | {"metadata": lesson.metadata | {"language_info": language}})
+
+
 def merged(before: NotebookNode, mine: NotebookNode, new: NotebookNode) -> NotebookNode:
     """Return `new` with all that `mine` has and `before`, from which it was made, has not.
 
@@ -100,6 +142,29 @@ def merged(before: NotebookNode, mine: NotebookNode, new: NotebookNode) -> Noteb
             cells.insert(last + 1, cell)
             kept.add(cell.id)
     return NotebookNode(new | {"cells": cells})
+
+
+def not_taken(before: NotebookNode, both: NotebookNode, new: NotebookNode) -> Iterator[NotebookNode]:
+    """Yield the cells of `new` that have a different text in `before`, and again in `both`."""
+    shipped, taken = ({cell.id: cell.source for cell in notebook.cells} for notebook in (before, both))
+    for cell in new.cells:
+        if all(texts.get(cell.id, cell.source) != cell.source for texts in (shipped, taken)):
+            yield cell
+
+
+def _is_trusted(notebook: NotebookNode) -> bool:
+    with suppress(OSError, sqlite3.Error), NotebookNotary() as notary:
+        return bool(notary.check_signature(notebook))
+    return False
+
+
+def _trust(notebooks: Sequence[NotebookNode]) -> None:
+    try:
+        with NotebookNotary() as notary:
+            for notebook in notebooks:
+                notary.sign(notebook)
+    except (OSError, sqlite3.Error) as error:
+        print(f"The copies could not be signed ({error}): some saved outputs show only after you have run their cell.")
 
 
 def _read(path: Path) -> NotebookNode:

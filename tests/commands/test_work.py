@@ -1,7 +1,11 @@
 """The learner's copies of the lessons: made once, kept current, and never overwritten."""
 
+import sqlite3
+import sys
+
 import nbformat
 import pytest
+from nbformat.sign import NotebookNotary
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from course_lib.commands import cli, work
@@ -21,8 +25,21 @@ def cells(folder, name="03-topic.ipynb"):
     return {cell.id: cell for cell in nbformat.read(folder / name, as_version=4).cells}
 
 
+def trusted(folder):
+    with NotebookNotary() as notary:
+        return notary.check_signature(nbformat.read(folder / "03-topic.ipynb", as_version=4))
+
+
 @pytest.fixture
-def folders(tmp_path):
+def jupyter(tmp_path, monkeypatch):
+    """The learner's folder of Jupyter, which has the signatures."""
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "jupyter"))
+    return tmp_path / "jupyter"
+
+
+@pytest.fixture
+def folders(tmp_path, jupyter):
     answer = code("answer", "run()", jupyter={"outputs_hidden": True})
     ship(tmp_path / "lessons", new_markdown_cell("Text", id="text"), answer, code("shown", "show()"))
     return tmp_path / "lessons", tmp_path / "work"
@@ -74,6 +91,66 @@ def test_a_changed_cell_that_the_lesson_no_longer_has_stays(folders):
     ship(folders[0], new_markdown_cell("Text", id="text"))
     work.update(*folders)
     assert {id_: cell.source for id_, cell in cells(folders[1]).items()} == {"text": "Text", "shown": "my show()"}
+
+
+def test_a_copy_is_trusted_and_has_nothing_to_save(folders):
+    work.update(*folders)
+    assert trusted(folders[1])
+    language = nbformat.read(folders[1] / "03-topic.ipynb", as_version=4).metadata.language_info
+    assert (language.name, language.version) == ("python", sys.version.split()[0])
+
+
+def test_after_a_merge_a_copy_is_trusted_if_it_was_before(folders):
+    lessons, copies = folders
+    for source in ("run(2)", "run(3)"):
+        work.update(*folders)
+        assert trusted(copies)
+        ship(lessons, code("answer", source))
+
+    edit(copies, "answer", "mine()")  # as a program would that is not Jupyter
+    work.update(*folders)
+    assert not trusted(copies)
+
+
+def test_a_copy_that_nobody_changed_becomes_trusted(folders):
+    work.update(*folders)
+    with NotebookNotary() as notary:
+        notary.unsign(nbformat.read(folders[1] / "03-topic.ipynb", as_version=4))
+    assert not trusted(folders[1])
+    ship(folders[0], code("answer", "run(2)"))
+    work.update(*folders)
+    assert trusted(folders[1])
+
+
+def no_folder(jupyter):
+    jupyter.write_text("a file")
+
+
+def locked(jupyter):
+    with NotebookNotary() as notary:
+        db = sqlite3.connect(notary.db_file)
+    db.execute("BEGIN IMMEDIATE")
+    return db
+
+
+@pytest.mark.parametrize("unusable", [no_folder, pytest.param(locked, marks=pytest.mark.slow)])
+def test_copies_are_made_where_nothing_can_be_signed(folders, jupyter, unusable, capsys):
+    held = unusable(jupyter)
+    assert work.update(*folders) == folders[1]
+    assert "The copies could not be signed (" in capsys.readouterr().out
+    assert cells(folders[1])
+    del held
+
+
+def test_what_was_not_taken_is_printed(folders, capsys):
+    work.update(*folders)
+    edit(folders[1], "answer", "mine()")
+    ship(folders[0], new_markdown_cell("New", id="text"), code("answer", "run(\n2)"), code("shown", "show()"))
+    for _ in range(2):  # once
+        work.update(*folders)
+    assert capsys.readouterr().out == (
+        "03-topic.ipynb: your version of this cell stays, and the lesson has a later one: run(\n"
+    )
 
 
 def test_reset_keeps_the_earlier_copy(folders):
