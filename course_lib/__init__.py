@@ -1,6 +1,6 @@
 """Sharded: learn ZeRO by building it.
 
-What imports what, from the top; `tests/test_project.py` holds the whole table and proves it:
+What imports what, from the top; the contracts in `pyproject.toml` are the whole table:
 
     widgets -> exercises -> zero, world, meter, planner;  widgets -> progress, plots, world;  world -> meter, plots
     plots -> planner;  parallel -> data;  zero -> torch alone;  planner -> nothing
