@@ -34,7 +34,8 @@ def check(name: str, file: Path) -> dict[str, str]:
     except Exception as error:  # the packed objects may raise anything
         observed = f"the function cannot be taken to another process ({type(error).__name__}: {error})"
         return {"exercise": name, "status": "error", "observed": observed}
-    if getattr(solution, "__module__", "").partition(".")[0] == __package__.partition(".")[0]:
+    module = getattr(solution, "__module__", None) or ""  # None for a function that `exec` made
+    if str(module).partition(".")[0] == __package__.partition(".")[0]:
         observed = "this is a function of the course itself, handed in as it is"
         return {"exercise": name, "status": "failed", "observed": observed}
     verdict = exercise.check(solution)

@@ -1,8 +1,8 @@
 """A class: its grades as Canvas and Moodle import them, and a page for its teacher.
 
 A notebook with the name of a lesson, such as `03-data-parallel.ipynb`, belongs to the student after whom its folder is
-named. Any other file is named after its student: `ann.ipynb`. An exercise that passed in one notebook of a student has
-passed.
+named. Any other file is named after its student: `ann.ipynb`. An exercise has passed if one of the student's attempts
+has, in any of the student's notebooks.
 """
 
 import csv
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...progress import Lesson
 from ...widgets.style import SHEET, details
-from .report import Grade, Graded, as_text
+from .report import Grade, Graded, as_text, best
 
 LESSON = re.compile(r"\d\d-")
 """How the file name of a lesson begins."""
@@ -48,10 +48,7 @@ def students(graded: Iterable[Graded]) -> list[Student]:
 
 
 def _student(name: str, notebooks: Sequence[Graded]) -> Student:
-    grades: dict[str, Grade] = {}
-    for grade in (grade for one in notebooks for grade in one.exercises if grade.status != "missing"):
-        if grade.exercise not in grades or grades[grade.exercise].status != "passed":
-            grades[grade.exercise] = grade
+    grades = best(grade for one in notebooks for grade in one.exercises if grade.status != "missing")
     return Student(name=name, grades=grades, ended=tuple(one.ended for one in notebooks if one.ended))
 
 

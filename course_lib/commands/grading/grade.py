@@ -11,7 +11,7 @@ from ...progress import Lesson, lessons, read_cells
 from .judge import judge
 from .kernel import Ran, handed_in, run
 from .limits import Limits
-from .report import Grade, Graded
+from .report import Grade, Graded, best
 
 
 def grade(paths: Sequence[Path], limits: Limits | None = None) -> Iterator[Graded]:
@@ -35,7 +35,7 @@ def _graded(path: Path, course: Iterable[Lesson], limits: Limits) -> Graded:
         (scratch / "work").mkdir()
         shutil.copy(path, scratch / "work")
         ran = run(sources, scratch, limits)
-        judged = {grade.exercise: grade for grade in judge(ran.solutions, scratch, limits)}
+        judged = best(judge(ran.solutions, scratch, limits))
     own = list(dict.fromkeys(name for source in sources for name in handed_in(source)))
     grades = [judged.get(name) or _not_judged(name, name in own, ran) for name in _expected(path, own, course)]
     return Graded(

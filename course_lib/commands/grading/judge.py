@@ -6,7 +6,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,24 +21,26 @@ NO_TIME = "it was not checked: those before it took all of the time"
 LARGEST_ANSWER_BYTES = 10**7
 
 
-def judge(solutions: Mapping[str, Path], scratch: Path, limits: Limits) -> Iterator[Grade]:
+def judge(solutions: Sequence[tuple[str, Path]], scratch: Path, limits: Limits) -> Iterator[Grade]:
     """Check each solution. If one ends the process, the next process checks the rest.
 
     Args:
-        solutions: the file of each packed function, by exercise.
+        solutions: the exercise and the file of each packed function.
         scratch: a folder for the process, which works in `scratch/work`.
         limits: `limits.seconds` are for all of them together.
     """
-    waiting, deadline = dict(solutions), time.monotonic() + limits.seconds
+    waiting, deadline = list(solutions), time.monotonic() + limits.seconds
     while waiting and time.monotonic() < deadline:
-        for grade in _checked(dict(waiting), scratch, limits, deadline - time.monotonic()):
-            del waiting[grade.exercise]
+        for grade in _checked(list(waiting), scratch, limits, deadline - time.monotonic()):
+            del waiting[0]
             yield grade
-    for name in waiting:
+    for name, _ in waiting:
         yield Grade(exercise=name, status="error", observed=NO_TIME)
 
 
-def _checked(solutions: Mapping[str, Path], scratch: Path, limits: Limits, seconds: float) -> Iterator[Grade]:
+def _checked(
+    solutions: Sequence[tuple[str, Path]], scratch: Path, limits: Limits, seconds: float
+) -> Iterator[Grade]:
     """Yield the grades from one process, up to the first exercise for which it has no answer."""
     token, work = secrets.token_hex(), scratch / "work"
     ours, theirs = Pipe()
@@ -57,9 +59,9 @@ def _checked(solutions: Mapping[str, Path], scratch: Path, limits: Limits, secon
         Watch(process.pid, limits, seconds) as watch,
     ):
         theirs.close()
-        ours.send_bytes(json.dumps([token, *((name, str(file)) for name, file in solutions.items())]).encode())
+        ours.send_bytes(json.dumps([token, *((name, str(file)) for name, file in solutions)]).encode())
         found = _answer(ours, token, None, watch)  # it is ready: no exercise's time runs before
-        for name in solutions:
+        for name, _ in solutions:
             if isinstance(found, dict):
                 found = _answer(ours, token, limits.turn_seconds, watch)
             if isinstance(found, str):

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import filecmp
 import logging
 import os
 import re
@@ -33,13 +34,13 @@ class Ran:
     """The result of running a notebook.
 
     Attributes:
-        solutions: the files of the functions that were handed in, by exercise.
+        solutions: the exercise and the file of each function that was handed in, in order.
         problems: why there is no function, by exercise.
         raised: the error of each cell that raised, by the cell's number, from 1.
         ended: why the run ended early; empty if every cell ran.
     """
 
-    solutions: dict[str, Path] = field(default_factory=dict)
+    solutions: list[tuple[str, Path]] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     raised: dict[int, str] = field(default_factory=dict)
     ended: str = ""
@@ -99,7 +100,7 @@ class _Client(NotebookClient):
             try:
                 error = await self._error_of(source)
                 for name in names:
-                    await self._take(name, scratch / f"{name}.pickle", error)
+                    await self._take(name, scratch / f"{len(self.ran.solutions)}.pickle", error)
             except DeadKernelError:
                 self.ran.ended = watch.ended or "it ended its own process: os._exit, a crash, or no memory left"
                 self.ran.problems |= dict.fromkeys(names, f"its cell did not end: {self.ran.ended}")
@@ -109,10 +110,10 @@ class _Client(NotebookClient):
 
     async def _take(self, name: str, file: Path, error: str) -> None:
         problem = await self._error_of(TAKE.format(name=name, file=str(file)))
-        if file.exists():
-            self.ran.solutions[name] = file
-        else:
+        if not file.exists():
             self.ran.problems[name] = error or problem
+        elif not any(filecmp.cmp(file, earlier, shallow=False) for _, earlier in self.ran.solutions):
+            self.ran.solutions.append((name, file))  # a cell that asks for a hint hands in the same function again
 
     async def _error_of(self, source: str) -> str:
         """Run one text, and return the error that it raised, or nothing."""

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
@@ -59,11 +59,22 @@ class Graded:
     def __str__(self) -> str:
         lines = [f"{self.notebook}: {self.score}"]
         lines += [f"  ! {_shortened(text, 200)}" for text in (self.ended, *self.remarks) if text]
-        width = max((len(_printable(grade.exercise)) for grade in self.exercises), default=0)
-        for grade in self.exercises:
-            name, seen = _printable(grade.exercise), _shortened(grade.observed, 100)
+        names = [_printable(grade.exercise)[:80] for grade in self.exercises]
+        width = max(map(len, names), default=0)
+        for name, grade in zip(names, self.exercises, strict=True):
+            seen = _shortened(grade.observed, 100)
             lines.append(f"  {name:<{width}}  {grade.status:<11}  {seen}".rstrip())
         return "\n".join(map(_printable, lines))
+
+
+def best(grades: Iterable[Grade]) -> dict[str, Grade]:
+    """Return one grade for each exercise: a pass if there is one, else that of the last attempt."""
+    chosen: dict[str, Grade] = {}
+    for grade in grades:
+        earlier = chosen.get(grade.exercise)
+        if earlier is None or (earlier.status != "passed" and grade.status != "unattempted"):
+            chosen[grade.exercise] = grade
+    return chosen
 
 
 def _shortened(text: str, width: int) -> str:
