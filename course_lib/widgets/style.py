@@ -14,7 +14,9 @@ from pygments.lexers import PythonLexer
 from .record import _
 
 STATIC = Path(__file__).with_name("static")
-SHEET = (STATIC / "course.css").read_text("utf-8")
+LESSON = (STATIC / "lesson.css").read_text("utf-8")
+"""For the lesson's texts, and for JupyterLab's output, which breaks lines inside words."""
+SHEET = (STATIC / "course.css").read_text("utf-8") + LESSON
 SCRIPT = (STATIC / "card.js").read_text("utf-8")
 SAVED = (STATIC / "saved.css").read_text("utf-8")
 GO_ON = _("To go on, run the cells above this one (menu Run, Run All Above Selected Cell), then this cell.")
@@ -138,9 +140,9 @@ def number(label: str, *, unit: str, value: str) -> str:
     )
 
 
-def display_with_text(widget: Widget, *, title: str, state: str, text: str) -> None:
+def display_with_text(widget: Widget, *, title: str, state: str, text: str, style: str = SAVED) -> None:
     """Display a widget after the card that stands in for it where it has no kernel; see `display_saved`."""
-    display_saved(title=title, state=state, text=text)
+    display_saved(title=title, state=state, text=text, style=style)
     display_raw(widget)
 
 
@@ -149,7 +151,7 @@ def display_raw(widget: Widget) -> None:
     display(Widget._repr_mimebundle_(widget) | {"text/plain": ""}, raw=True)
 
 
-def display_saved(*, title: str, state: str, text: str) -> None:
+def display_saved(*, title: str, state: str, text: str, style: str = SAVED) -> None:
     """Display the card that a reader sees where the widget has no kernel, as in a notebook that is opened again.
 
     JupyterLab says "model not found" in a widget's place, and shows no other form of the same output. So the card is
@@ -159,9 +161,10 @@ def display_saved(*, title: str, state: str, text: str) -> None:
         title: the kind and title of the widget, in Markdown.
         state: what the learner has done, in a few words of Markdown.
         text: all of the widget as plain text.
+        style: the style sheet of the card.
     """
     html = (
         f'<div class="course-saved"><p><strong>{inline(title)}</strong> <span class="course-state">{inline(state)}'
-        f"</span></p><p>{GO_ON}</p>{details(AS_TEXT, f'<pre>{escape(text)}</pre>')}</div><style>{SAVED}</style>"
+        f"</span></p><p>{GO_ON}</p>{details(AS_TEXT, f'<pre>{escape(text)}</pre>')}</div><style>{style}</style>"
     )
     display({"text/html": html, "text/plain": text}, raw=True)

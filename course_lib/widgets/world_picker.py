@@ -9,7 +9,7 @@ from ..errors import CourseError
 from ..world import World
 from .card import Card, Fields
 from .record import _
-from .style import alert, display_with_text, form, note, options, sheet, title
+from .style import LESSON, SAVED, alert, display_with_text, form, note, options, sheet, title
 
 VARIABLE = "COURSE_WORLD"
 WORLDS = {
@@ -48,7 +48,8 @@ class WorldPicker(VBox):
         """Show the choice, with a text for places that cannot show widgets."""
         calls = ", ".join(f'choose_world("{name}")' for name in WORLDS)
         text = _("Ranks are simulated where nothing else is chosen. To choose by name: {calls}.").format(calls=calls)
-        display_with_text(self, title=_("Where ranks live"), state=_("run this cell to choose"), text=text)
+        heading, state, style = _("Where ranks live"), _("run this cell to choose"), SAVED + LESSON  # the first card
+        display_with_text(self, title=heading, state=state, text=text, style=style)
 
     def _show_choices(self) -> None:
         labels = {name: _label(name) for name in WORLDS}
