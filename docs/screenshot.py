@@ -15,7 +15,7 @@ PICTURE = Path(__file__).with_name("screenshot.png")
 LESSON = "03-data-parallel.ipynb"
 EXERCISE = '@exercise("data_parallel.broadcast_model")'  # the cell after it shows what each rank returned
 ANSWER = "for param in model.parameters():\n        dist.broadcast(param.data, src=0)"  # which forgets the buffers
-SCREEN = {"width": 960, "height": 810}  # CSS pixels; GitHub shows a README about 840 wide
+SCREEN = {"width": 960, "height": 880}  # CSS pixels; GitHub shows a README about 840 wide
 DRAWN_MS = 2_000  # JupyterLab draws and scrolls after the kernel is idle
 
 
