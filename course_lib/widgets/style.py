@@ -15,7 +15,7 @@ from .record import _
 
 STATIC = Path(__file__).with_name("static")
 LESSON = (STATIC / "lesson.css").read_text("utf-8")
-"""For the lesson's texts, and for JupyterLab's output, which breaks lines inside words."""
+"""For a whole lesson: the width of its texts, JupyterLab's output, which breaks lines inside words, and saved cards."""
 SHEET = (STATIC / "course.css").read_text("utf-8") + LESSON
 SCRIPT = (STATIC / "card.js").read_text("utf-8")
 SAVED = (STATIC / "saved.css").read_text("utf-8")
