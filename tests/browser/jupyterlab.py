@@ -9,7 +9,6 @@ import secrets
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -71,7 +70,7 @@ def wait_until_it_answers(server: JupyterLab, log: Path) -> None:
         try:
             with urllib.request.urlopen(f"{server.url}/api/status?token={server.token}", timeout=5):
                 return
-        except (urllib.error.URLError, TimeoutError):
+        except OSError:  # also of a connection that the starting server resets
             time.sleep(0.1)
     raise RuntimeError(f"JupyterLab did not answer within {START_SECONDS} s:\n{log.read_text()}")
 
