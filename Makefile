@@ -4,7 +4,6 @@ LAB_ARGS ?=
 LOCK_ARGS ?=
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/installed
-LOCALES := docs/locale course_lib/widgets/static/locale
 DIRECT := $(filter-out requirements/indirect.txt,$(wildcard requirements/*.txt))
 
 # On Linux, pip installs PyTorch with CUDA, which is gigabytes. Without an NVIDIA GPU, pip also gets PyTorch's index of
@@ -19,7 +18,7 @@ ifeq ($(SYSTEM)$(strip $(NVIDIA) $(PIP_EXTRA_INDEX_URL)),Linux)
 EXTRA_INDEX = $(shell $(PYTHON) -c '$(ASK)' 2>/dev/null && echo --extra-index-url $(CPU_INDEX))
 endif
 
-.PHONY: help lab test test-elsewhere gpu bench endurance notebooks screenshot film site translate lock clean
+.PHONY: help lab test test-elsewhere gpu bench endurance notebooks screenshot film site lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -56,26 +55,13 @@ screenshot: $(INSTALLED)  ## take the README's picture again: docs/screenshot.pn
 film: $(INSTALLED)  ## film the README's replay again: docs/film.png (needs Chromium)
 	$(VENV_PYTHON) -m docs.film
 
-site: $(INSTALLED)  ## write the site to build/site/; in German with SITE_LANGUAGE=de, to build/site/de/ (needs npm)
+site: $(INSTALLED)  ## write the site to build/site/ (needs npm)
 	$(VENV_PYTHON) -m pip install --disable-pip-version-check $(EXTRA_INDEX) \
 	    --constraint requirements/indirect.txt --editable '.[docs]'
 	mkdir -p build/npm && cp docs/planner/package*.json build/npm
 	npm ci --prefix build/npm --ignore-scripts --no-audit --no-fund
-	$(VENV_PYTHON) -m sphinx -W --keep-going $(SITE_LANGUAGE:%=-D language=%) \
-	    -d build/doctrees/$(SITE_LANGUAGE) docs build/site/$(SITE_LANGUAGE)
+	$(VENV_PYTHON) -m sphinx -W --keep-going -d build/doctrees docs build/site
 	@echo 'To read it: $(VENV_PYTHON) -m http.server --directory build/site'
-
-translate: $(INSTALLED)  ## bring translations up to date with the English texts, and count the rest (after make site)
-	$(VENV_PYTHON) -m sphinx -q -b gettext -d build/doctrees/gettext docs build/gettext
-	.venv/bin/pybabel -q extract --no-location --output-file build/gettext/course.pot course_lib/widgets
-	for po in $$(find $(LOCALES) -name '*.po'); do \
-	    language=$${po#*locale/}; language=$${language%%/*}; \
-	    .venv/bin/pybabel -q update --ignore-pot-creation-date --locale $$language --output-file $$po \
-	        --input-file build/gettext/$${po#*/LC_MESSAGES/}t || exit; \
-	    .venv/bin/pybabel compile --statistics --locale $$language --input-file $$po --output-file $${po%po}mo; \
-	done
-	@echo 'Marked as fuzzy, and so shown in English:'
-	@grep -rc --include='*.po' '^#, fuzzy' $(LOCALES) || true
 
 # uv keeps the versions in the file that it writes, as far as they fit. Left out are the packages that the other files
 # pin, and those that torch's CUDA build pins for itself.

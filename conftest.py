@@ -17,7 +17,6 @@ HOMES = pytest.StashKey[Path]()
 LONGEST = ("notebooks/", "tests/browser/", "tests/commands/", "tests/notebooks/", "tests/world/", "tests/zero/")
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in `course lab`
-os.environ.pop("COURSE_LANGUAGE", None)  # tests compare English texts
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # some hundred processes import the course: compile it once
 
 

@@ -11,13 +11,12 @@ from typing import Any
 from ..exercises import Exercise, Verdict
 from ..progress import Attempt as StoredAttempt
 from ..progress import Progress
-from .record import _
 
 OUTCOMES = {
-    "passed": _("passed"),
-    "failed": _("was not right yet"),
-    "error": _("ended in an error"),
-    None: _("did not end"),
+    "passed": "passed",
+    "failed": "was not right yet",
+    "error": "ended in an error",
+    None: "did not end",
 }
 
 
@@ -101,7 +100,7 @@ class Attempt:
             self._taken += 1
             self._progress.hint_taken(self.exercise.name, self._taken)
         elif self._taken < len(self.ladder):
-            return Hint(_("The next hint opens when you have tried something: write a line or two, and run the cell."))
+            return Hint("The next hint opens when you have tried something: write a line or two, and run the cell.")
         return Hint(self.ladder[self._taken - 1])
 
     # -- text ------------------------------------------------------------------------------------------------------
@@ -111,12 +110,10 @@ class Attempt:
         """The function that later cells use, in a sentence."""
         name, given = self.exercise.stub.__name__, getattr(self.solution, "__name__", "")
         if self.passed and given not in ("", name):
-            text = _("Yours is called `{given}`. Later cells use `{name}`: call it that, and run the cell again.")
-        elif self.passed:
-            text = _("Later cells use your `{name}`.")
-        else:
-            text = _("Until yours passes, later cells use the course's own `{name}`.")
-        return text.format(given=given, name=name)
+            return f"Yours is called `{given}`. Later cells use `{name}`: call it that, and run the cell again."
+        if self.passed:
+            return f"Later cells use your `{name}`."
+        return f"Until yours passes, later cells use the course's own `{name}`."
 
     @property
     def reminder(self) -> str:
@@ -124,15 +121,14 @@ class Attempt:
         if self.earlier is None or self.verdict is None or self.verdict.status != "unattempted":
             return ""
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.earlier.started_ns / 1e9))
-        text = _(
-            'Your last attempt, of {day}, {outcome}. `exercise("{name}").insert()` puts it into the cell that calls it.'
-        )
-        return text.format(day=day, outcome=OUTCOMES[self.earlier.status], name=self.exercise.name)
+        insert = f'`exercise("{self.exercise.name}").insert()`'
+        outcome = OUTCOMES[self.earlier.status]
+        return f"Your last attempt, of {day}, {outcome}. {insert} puts it into the cell that calls it."
 
     def __repr__(self) -> str:
         """Return what the widget shows, without hints and explanation: a saved notebook contains no solution."""
         if self.verdict is None:
-            return _("{name}: not checked yet").format(name=self.exercise.name)
+            return f"{self.exercise.name}: not checked yet"
         return "\n".join(filter(None, [repr(self.verdict), self.reminder, self.consequence, self.notice]))
 
 

@@ -13,17 +13,16 @@ from ..exercises import Finding, Row, Verdict
 from ..exercises.checking.findings import SHAPES
 from .attempt import Attempt
 from .card import Card
-from .record import _
 from .style import alert, button, details, display_raw, display_saved, inline, markup, note, pre, scrolled, sheet, title
 
 WORDS = {
-    "passed": _("Passed."),
-    "failed": _("Not right yet."),
-    "error": _("Error."),
-    "unattempted": _("Not attempted yet."),
+    "passed": "Passed.",
+    "failed": "Not right yet.",
+    "error": "Error.",
+    "unattempted": "Not attempted yet.",
 }
 TONES = {"passed": "right", "failed": "wrong", "error": "wrong", "unattempted": "note"}
-BEGIN = _("Write your solution in the cell above, and run it.")
+BEGIN = "Write your solution in the cell above, and run it."
 
 
 class ExerciseWidget(VBox):
@@ -34,7 +33,7 @@ class ExerciseWidget(VBox):
         self.checking = False
         self.progress, self.status, self.findings, self.hints = HTML(), HTML(), HTML(), HTML()
         # The button is never written again: a click on a button that changes under the pointer is lost.
-        head = HTML(title(_("Exercise"), attempt.exercise.title) + button(_("Stop"), "stop"))
+        head = HTML(title("Exercise", attempt.exercise.title) + button("Stop", "stop"))
         actions = {"stop": lambda _: self.stop(), "hint": lambda _: self.take_hint()}
         self.card = Card([head, self.progress, self.status, self.findings, self.hints], actions)
         super().__init__([sheet(), self.card])
@@ -53,7 +52,7 @@ class ExerciseWidget(VBox):
             self.checking = False
             self.card.remove_class("course-checking")
         self._show(verdict)
-        heading = _("Exercise: {title}").format(title=exercise.title)
+        heading = f"Exercise: {exercise.title}"
         display_saved(title=heading, state=self._headline(verdict), text=repr(self.attempt))
 
     def stop(self) -> None:
@@ -66,12 +65,12 @@ class ExerciseWidget(VBox):
         hint = self.attempt.hint()
         self._show_hints()
         if hint not in self.attempt.hints:  # it is not open yet
-            self.hints.value += alert(_("Not yet."), hint)
+            self.hints.value += alert("Not yet.", hint)
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _show_progress(self, done: int, to_do: int) -> None:
-        text = _("Checked {done} of {to_do} cases").format(done=done, to_do=to_do)
+        text = f"Checked {done} of {to_do} cases"
         self.progress.value = f'<label>{text} <progress max="{to_do}" value="{done}">{text}</progress></label>'
 
     def _show(self, verdict: Verdict) -> None:
@@ -85,7 +84,7 @@ class ExerciseWidget(VBox):
         self._show_hints()
 
     def _headline(self, verdict: Verdict) -> str:
-        word = _("Unchanged.") if self.attempt.reminder else WORDS[verdict.status]
+        word = "Unchanged." if self.attempt.reminder else WORDS[verdict.status]
         return f"{SHAPES[verdict.status]} {word}"
 
     def _show_hints(self) -> None:
@@ -94,7 +93,7 @@ class ExerciseWidget(VBox):
             f'<div class="course-hint"><h4>{_label(number, len(ladder))}</h4>{markup(hint)}</div>'
             for number, hint in enumerate(taken, 1)
         ]
-        summary = _("Earlier hints ({count})").format(count=len(shown) - 1)
+        summary = f"Earlier hints ({len(shown) - 1})"
         earlier = details(summary, "".join(shown[:-1])) if shown[1:] else ""
         latest = f'<div role="alert">{shown[-1]}</div>' if shown else ""
         over = self.attempt.passed or len(taken) == len(ladder)
@@ -105,17 +104,16 @@ class ExerciseWidget(VBox):
 def _after_a_pass(attempt: Attempt) -> str:
     """Return why the reference is right, a different right solution, and all hints, each folded."""
     *hints, solution = attempt.ladder
-    parts = {_("Why this is right"): solution, _("The hints"): "\n\n".join(hints)}
+    parts = {"Why this is right": solution, "The hints": "\n\n".join(hints)}
     if attempt.exercise.alternative:
-        parts[_("A different way")] = f"```python\n{attempt.exercise.alternative}\n```"
+        parts["A different way"] = f"```python\n{attempt.exercise.alternative}\n```"
     return "".join(details(summary, markup(text)) for summary, text in parts.items())
 
 
 def _label(number: int, of: int, *, show: bool = False) -> str:
     if number == of:
-        return _("Show the solution") if show else _("The solution")
-    text = _("Show hint {number} of {last}") if show else _("Hint {number} of {last}")
-    return text.format(number=number, last=of - 1)
+        return "Show the solution" if show else "The solution"
+    return f"{'Show hint' if show else 'Hint'} {number} of {of - 1}"
 
 
 def earlier_html(attempt: Attempt) -> str:
@@ -132,17 +130,17 @@ def earlier_html(attempt: Attempt) -> str:
         '<button type="button" data-commandlinker-command="apputils:run-all-enabled" '
         f'data-commandlinker-args="{arguments}">'
     )
-    return note(_("Welcome back."), attempt.reminder) + insert + _("Insert my last attempt below") + "</button>"
+    return note("Welcome back.", attempt.reminder) + insert + "Insert my last attempt below</button>"
 
 
 def finding_html(finding: Finding) -> str:
     """Return a finding as HTML: observation, table, probable cause, next step, and the folded traceback."""
     parts = [f'<p class="course-observed">{escape(finding.observed)}</p>', table_html(finding.table)]
-    likely, following = _("Likely:"), _("Next:")
+    likely, following = "Likely:", "Next:"
     parts += [f"<p><strong>{likely}</strong> {inline(finding.likely)}</p>"] if finding.likely else []
     parts.append(f'<p class="course-next"><strong>{following}</strong> {inline(finding.action)}</p>')
     if finding.traceback:
-        parts.append(details(_("Traceback"), pre(escape(finding.traceback))))
+        parts.append(details("Traceback", pre(escape(finding.traceback))))
     return f'<div class="course-finding">{"".join(parts)}</div>'
 
 
@@ -150,13 +148,13 @@ def table_html(table: tuple[Row, ...]) -> str:
     """Return expected and given results as HTML, a row for each rank."""
     if not table:
         return ""
-    head = "".join(f'<th scope="col">{name}</th>' for name in (_("rank"), _("expected"), _("yours"), _("compared")))
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("rank", "expected", "yours", "compared"))
     rows = "".join(map(_row_html, table))
     return scrolled(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
 
 
 def _row_html(row: Row) -> str:
-    mark, style = (_("✗ differs"), ' class="course-differs"') if row.differs else (_("✓ same"), "")
+    mark, style = ("✗ differs", ' class="course-differs"') if row.differs else ("✓ same", "")
     cells = "".join(f"<td>{escape(text)}</td>" for text in (row.expected, row.yours, mark))
     return f'<tr{style}><th scope="row">{row.rank}</th>{cells}</tr>'
 
@@ -164,4 +162,4 @@ def _row_html(row: Row) -> str:
 def printed_html(output: tuple[str, ...]) -> str:
     """Return the solution's output as folded HTML."""
     lines = [f"[rank {rank}] {line}" for rank, text in enumerate(output) for line in text.splitlines()]
-    return details(_("What your function printed"), pre(escape("\n".join(lines[:200])))) if lines else ""
+    return details("What your function printed", pre(escape("\n".join(lines[:200])))) if lines else ""

@@ -8,10 +8,8 @@ from typing import SupportsFloat
 from ..errors import CourseError
 from ..progress import Progress
 from ..quizzes import Numeric, Unreadable, read, write
-from .record import _
 
-RESULT = _("Result:")
-MISSES = {"Too high.": _("Too high."), "Too low.": _("Too low.")}
+RESULT = "Result:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,23 +106,23 @@ class Guess:
 
     @property
     def title(self) -> str:
-        return _("Predict: {question}").format(question=self.question)
+        return f"Predict: {self.question}"
 
     @property
     def standing(self) -> str:
         """A sentence with the prediction, if there is one."""
         if self.given is None:
             return ""
-        return _("You predicted {reading}. Run the next cell to see.").format(reading=self._reading)
+        return f"You predicted {self._reading}. Run the next cell to see."
 
     @property
     def instruction(self) -> str:
         """The form of the answer: its unit and its required accuracy."""
         if self.choices:
-            return _("Choose one.")
-        unit = _("Answer in {unit}").format(unit=self.unit) if self.unit else _("Answer with a number")
-        near = _("; {error} off is close enough.") if self.tolerance else _(", exactly.")
-        return unit + near.format(error=f"{100 * self.tolerance:g} %")
+            return "Choose one."
+        unit = f"Answer in {self.unit}" if self.unit else "Answer with a number"
+        near = f"; {100 * self.tolerance:g} % off is close enough." if self.tolerance else ", exactly."
+        return unit + near
 
     @property
     def notice(self) -> str:
@@ -156,9 +154,9 @@ class Guess:
             feedback = problem.answer(self.given or "")
             correct, found = feedback.correct, f"{RESULT} {write(measured, self.unit, rounded=self.tolerance > 0)}."
             said = feedback.message.partition("\n")[0].strip()
-            why = "" if correct else f" {MISSES.get(said, said)}"
+            why = "" if correct else f" {said}"
         if self.given is None:
             return Outcome(text=found)
-        predicted = _("You predicted {reading}.").format(reading=self._reading)
-        score = _("Right.") if correct else _("Off.")
+        predicted = f"You predicted {self._reading}."
+        score = "Right." if correct else "Off."
         return Outcome(text=f"{found} {predicted} {score}{why}", correct=correct)

@@ -4,11 +4,11 @@ from html import escape
 from urllib.parse import quote
 
 from ..progress import CourseMap, Item, Stop, lessons
-from .record import _, progress
+from .record import progress
 from .style import SHEET, details, inline, title
 
-HEAD = title(_("Map"), _("Where you are"))
-ITEMS = _("Exercises and quiz")
+HEAD = title("Map", "Where you are")
+ITEMS = "Exercises and quiz"
 
 
 class ShownMap:
@@ -32,8 +32,8 @@ class ShownMap:
         stop = self.course.next
         if stop is None or stop.next is None:
             return f"<strong>{escape(self.course.advice)}</strong>"
-        link = f'<a class="course-primary" href="{quote(stop.path.name)}">' + _("Continue") + "</a>"
-        return f"{link} " + escape(_("{item}, in {lesson}").format(item=stop.next.title, lesson=stop.title))
+        link = f'<a class="course-primary" href="{quote(stop.path.name)}">Continue</a>'
+        return f"{link} " + escape(f"{stop.next.title}, in {stop.title}")
 
     def _card(self, stop: Stop) -> str:
         style = "course-card course-next-lesson" if stop is self.course.next else "course-card"

@@ -20,26 +20,25 @@ from ..planner import (
     whole,
 )
 from ..plots import plot_plan
-from .record import _
 from .style import alert, display_with_text, markup, note, sheet, title
 
 STAGES = {
-    _("0: data parallel"): 0,
-    _("1: optimizer states sharded"): 1,
-    _("2: gradients sharded, too"): 2,
-    _("3: parameters sharded, too"): 3,
+    "0: data parallel": 0,
+    "1: optimizer states sharded": 1,
+    "2: gradients sharded, too": 2,
+    "3: parameters sharded, too": 3,
 }
 FIELDS: dict[str, tuple[str, dict[str, Any] | None]] = {
-    "model": (_("Model"), {model.name: name for name, model in MODELS.items()}),
-    "hardware": (_("Hardware"), {machine.name: name for name, machine in HARDWARE.items()}),
-    "world_size": (_("GPUs"), None),
-    "stage": (_("ZeRO stage"), STAGES),
-    "precision": (_("Precision"), {policy.what: name for name, policy in PRECISIONS.items()}),
-    "tensor_parallel": (_("Tensor parallel"), None),
-    "pipeline_parallel": (_("Pipeline stages"), None),
-    "batch": (_("Sequences of a micro-batch"), None),
-    "micro_batches": (_("Micro-batches"), None),
-    "checkpointing": (_("Activation checkpointing"), {name: name for name in CHECKPOINTING}),
+    "model": ("Model", {model.name: name for name, model in MODELS.items()}),
+    "hardware": ("Hardware", {machine.name: name for name, machine in HARDWARE.items()}),
+    "world_size": ("GPUs", None),
+    "stage": ("ZeRO stage", STAGES),
+    "precision": ("Precision", {policy.what: name for name, policy in PRECISIONS.items()}),
+    "tensor_parallel": ("Tensor parallel", None),
+    "pipeline_parallel": ("Pipeline stages", None),
+    "batch": ("Sequences of a micro-batch", None),
+    "micro_batches": ("Micro-batches", None),
+    "checkpointing": ("Activation checkpointing", {name: name for name in CHECKPOINTING}),
 }
 """The label of each field, and its choices: the shown text and the value for `plan`. Without choices: a number."""
 
@@ -50,10 +49,8 @@ START = {
     "model": "llama-7b", "hardware": "h100", "world_size": 8, "stage": 3, "precision": "mixed",
     "tensor_parallel": 1, "pipeline_parallel": 1, "batch": 1, "micro_batches": 1, "checkpointing": "none",
 }  # fmt: skip
-KEYS = _(
-    "Tab goes from field to field. Enter opens a list, the arrow keys choose in it, and Enter takes what is chosen."
-)
-HEAD = title(_("Planner"), _("What would it cost?")) + markup(KEYS)
+KEYS = "Tab goes from field to field. Enter opens a list, the arrow keys choose in it, and Enter takes what is chosen."
+HEAD = title("Planner", "What would it cost?") + markup(KEYS)
 LONGEST = 4096
 """Tokens in a sequence, unless the model was made for fewer, or the length is given."""
 
@@ -125,7 +122,7 @@ class PlannerWidget(VBox):
             chosen = self.plan
             picture = plot_plan(chosen, machine)
         except ValueError as refusal:
-            self.verdict.value = message(_("Cannot be planned."), str(refusal), tone="wrong")
+            self.verdict.value = message("Cannot be planned.", str(refusal), tone="wrong")
             self.figure.layout.visibility = "hidden"  # its space stays, and the page does not jump
             return
         self.figure.value, self.figure.layout.visibility = picture.html, "visible"
@@ -141,7 +138,7 @@ class PlannerWidget(VBox):
 
     def _ipython_display_(self) -> None:
         state = self.text().partition("\n")[0]
-        display_with_text(self, title=_("Planner"), state=state, text=self.text())
+        display_with_text(self, title="Planner", state=state, text=self.text())
 
     def __repr__(self) -> str:
         return self.text()

@@ -8,7 +8,7 @@ from ipywidgets import HTML, VBox
 from ..quizzes import Unreadable
 from .card import Card
 from .guess import RESULT, Guess, Outcome
-from .record import _, progress
+from .record import progress
 from .style import alert, display_with_text, form, inline, markup, note, number, options, sheet, title
 
 HEADLINES = {True: f"✓ {RESULT}", False: f"✗ {RESULT}", None: RESULT}
@@ -33,7 +33,7 @@ class PredictionWidget(VBox):
         if guess.outcome:
             self.message.value = _result(note, guess.outcome)
         elif guess.given is not None:
-            self.message.value = note(_("Locked."), guess.standing)
+            self.message.value = note("Locked.", guess.standing)
 
     def commit(self, given: str | float) -> None:
         """Predict. The first prediction is locked: later ones change nothing.
@@ -43,7 +43,7 @@ class PredictionWidget(VBox):
             CourseError: it comes after the measurement.
         """
         self.guess.commit(given)
-        self.message.value = alert(_("Locked."), "\n".join(filter(None, [self.guess.standing, self.guess.notice])))
+        self.message.value = alert("Locked.", "\n".join(filter(None, [self.guess.standing, self.guess.notice])))
         self._ask()
 
     def reveal(self, measured: SupportsFloat | str) -> Outcome:
@@ -64,7 +64,7 @@ class PredictionWidget(VBox):
         try:
             self.commit(given)
         except Unreadable as problem:
-            self.message.value = alert(_("Not read."), str(problem))
+            self.message.value = alert("Not read.", str(problem))
 
     def _ask(self) -> None:
         guess, about = self.guess, f"course-{self.model_id}"
@@ -73,11 +73,11 @@ class PredictionWidget(VBox):
             choices = {choice: choice for choice in guess.choices}
             fields = options(guess.instruction, choices, picked=[given], about=about)
         else:
-            fields = f"<p>{inline(guess.instruction)}</p>" + number(_("Your prediction"), unit=guess.unit, value=given)
+            fields = f"<p>{inline(guess.instruction)}</p>" + number("Your prediction", unit=guess.unit, value=given)
         locked = guess.given is not None or guess.outcome is not None
-        ask = f"<form><fieldset disabled>{fields}</fieldset></form>" if locked else form("commit", fields, _("Commit"))
+        ask = f"<form><fieldset disabled>{fields}</fieldset></form>" if locked else form("commit", fields, "Commit")
         question = f'<div id="{about}">{markup(guess.question)}</div>'
-        self.question.value = title(_("Predict"), _("before you run the next cell")) + question + ask
+        self.question.value = title("Predict", "before you run the next cell") + question + ask
 
     def __repr__(self) -> str:
         return self.guess.text()
@@ -100,7 +100,7 @@ def predict(
     """
     guess = Guess(name, question, progress(), unit=unit, tolerance=tolerance, choices=choices)
     widget = PredictionWidget(guess)
-    state = _("not made yet") if guess.given is None else _("you predicted {given}").format(given=guess.given)
+    state = "not made yet" if guess.given is None else f"you predicted {guess.given}"
     display_with_text(widget, title=guess.title, state=state, text=guess.text())
     return widget
 

@@ -12,7 +12,7 @@ from .. import quizzes
 from ..progress import Progress
 from ..quizzes import Choice, Feedback, Problem, Quiz, Sitting, Turn
 from .card import Card
-from .record import _, progress, review
+from .record import progress, review
 from .style import alert, button, display_with_text, form, inline, markup, note, number, options, sheet, title
 
 
@@ -31,8 +31,8 @@ class QuizWidget(VBox):
         self.score = HTML()
         parts = [sheet(), self.score, *self.cards]
         if self.earlier:
-            about = _("You missed these at first. Here they are again, now that some time has passed.")
-            parts += [HTML(title(_("Again"), self.earlier.quiz.title) + markup(about)), *self._cards(self.earlier)]
+            about = "You missed these at first. Here they are again, now that some time has passed."
+            parts += [HTML(title("Again", self.earlier.quiz.title) + markup(about)), *self._cards(self.earlier)]
         super().__init__(parts)
         self.add_class("course-widget")
         self._show_score()
@@ -43,18 +43,17 @@ class QuizWidget(VBox):
 
     def _cards(self, sitting: Sitting) -> "tuple[QuestionCard, ...]":
         of = len(sitting.turns)
-        heading = _("Question {number} of {of}")
         return tuple(
-            QuestionCard(turn, heading=heading.format(number=number, of=of), answered=self._show_score)
+            QuestionCard(turn, heading=f"Question {number} of {of}", answered=self._show_score)
             for number, turn in enumerate(sitting.turns, start=1)
         )
 
     def _show_score(self) -> None:
         score = self.sitting.score
         bar = f'<progress max="{score.questions}" value="{score.right}" aria-label="{score}"></progress>'
-        done = _(" ✓ Done.") if score.done else ""
+        done = " ✓ Done." if score.done else ""
         state = f"<p>{bar} {score}.{done}</p>"
-        self.score.value = title(_("Quiz"), self.sitting.quiz.title) + state + markup(self.notice)
+        self.score.value = title("Quiz", self.sitting.quiz.title) + state + markup(self.notice)
 
     @property
     def notice(self) -> str:
@@ -70,9 +69,9 @@ class QuizWidget(VBox):
 
     def _ipython_display_(self) -> None:
         quiz, score = self.sitting.quiz, self.sitting.score
-        unbegun = _("{number} questions").format(number=len(quiz.questions))
+        unbegun = f"{len(quiz.questions)} questions"
         state = f"{'✓ ' * score.done}{score}" if self.sitting.begun else unbegun
-        display_with_text(self, title=_("Quiz: {title}").format(title=quiz.title), state=state, text=self.text())
+        display_with_text(self, title=f"Quiz: {quiz.title}", state=state, text=self.text())
 
     def __repr__(self) -> str:
         return self.text()
@@ -99,17 +98,17 @@ class QuestionCard(Card):
         """Ask again, with the options in another order or with other numbers."""
         self.turn.retry()
         self._ask()
-        self.feedback.value = alert(_("Asked anew."), _("The order or the numbers may have changed."))
+        self.feedback.value = alert("Asked anew.", "The order or the numbers may have changed.")
 
     def _show(self, feedback: Feedback, message: Callable[..., str]) -> None:
         unread = feedback.status == "unread"
         shown = message(feedback.headline, feedback.message, tone="note" if unread else feedback.status)
-        self.feedback.value = shown + ("" if unread else button(_("Try again"), "again"))
+        self.feedback.value = shown + ("" if unread else button("Try again", "again"))
 
     def _ask(self) -> None:
         problem, about = self.turn.problem, f"course-{self.model_id}"
         prompt = f'<h4>{self._heading}</h4><div id="{about}">{markup(problem.prompt)}</div>'
-        self.question.value = prompt + form("check", fields_for(problem, self.turn.given, about), _("Check"))
+        self.question.value = prompt + form("check", fields_for(problem, self.turn.given, about), "Check")
 
 
 def quiz(name: str) -> QuizWidget:
@@ -130,4 +129,4 @@ def fields_for(problem: Problem, given: str, about: str) -> str:
         labels = {letter: f"{letter}) {option.text}" for letter, option in problem.lettered.items()}
         picked = given.casefold()
         return options(problem.instruction, labels, picked=picked, several=problem.several, about=about)
-    return f"<p>{inline(problem.instruction)}</p>" + number(_("Your answer"), unit=problem.unit, value=given)
+    return f"<p>{inline(problem.instruction)}</p>" + number("Your answer", unit=problem.unit, value=given)

@@ -1,19 +1,9 @@
-"""The language of the widgets, and the learner's record, which they share."""
+"""The learner's record, which the widgets share."""
 
 import functools
-import os
-from gettext import translation
-from pathlib import Path
 
 from .. import quizzes
 from ..progress import Progress, lessons
-
-LOCALE = Path(__file__).with_name("static") / "locale"
-_ = translation("course", LOCALE, [os.environ.get("COURSE_LANGUAGE", "en")], fallback=True).gettext
-"""Return a text in the language of `$COURSE_LANGUAGE`, and in English if it is not translated.
-
-The lessons themselves are English, so the language of the machine does not choose it.
-"""
 
 
 @functools.cache

@@ -6,12 +6,12 @@ from html import escape
 from ..errors import CourseError
 from ..planner import duration, size
 from ..world import Run
-from .record import _, progress
+from .record import progress
 from .style import SHEET, inline, scrolled, title
 
-COLUMNS = {"held_bytes": _("held"), "peak_bytes": _("peak"), "sent_bytes": _("sent"), "seconds": _("time")}
-HEAD = title(_("Scoreboard"), _("Your stages"))
-EMPTY = _('Nothing is measured yet. A lesson adds a row when its last stage runs: `scoreboard("ZeRO-1", run)`.')
+COLUMNS = {"held_bytes": "held", "peak_bytes": "peak", "sent_bytes": "sent", "seconds": "time"}
+HEAD = title("Scoreboard", "Your stages")
+EMPTY = 'Nothing is measured yet. A lesson adds a row when its last stage runs: `scoreboard("ZeRO-1", run)`.'
 
 
 class Scoreboard:
@@ -21,7 +21,7 @@ class Scoreboard:
         self.rows, self.notice = rows, notice
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col">{name}</th>' for name in (_("stage"), *COLUMNS.values()))
+        head = "".join(f'<th scope="col">{name}</th>' for name in ("stage", *COLUMNS.values()))
         body = "".join(f"<tr>{self._cells(name)}</tr>" for name in self.rows)
         table = scrolled(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
         about = f"<p>{inline(self._about)}</p>"
@@ -44,7 +44,7 @@ class Scoreboard:
 
     @property
     def _about(self) -> str:
-        about = _("Each number is that of the rank with the most.") if self.rows else EMPTY
+        about = "Each number is that of the rank with the most." if self.rows else EMPTY
         return " ".join(filter(None, [about, self.notice]))
 
     def __repr__(self) -> str:

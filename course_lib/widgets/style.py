@@ -11,16 +11,14 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from .record import _
-
 STATIC = Path(__file__).with_name("static")
 LESSON = (STATIC / "lesson.css").read_text("utf-8")
 """For a whole lesson: the width of its texts, JupyterLab's output, which breaks lines inside words, and saved cards."""
 SHEET = (STATIC / "course.css").read_text("utf-8") + LESSON
 SCRIPT = (STATIC / "card.js").read_text("utf-8")
 SAVED = (STATIC / "saved.css").read_text("utf-8")
-GO_ON = _("To go on, run the cells above this one (menu Run, Run All Above Selected Cell), then this cell.")
-AS_TEXT = _("As text")
+GO_ON = "To go on, run the cells above this one (menu Run, Run All Above Selected Cell), then this cell."
+AS_TEXT = "As text"
 
 
 class _Renderer(mistune.HTMLRenderer):
@@ -131,8 +129,8 @@ def options(
 
 def number(label: str, *, unit: str, value: str) -> str:
     """Return a field for a number, with or without its unit."""
-    example = _("for example 12.5 {unit}").format(unit=unit).strip()
-    asked = _("{label} in {unit}").format(label=label, unit=unit) if unit else label
+    example = f"for example 12.5 {unit}".strip()
+    asked = f"{label} in {unit}" if unit else label
     return (
         f"<label>{escape(asked)} "
         f'<input type="text" name="answer" value="{escape(value)}" placeholder="{escape(example)}" autocomplete="off">'

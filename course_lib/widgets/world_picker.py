@@ -8,14 +8,13 @@ from ipywidgets import HTML, VBox
 from ..errors import CourseError
 from ..world import World
 from .card import Card, Fields
-from .record import _
 from .style import LESSON, SAVED, alert, display_with_text, form, note, options, sheet, title
 
 VARIABLE = "COURSE_WORLD"
 WORLDS = {
-    "simulated": _("simulated: threads of this kernel, on the CPU"),
-    "processes": _("processes: one for each rank, on the CPU"),
-    "nccl": _("nccl: a GPU for each rank"),
+    "simulated": "simulated: threads of this kernel, on the CPU",
+    "processes": "processes: one for each rank, on the CPU",
+    "nccl": "nccl: a GPU for each rank",
 }
 
 
@@ -23,7 +22,7 @@ class WorldPicker(VBox):
     """Radio buttons for the kind of worlds that this notebook makes. `choose` does what a click does."""
 
     def __init__(self) -> None:
-        self.message = HTML(note(_("Now:"), self.standing))
+        self.message = HTML(note("Now:", self.standing))
         self.choices = HTML()
         self._show_choices()
         super().__init__([sheet(), Card([self.choices, self.message], {"choose": self._clicked})])
@@ -33,7 +32,7 @@ class WorldPicker(VBox):
     def standing(self) -> str:
         """The chosen kind, in a sentence."""
         kind = os.environ.get(VARIABLE) or "simulated"
-        return _("`World(4)` makes ranks that are {kind}, from the next cell on.").format(kind=kind)
+        return f"`World(4)` makes ranks that are {kind}, from the next cell on."
 
     def choose(self, name: str) -> None:
         """Choose "simulated", "processes", "nccl", or "nccl:4" for four GPUs.
@@ -47,14 +46,14 @@ class WorldPicker(VBox):
     def show(self) -> None:
         """Show the choice, with a text for places that cannot show widgets."""
         calls = ", ".join(f'choose_world("{name}")' for name in WORLDS)
-        text = _("Ranks are simulated where nothing else is chosen. To choose by name: {calls}.").format(calls=calls)
-        heading, state, style = _("Where ranks live"), _("run this cell to choose"), SAVED + LESSON  # the first card
+        text = f"Ranks are simulated where nothing else is chosen. To choose by name: {calls}."
+        heading, state, style = "Where ranks live", "run this cell to choose", SAVED + LESSON  # the first card
         display_with_text(self, title=heading, state=state, text=text, style=style)
 
     def _show_choices(self) -> None:
         labels = {name: _label(name) for name in WORLDS}
-        fields = options(_("You can leave this as it is."), labels, picked=[_current()])
-        self.choices.value = title(_("World"), _("Where ranks live"), level=2) + form("choose", fields)
+        fields = options("You can leave this as it is.", labels, picked=[_current()])
+        self.choices.value = title("World", "Where ranks live", level=2) + form("choose", fields)
 
     def _set(self, name: str) -> None:
         kind = World(1, backend=name).backend
@@ -64,7 +63,7 @@ class WorldPicker(VBox):
                 f"{', '.join(WORLDS)} here, and say World(n, backend={name!r}) where you want one."
             )
         os.environ[VARIABLE] = name
-        self.message.value = alert(_("Now:"), self.standing)
+        self.message.value = alert("Now:", self.standing)
 
     def _clicked(self, fields: Fields) -> None:
         try:
@@ -72,7 +71,7 @@ class WorldPicker(VBox):
         except CourseError as error:
             self.choices.value = ""  # a change, or the browser would keep what was clicked
             self._show_choices()
-            self.message.value = alert(_("Not here."), str(error), tone="wrong")
+            self.message.value = alert("Not here.", str(error), tone="wrong")
 
 
 def choose_world(name: str | None = None) -> None:
@@ -98,4 +97,4 @@ def _current() -> str:
 def _label(name: str) -> str:
     if name != "nccl":
         return WORLDS[name]
-    return WORLDS[name] + _(" ({count} here)").format(count=torch.cuda.device_count())
+    return WORLDS[name] + f" ({torch.cuda.device_count()} here)"

@@ -29,7 +29,6 @@ def save(path: Path) -> None:
     metadata = deepcopy(notebook.metadata)
     with tempfile.TemporaryDirectory() as home:
         environment = os.environ | {"COURSE_HOME": home, "COURSE_WORLD": "simulated", "OMP_WAIT_POLICY": "passive"}
-        environment.pop("COURSE_LANGUAGE", None)
         client = NotebookClient(
             notebook, kernel_name="python3", timeout=600, record_timing=False, coalesce_streams=True
         )
