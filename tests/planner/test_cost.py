@@ -24,6 +24,33 @@ def test_a_ring_across_nodes_is_as_fast_as_the_nodes_way_out() -> None:
     assert ring_seconds("all_gather", 1e9, NODES) == pytest.approx(24e-6 + 70e-6 + 31 / 32 * 1e9 / 50e9)
 
 
+@pytest.mark.parametrize(("ranks", "milliseconds"), [(256, 1.74), (1024, 3.40), (4096, 10.05)])
+def test_a_layer_of_llama_7b_is_gathered_with_ll128(ranks: int, milliseconds: float) -> None:
+    """8.4 µs; 4 µs for each of `ranks` / 8 - 1 hops between nodes, 1.9 µs for each other; 405 MB at 341 GB/s."""
+    group, nbytes = HARDWARE["h100-infiniband"].shard_group(ranks), 2 * 202_383_360
+
+    assert 1e3 * seconds("all_gather", nbytes, group) == pytest.approx(milliseconds, abs=0.005)
+
+
+def test_without_nvlink_small_messages_go_by_ll() -> None:
+    group = HARDWARE["rtx-4090"].shard_group(4)
+
+    assert seconds("all_gather", 1200, group) == pytest.approx(8.4e-6 + 3 * 1e-6 + 900 / 12e9)
+
+
+def test_a_group_with_one_rank_a_node_uses_only_the_network() -> None:
+    """3 hops, 3/4 of 400 bytes at 100 bytes a second, although the link in the node is slower."""
+    group = Group(members=1, nodes=4, inside=Link(alpha=0, bandwidth=50), across=Link(alpha=1, bandwidth=100))
+
+    assert ring_seconds("all_gather", 400, group) == 3 + 3
+
+
+def test_a_group_in_a_node_does_not_use_the_network() -> None:
+    group = Group(members=4, nodes=1, inside=Link(alpha=1, bandwidth=100), across=Link(alpha=9, bandwidth=50))
+
+    assert ring_seconds("all_gather", 400, group) == 3 + 3
+
+
 def test_a_tree_pays_for_its_depth() -> None:
     # Up and down: a chain of 3 in the node, and log2(8) levels across.
     assert tree_seconds("all_reduce", 0, NODES) == pytest.approx(2 * (3e-6 + 30e-6))

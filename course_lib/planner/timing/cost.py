@@ -2,9 +2,10 @@
 
 A message of n bytes takes alpha + n / bandwidth. A ring of N passes each of N pieces from neighbour to neighbour. When
 it spans nodes, one hop in each node crosses the network. Rings are laid through every network port of the node at once,
-so the ring may use the bandwidth of all ports together. A tree pays alpha for its depth, not for its length. For small
-messages, protocol LL sends a flag with every 4 bytes: a smaller alpha, and half the bandwidth. On NVSwitch nodes the
-switches add (NVLS). NCCL chooses with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
+so the ring may use the bandwidth of all ports together. A tree pays alpha for its depth, not for its length. For
+smaller messages, protocol LL128 sends a flag with every 120 bytes: a smaller alpha, and 92 % of the bandwidth. Without
+NVLink, NCCL has only LL for them, with a flag for every 4 bytes and half the bandwidth. On NVSwitch nodes the switches
+add (NVLS). NCCL chooses with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
 """
 
 import math
@@ -22,12 +23,14 @@ class Link:
     """A link: alpha, in seconds per message, and the bytes per second that one direction carries.
 
     Attributes:
-        small_alpha: alpha of NCCL's protocol LL, which carries half the bytes; None if there is no such protocol.
+        small_alpha: alpha of NCCL's protocol for smaller messages; None if there is no such protocol.
+        small_share: the part of the bandwidth that this protocol reaches: LL128's.
     """
 
     alpha: float
     bandwidth: float
     small_alpha: float | None = None
+    small_share: float = 0.92
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +98,7 @@ def tree_seconds(op: str, nbytes: float, group: Group) -> float:
 
 @lru_cache(maxsize=1024)  # layers are alike
 def seconds(op: str, nbytes: float, group: Group) -> float:
-    """Return the time of `op` by the fastest way, as NCCL chooses: ring or tree, Simple or LL, or NVLS in a node."""
+    """Return the time of `op` by the fastest way, as NCCL chooses: ring or tree, Simple or LL128, or NVLS in a node."""
     times = [
         way(op, nbytes, one)
         for one in (group, _small(group))
@@ -108,9 +111,10 @@ def seconds(op: str, nbytes: float, group: Group) -> float:
 
 
 def _small(group: Group) -> Group:
-    """Return the group with NCCL's protocol LL on all links, or unchanged if a link has none."""
+    """Return the group with the protocol for smaller messages on all links, or unchanged if a link has none."""
     links = [group.inside, *([group.across] if group.across else [])]
-    small = [Link(alpha=one.small_alpha, bandwidth=one.bandwidth / 2) for one in links if one.small_alpha is not None]
+    small = [Link(alpha=one.small_alpha, bandwidth=one.small_share * one.bandwidth)
+             for one in links if one.small_alpha is not None]  # fmt: skip
     if len(small) < len(links):
         return group
     return replace(group, inside=small[0], across=small[1] if group.across else None)

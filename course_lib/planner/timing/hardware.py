@@ -10,12 +10,12 @@ from ..training.checks import PlanError, pick, whole
 from .cost import Group, Link
 
 # Sources that several machines share. Latencies are NCCL's hwLat for a ring (src/graph/tuning.cc), by protocol: Simple,
-# then LL. Bandwidths of links are from src/graph/topo.h. Devices are NVIDIA's data sheets: dense bf16, half of the
-# sparse figure. `achievable` and `attention` are fitted, see docs/validation.md: llm-foundry's MPT rows on one node,
-# without checkpointing.
-NVLINK = {"alpha": 3.4e-6, "small_alpha": 0.6e-6}
-PCIE = {"alpha": 5.7e-6, "small_alpha": 1e-6}
-NETWORK = {"alpha": 14e-6, "small_alpha": 2.7e-6}
+# then LL128, which NCCL enables with NVLink on A100 and H100, or LL. Bandwidths of links are from src/graph/topo.h.
+# Devices are NVIDIA's data sheets: dense bf16, half of the sparse figure. `achievable` and `attention` are fitted, see
+# docs/validation.md: llm-foundry's MPT rows on one node, without checkpointing.
+NVLINK = {"alpha": 3.4e-6, "small_alpha": 1.9e-6}
+PCIE = {"alpha": 5.7e-6, "small_alpha": 1e-6, "small_share": 0.5}
+NETWORK = {"alpha": 14e-6, "small_alpha": 4e-6}
 NCCL_LAUNCH = 8.4e-6  # baseLat, ring, Simple
 PCIE4 = 31.5e9  # 16 GT/s x 16 lanes x 128/130 / 8
 PCIE5 = 63.0e9
