@@ -119,8 +119,9 @@ class Plan:
 
     @property
     def host_bytes(self) -> int:
-        """Bytes of this rank in the host's memory."""
-        return sum(part.nbytes for part in self.parts if part.host)
+        """The most bytes that this rank holds at once in the host's memory."""
+        away = [part for part in self.parts if part.host]
+        return max(sum(part.nbytes for part in away if moment in part.moments) for moment in MOMENTS)
 
     @property
     def sent_bytes(self) -> int:
@@ -133,7 +134,7 @@ class Plan:
         Raises:
             ValueError: there is no such hardware, or the ranks do not fit it.
         """
-        return step.timeline(self.piece, self.settings, named(hardware))
+        return step.timeline(self.model, self.settings, named(hardware))
 
     def step_seconds(self, hardware: str | Hardware) -> float:
         """Return the seconds of a step on this hardware; errors as `timeline`."""

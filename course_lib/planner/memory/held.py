@@ -36,10 +36,10 @@ def gradients(model: Model, engine: Layout, settings: Settings) -> list[Part]:
     total = sum(engine.shard) if sharded else model.params
     layers = [numel(unit) // cut for unit in model.units[1:]]
     late = total - (layers[0] if layers else 0)  # at the end of backward
-    why = f"{policy.gradient} bytes each" + (f", a shard: 1/{cut}" if sharded else "")
     host = "optimizer" in settings.offload and settings.stage >= 2
 
     def held(name: str, count: int, *moments: str, width: int = policy.gradient) -> Part:
+        why = f"{width} bytes each" + (f", a shard: 1/{cut}" if sharded else "")
         return Part(category="gradients", name=name, nbytes=width * count, why=why, moments=moments, host=host)
 
     sums = []

@@ -7,7 +7,11 @@ of the paper gather the parameters of the last step while the first layers compu
 The last micro-batch is scheduled layer by layer; the ones before take as long as it does without its reductions.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from ..memory.layout import layout
+from ..training.pieces import piece as piece_of
 from ..training.settings import Settings
 from ..training.shapes import Model
 from . import work
@@ -19,28 +23,42 @@ from .work import Work
 
 
 def timeline(model: Model, settings: Settings, hardware: Hardware) -> Timeline:
-    """Return the schedule of one step with this piece of a model.
+    """Return the schedule of one step of the planned stage, with the whole model given.
 
     Raises:
         ValueError: the ranks do not fit the hardware.
     """
-    earlier = 0.0
-    rounds = settings.micro_batches - 1 + _bubble(settings)
-    if rounds:
-        earlier = _Step(model, settings, hardware).run(last=False).seconds
-    step = _Step(model, settings, hardware)
-    before = (settings.micro_batches - 1) * earlier
-    done = [step.streams.issue(COMPUTE, "earlier micro-batches", before)] if before else []
-    if _bubble(settings):
-        waits = step.streams.issue(PIPELINE, "wait for other stages", _bubble(settings) * earlier, done)
-        step.streams.wait(COMPUTE, [waits])
+    step = _Step(piece_of(model, settings), settings, hardware)
+    if settings.micro_batches > 1 or settings.pipeline_parallel > 1:
+        stages = _micro_batch_seconds(model, settings, hardware)
+        before = (settings.micro_batches - 1) * stages[settings.pipeline_stage]
+        done = [step.streams.issue(COMPUTE, "earlier micro-batches", before)] if before else []
+        if settings.pipeline_parallel > 1:
+            waits = step.streams.issue(PIPELINE, "wait for other stages", waiting_seconds(stages, settings), done)
+            step.streams.wait(COMPUTE, [waits])
     return step.run(last=True)
 
 
-def _bubble(settings: Settings) -> float:
-    """Return for how many micro-batches a stage waits: Narayanan et al. (arXiv 2104.04473), section 2.2."""
+def _micro_batch_seconds(model: Model, settings: Settings, hardware: Hardware) -> list[float]:
+    """Return how long each stage works on a micro-batch, without reductions. Stages with equal pieces take as long."""
+    pieces, known = [], {}
+    for stage in range(settings.pipeline_parallel):
+        at = replace(settings, pipeline_stage=stage)
+        pieces.append((piece_of(model, at), at.last_stage))
+        if pieces[-1] not in known:
+            known[pieces[-1]] = _Step(pieces[-1][0], at, hardware).run(last=False).seconds
+    return [known[one] for one in pieces]
+
+
+def waiting_seconds(stages: Sequence[float], settings: Settings) -> float:
+    """Return how long the planned stage waits for the others, whose micro-batches take `stages` seconds.
+
+    Each micro-batch waits for the slowest stage. In addition, the first one passes through all stages before the last
+    stage can begin: the bubble of Narayanan et al. (arXiv 2104.04473), section 2.2, an interleaved one in parts.
+    """
+    mine = stages[settings.pipeline_stage]
     chunks = settings.model_chunks if settings.schedule == "interleaved" else 1
-    return (settings.pipeline_parallel - 1) / chunks
+    return (settings.micro_batches - 1) * (max(stages) - mine) + (sum(stages) - mine) / chunks
 
 
 class _Step:
@@ -95,7 +113,20 @@ class _Step:
         machine = self.hardware
         peak = machine.peak_flops(self.settings.policy.fast)
         rates = (machine.achievable * peak, machine.attention * peak, machine.memory_bandwidth)
-        return piece.matrices / rates[0] + piece.attention / rates[1] + piece.traffic / rates[2]
+        traffic = piece.traffic + piece.reduces * self._summed_bytes()
+        return piece.matrices / rates[0] + piece.attention / rates[1] + traffic / rates[2]
+
+    def _summed_bytes(self) -> float:
+        """Return the bytes moved to add a parameter's new gradient to its sum over micro-batches: two reads, a write.
+
+        The paper's engine adds it in the kernel that computes it, as Megatron-LM does, and nanotron adds a single one.
+        """
+        settings, policy = self.settings, self.engine.policy
+        if settings.engine == "paper" or (settings.micro_batches == 1 and settings.engine != "nanotron"):
+            return 0.0
+        sums = policy.accumulated or policy.gradient
+        sharded = settings.stage == 3 and settings.reshard
+        return (policy.gradient + 2 * sums) / (settings.shards if sharded else 1)
 
     def _exchange(self, piece: Work, when: str) -> None:
         """Let tensor-parallel ranks exchange a layer's tokens, for which computing waits."""

@@ -14,6 +14,11 @@ from ..training.settings import Settings
 from ..training.shapes import Model
 from .cost import PASSES
 
+AGAIN: dict[str, tuple[str, ...]] = {
+    "none": (), "selective": (), "operators": ("all_gather",), "full": ("all_gather", "reduce_scatter", "all_reduce")
+}  # fmt: skip
+"""Which of tensor parallelism's collectives in forward backward makes again, by checkpointing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Collective:
@@ -86,7 +91,8 @@ def _activations(model: Model, settings: Settings) -> Iterator[Collective]:
     """Yield what tensor and pipeline parallelism send: Korthikanti et al., section 4.2; Narayanan et al., section 4.1.
 
     Around each of a layer's two blocks, whole tokens are all-reduced, or gathered and scattered with sequence
-    parallelism, which gathers them once more for the gradients of weights.
+    parallelism, which gathers them once more for the gradients of weights. What backward computes again, it also
+    exchanges again; torchtitan's "operators" keeps what was reduced.
     """
     if model.transformer is None:
         return
@@ -97,6 +103,8 @@ def _activations(model: Model, settings: Settings) -> Iterator[Collective]:
         ops = {"all_reduce": 1}
         if settings.sequence_parallel:
             ops = {"all_gather": 1 if when == "forward" else 2, "reduce_scatter": 1}
+        if when == "backward":
+            ops = {op: count + (op in AGAIN[settings.checkpointing]) for op, count in ops.items()}
         for op, count in ops.items():
             yield Collective(op=op, group="tensor", ranks=tensor, total_bytes=tokens * layers * count,
                              what="activations", when=when, micro_batches=again)  # fmt: skip

@@ -9,18 +9,21 @@ almost no FLOPs, and are bound by the memory's bandwidth: the reason that small 
 from dataclasses import dataclass
 
 from ..training.settings import Settings
-from ..training.shapes import Model, numel
+from ..training.shapes import Model, Transformer, numel
 
 EQUAL_UNITS = 32
 """A model of unknown shapes is timed as this many equal layers: as many as Llama 7B has."""
-TRAFFIC = 100
+TRAFFIC = {"fused": 100, "eager": 250}
 """Bytes of element-wise work in forward for each token, layer and hidden element; twice that in backward.
 
-Fitted, with the two rates of `Hardware`, on llm-foundry's rows on one node of 8 A100 80GB and of 8 H100.
+Fused: fitted, with the two rates of `Hardware`, on llm-foundry's rows on one node of 8 A100 80GB and of 8 H100, which
+are eager, but a GPT's LayerNorm and GELU are a kernel each. Eager: fitted, to 50 bytes, on three rows of torchtitan and
+the same compiled, by how much they are slower: Llama 2 7B of pull request 165 with FSDP2, "full" and "operators", and
+Llama 3.1 8B of December 2024 on 8 GPUs.
 """
 
 AGAIN = {"none": (0, 0, 0), "selective": (0, 1, 0), "operators": (0.5, 0, 1), "full": (1, 1, 1)}
-"""How much of a layer's matrices, attention and element-wise work backward computes again, by checkpointing."""
+"""How much of a layer's matrices, attention (with its scores) and element-wise work backward computes again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,15 +80,39 @@ def _layer(
     model: Model, settings: Settings, size: float, at: int, times: tuple[float, ...], reduces: float = 0
 ) -> Work:  # fmt: skip
     """Return a layer's forward, of which matrices, attention and element-wise work are done so many `times`."""
-    known, width = model.transformer, settings.policy.activation
+    known, tokens = model.transformer, settings.tokens
     matrices, attention, traffic = 2 * size, 0.0, 0.0  # unknown: assume that every parameter is in a matrix
     if known:
-        tensor = settings.tensor_parallel
-        matrices, attention = (flops / tensor for flops in known.layer_flops(settings.sequence))
-        traffic = TRAFFIC * known.hidden * width / 2 / tensor
-    done = [count * each * settings.tokens for count, each in zip(times, (matrices, attention, traffic), strict=True)]
-    return Work(name=f"layer {at}", matrices=done[0], attention=done[1], traffic=done[2], gathers=size,
-                reduces=reduces, layers=1)  # fmt: skip
+        matrices, attention = (flops / settings.tensor_parallel for flops in known.layer_flops(settings.sequence))
+        traffic = times[1] * scores(known, settings) + times[2] * element_wise(known, settings)
+    return Work(name=f"layer {at}", matrices=times[0] * matrices * tokens, attention=times[1] * attention * tokens,
+                traffic=traffic * tokens, gathers=size, reduces=reduces, layers=1)  # fmt: skip
+
+
+def element_wise(model: Transformer, settings: Settings) -> float:
+    """Return the bytes for each token that element-wise work in a layer's forward moves on one rank.
+
+    Tensor parallelism cuts the activation function: GELU reads and writes `ffn` elements, a fused gate reads two for
+    each that it writes, and two kernels read three and write two. Only sequence parallelism cuts the rest, such as
+    norms and the additions to the residual stream. Megatron's, nanotron's and compiled layers are fused.
+    """
+    fused = settings.compiled or not model.gated or settings.engine in ("paper", "nanotron")
+    width, cut = settings.policy.activation, settings.tensor_parallel
+    whole = TRAFFIC["fused" if fused else "eager"] * model.hidden * width / 2
+    accesses = (3 if fused else 5) if model.gated else 2
+    inside = min(accesses * model.ffn * width, whole)
+    return inside / cut + (whole - inside) / (cut if settings.sequence_parallel else 1)
+
+
+def scores(model: Transformer, settings: Settings) -> float:
+    """Return the bytes for each token that the scores of "math" attention move on one rank.
+
+    A product writes them, the softmax reads and writes them, the next product reads them. Dropout reads and writes too.
+    """
+    if settings.attention != "math":
+        return 0.0
+    accesses = 6 if model.dropout else 4
+    return accesses * model.heads * settings.sequence * settings.policy.activation / settings.tensor_parallel
 
 
 def _head(model: Model, settings: Settings, outer: float, factor: int) -> list[Work]:

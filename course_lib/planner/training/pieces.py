@@ -37,7 +37,7 @@ def _of_transformer(model: Model, transformer: Transformer, settings: Settings) 
     if settings.engine != "nanotron":  # which starts with fewer layers than stages, and then crashes
         _check_layers(transformer, settings)
     first, last = stage == 0, settings.last_stage
-    outer, count = model.units[0], stage_layers(transformer, settings.pipeline_parallel)[stage]
+    outer, count = model.units[0], stage_layers(transformer, settings)[stage]
     before, behind = outer[: len(outer) - model.behind], outer[len(outer) - model.behind :]
     if last and not first and transformer.tied:
         behind = (*behind, (transformer.vocab, transformer.hidden))  # a copy of the embedding
@@ -63,10 +63,28 @@ def _part(shape: Shape, ranks: int, hidden: int) -> Shape:
     return shape if shape == (hidden,) else (-(-shape[0] // ranks), *shape[1:])
 
 
-def stage_layers(transformer: Transformer, stages: int) -> list[int]:
-    """Return the number of layers of each stage. All compute about the same, the head counted by its parameters.
+def stage_layers(transformer: Transformer, settings: Settings) -> list[int]:
+    """Return the number of layers of each stage.
 
-    A stage takes layers until its share is reached, as in nanotron (models/base.py, build_model).
+    Equal numbers, as in Megatron-LM. If that does not divide, embedding and head count as a layer each, and the first
+    stages take one layer more, as in torchtitan (generate_llm_fqn_per_model_part): Llama 3 405B has 126 layers on 16
+    stages, 7 in the first and the last, and 8 in the others.
+    """
+    layers, stages = transformer.layers, settings.pipeline_parallel
+    if settings.engine == "nanotron":
+        return _by_parameters(transformer, stages)
+    if layers % stages == 0:
+        return [layers // stages] * stages
+    each, more = divmod(layers + 2, stages)
+    counts = [each + (stage < more) for stage in range(stages)]
+    counts[0], counts[-1] = counts[0] - 1, counts[-1] - 1
+    return counts
+
+
+def _by_parameters(transformer: Transformer, stages: int) -> list[int]:
+    """Return nanotron's number of layers of each stage (models/base.py, build_model).
+
+    A stage takes layers until its share is reached. All compute about the same, the head counted by its parameters.
     """
     layer = numel([shape for shape in transformer.layer if len(shape) > 1])
     whole = transformer.layers * layer + transformer.vocab * transformer.hidden
