@@ -79,31 +79,40 @@ def memory(plan: Plan) -> Iterator[str]:
 def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
     """Return how many bytes are missing on the device or the host, whichever is worse, and where.
 
-    The plan fits if the number is not above 0. Of a pipeline, the last stage, which has the logits, has to fit too.
+    The plan fits if the number is not above 0. On the device, everything that torch reserves has to fit. Of a pipeline,
+    the last stage, which has the logits, has to fit too.
     """
-    last = plan.settings.pipeline_parallel - 1
-    if plan.settings.pipeline_stage < last:
-        end = replace(plan, settings=replace(plan.settings, pipeline_stage=last))
-        plan = max(plan, end, key=lambda stage: stage.peak_bytes)
+    plan = _fullest_end(plan)
     there = [part for part in plan.parts if plan.peak_moment in part.moments and not part.host]
     largest = sorted(there, key=lambda part: -part.nbytes)[:3]
     held = ", ".join(f"{part.name} ({size(part.nbytes)})" for part in largest)
+    reserved = f"torch reserves {size(plan.reserved_bytes)} for a peak of {size(plan.peak_bytes)}"
     host = hardware.host_bytes // hardware.devices
     return max(
-        (plan.peak_bytes - hardware.memory_bytes, f"{plan.peak_moment}, mostly {held}"),
+        (plan.reserved_bytes - hardware.memory_bytes, f"{plan.peak_moment}, mostly {held}; {reserved}"),
         (plan.host_bytes - host, f"in the host's memory, of which a rank has {size(host)}"),
     )
 
 
+def _fullest_end(plan: Plan) -> Plan:
+    """Return the plan of this stage of a pipeline or of the last, whichever holds more."""
+    last = replace(plan, settings=replace(plan.settings, pipeline_stage=plan.settings.pipeline_parallel - 1))
+    return max(plan, last, key=lambda stage: stage.peak_bytes)
+
+
 MARGIN = 0.15
-"""A plan this far above the device's memory may still fit: it has an error, and an 80 GB H100 really has 79.1 GiB, 6 %
-more. docs/validation.md has the evidence."""
+"""A peak this far above the device's memory may still fit: a plan has an error, and an 80 GB H100 really has 79.1 GiB,
+6 % more. docs/validation.md has the evidence."""
 
 
 def verdict(plan: Plan, hardware: Hardware) -> str:
     """Return "fits", "may fit", which a dry run and a trial on the device decide, or "does not fit"."""
-    short, _ = shortage(plan, hardware)
-    return "fits" if short <= 0 else "may fit" if short <= MARGIN * hardware.memory_bytes else "does not fit"
+    if shortage(plan, hardware)[0] <= 0:
+        return "fits"
+    missing = max(
+        _fullest_end(plan).peak_bytes - hardware.memory_bytes, plan.host_bytes - hardware.host_bytes // hardware.devices
+    )
+    return "may fit" if missing <= MARGIN * hardware.memory_bytes else "does not fit"
 
 
 def traffic(plan: Plan) -> Iterator[str]:
@@ -128,6 +137,8 @@ def time(plan: Plan, hardware: Hardware) -> Iterator[str]:
         if busy := timeline.busy(stream):
             exposed = timeline.exposed(stream, COMPUTE)
             yield f"  {duration(busy):>10}  {stream:<15}  {duration(exposed)} of it while nothing is computed"
+    if timeline.busy(COMMUNICATION) + timeline.busy(HOST) > 0:
+        yield "  What overlaps with computing slows it down on a GPU: both use its memory. That is not planned."
     speed, used = plan.tokens_per_second(hardware), plan.mfu(hardware)
     yield f"  {speed:,.0f} tokens a second on each GPU; model FLOPs utilization {used:.1%}."
     if not plan.model.units:

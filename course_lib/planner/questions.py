@@ -31,7 +31,7 @@ def answer(plan: Plan, question: str, machine: Hardware) -> str:
 
 
 def fits(plan: Plan, machine: str | Hardware) -> bool:
-    """Return whether the plan's peak, on the device and on the host, is not larger than the memory."""
+    """Return whether what the plan reserves on the device, and holds on the host, is not larger than the memory."""
     return shortage(plan, hardware(machine))[0] <= 0
 
 

@@ -1,8 +1,10 @@
 """Choosing: the best first, and why the others lose."""
 
+from dataclasses import replace
+
 import pytest
 
-from course_lib.planner import choose, plan
+from course_lib.planner import HARDWARE, choose, duration, fits, plan, size, verdict
 
 
 def test_a_small_model_needs_no_sharding() -> None:
@@ -33,12 +35,13 @@ def test_the_ranking_is_from_good_to_bad_and_what_does_not_fit_comes_last() -> N
 def test_what_does_not_fit_says_how_much_is_short_and_of_what() -> None:
     choice = choose("llama-7b", "h100", sequence=4096, checkpointing="full")
     stage_0 = next(candidate for candidate in choice.ranked if candidate.plan.settings.stage == 0)
-    short = (stage_0.plan.peak_bytes - 80e9) / 1e9
+    short = (stage_0.plan.reserved_bytes - 80e9) / 1e9
 
     assert stage_0.seconds is None
     assert stage_0.reason == (
         f"does not fit: {short:.3g} GB short on rank 0, optimizer step, "
-        "mostly states of adam (53.9 GB), fp32 master parameters (27 GB), gradients cast to fp32 (27 GB)."
+        "mostly states of adam (53.9 GB), fp32 master parameters (27 GB), gradients cast to fp32 (27 GB); "
+        f"torch reserves {size(stage_0.plan.reserved_bytes)} for a peak of {size(stage_0.plan.peak_bytes)}."
     )
 
 
@@ -56,6 +59,15 @@ def test_losers_say_where_their_time_goes() -> None:
 
     assert "more of computing" in reasons[3, "full", ()]
     assert "more of work on the host that nothing hides" in reasons[3, "none", ("optimizer",)]
+
+
+def test_losers_say_how_much_slower_they_are() -> None:
+    choice = choose("llama-7b", "h100", sequence=4096)
+    slower = [c for c in choice.ranked if c.seconds and " slower: " in c.reason]
+
+    assert slower
+    for candidate in slower:
+        assert candidate.reason.startswith(f"{duration(candidate.seconds - choice.best.seconds)} slower: ")
 
 
 def test_nothing_fits() -> None:
@@ -113,6 +125,35 @@ def test_the_text_has_one_line_for_each_candidate() -> None:
     assert str(choice).splitlines()[1].endswith(": the best that fits.")
 
 
+# Whether it fits
+
+
+def test_what_torch_reserves_has_to_fit() -> None:
+    """The verdict is "may fit" from where the reserved bytes do not fit to a peak 15 % above the memory."""
+    planned, machine = plan(model="llama-7b", world_size=8, stage=3, sequence=4096, batch=2), HARDWARE["h100"]
+    peak, reserved = planned.peak_bytes, planned.reserved_bytes
+
+    assert peak < reserved
+    for memory, expected in (
+        (reserved, "fits"), (reserved - 1, "may fit"), (int(peak / 1.15) + 1, "may fit"),
+        (int(peak / 1.15) - 1, "does not fit"),
+    ):  # fmt: skip
+        assert verdict(planned, replace(machine, memory_bytes=memory)) == expected
+        assert fits(planned, replace(machine, memory_bytes=memory)) == (expected == "fits")
+
+
+def test_the_hosts_memory_has_to_fit() -> None:
+    given = {"model": "llama-7b", "world_size": 8, "stage": 3, "offload": ["optimizer"], "sequence": 512}
+    planned = plan(**given)
+
+    for host, expected in (
+        (planned.host_bytes, "fits"), (planned.host_bytes - 10**9, "may fit"),
+        (planned.host_bytes - 13 * 10**9, "does not fit"),
+    ):  # fmt: skip
+        machine = replace(HARDWARE["h100"], host_bytes=8 * host)
+        assert verdict(planned, machine) == expected
+
+
 # Explaining
 
 
@@ -123,6 +164,21 @@ def test_an_explanation_accounts_for_every_byte() -> None:
     assert all(part.name in text for part in planned.parts)
     assert "gradients in backward, among 8 ranks" in text
     assert "A step of 1024 tokens a rank on 8x H100 80GB, NVLink" in text
+
+
+def test_an_explanation_says_that_overlap_is_not_free() -> None:
+    sentence = "What overlaps with computing slows it down on a GPU"
+
+    assert sentence in plan(model="gpt2", world_size=8, stage=3).explain("h100")
+    assert sentence not in plan(model="gpt2").explain("h100")
+
+
+def test_a_reason_names_the_width_of_its_own_bytes() -> None:
+    given = {"model": "playbook-3b", "world_size": 8, "engine": "nanotron", "precision": "mixed_fp32_accumulation"}
+    text = plan(**given, stage=1).explain()
+
+    assert "14.3 GB  gradients      fp32 sums of gradients: 4 bytes each" in text
+    assert "gradients as they come: 2 bytes each" in text
 
 
 def test_an_explanation_without_hardware_has_no_seconds() -> None:
