@@ -1,5 +1,6 @@
 """The planner against published runs: the errors stay as small as docs/validation.md says."""
 
+from collections import Counter
 from collections.abc import Callable
 from statistics import median
 
@@ -7,6 +8,7 @@ import pytest
 
 from course_lib.planner import Run, Validation, validate
 from course_lib.planner.validation import PUBLISHED
+from docs.validation import PAGE, page
 
 PLAYBOOK, FOUNDRY = "Ultra-Scale Playbook", "llm-foundry"
 
@@ -92,3 +94,13 @@ def test_other_rows_can_be_read() -> None:
     run = next(run for run in validate().runs if run.source not in (PLAYBOOK, FOUNDRY))
 
     assert (run.model, run.fits) == ("llama-7b", "fits")
+
+
+@pytest.mark.slow
+def test_the_page_has_the_numbers_of_the_validation(validation: Validation) -> None:
+    """Run `python -m docs.validation` to write them again."""
+    assert page(validation) == PAGE.read_text(encoding="utf-8")
+
+    verdicts = Counter(run.fits for run in validation.runs if run.given and not run.fitted)
+    counts = " | ".join(str(verdicts[verdict]) for verdict in ("fits", "may fit", "does not fit"))
+    assert f"| playbook: crashed or ran out of memory | {verdicts.total()} | {counts} |" in page(validation)
