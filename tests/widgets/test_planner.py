@@ -39,7 +39,7 @@ def test_what_changes_is_read_out() -> None:
 
 def test_what_does_not_fit_says_how_much_is_short() -> None:
     planner = show_planner(stage=0)
-    short = (planner.plan.peak_bytes - 80e9) / 1e9
+    short = (planner.plan.reserved_bytes - 80e9) / 1e9
 
     assert f"Does not fit:</strong> {short:.3g} GB short on rank 0, optimizer step" in planner.verdict.value
 

@@ -94,9 +94,9 @@ def element_wise(model: Transformer, settings: Settings) -> float:
 
     Tensor parallelism cuts the activation function: GELU reads and writes `ffn` elements, a fused gate reads two for
     each that it writes, and two kernels read three and write two. Only sequence parallelism cuts the rest, such as
-    norms and the additions to the residual stream. Megatron's, nanotron's and compiled layers are fused.
+    norms and the additions to the residual stream. Plain modules of torch are not fused unless they are compiled.
     """
-    fused = settings.compiled or not model.gated or settings.engine in ("paper", "nanotron")
+    fused = settings.compiled or not model.gated or settings.engine != "torch"
     width, cut = settings.policy.activation, settings.tensor_parallel
     whole = TRAFFIC["fused" if fused else "eager"] * model.hidden * width / 2
     accesses = (3 if fused else 5) if model.gated else 2

@@ -14,7 +14,7 @@ from ...form.exercise import Case, Exercise
 
 BRIEF: dict[str, Any] = {
     "settings": {"model": "llama-70b", "sequence": 4096, "world_size": 64, "attention": "flash",
-                 "implementation": "foreach"},
+                 "implementation": "foreach", "expandable": True},  # PYTORCH_ALLOC_CONF=expandable_segments:True
     "sequences": 1024,
     "tokens": 100e9,
     "clusters": {"ethernet": ("h100-ethernet", 1.90), "infiniband": ("h100-infiniband", 3.20)},
