@@ -82,7 +82,8 @@ class Run(Sequence[Any]):
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """A line for each of your lines that is legal and yet very likely wrong: results that nobody waited for."""
+        """A line for each of your lines that is legal and yet very likely wrong: results that nobody waited for and,
+        in a world with `replay=True`, the first value that is not finite."""
         return tuple(warnings_of(self.calls))
 
     @cached_property
@@ -111,9 +112,9 @@ class Run(Sequence[Any]):
     def layout(self) -> Layout:
         """Return a table of tensors: which are replicated, sharded, partial or different over the ranks.
 
-        It compares what the ranks returned (tensors, modules, and lists and dicts of them) and, in a world with
-        `replay=True`, what they brought to each collective and received. An arrow marks what may be a missing or a
-        second reduction.
+        It compares what the ranks returned (tensors, modules, numbers, strings, and lists and dicts of them) and, in a
+        world with `replay=True`, what they brought to each collective and received. Of numbers and strings, it shows
+        those that differ. An arrow marks what may be a missing or a second reduction.
         """
         return layout(self.calls, tuple(self))
 

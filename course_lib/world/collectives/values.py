@@ -9,8 +9,9 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy
 import torch
 
 from ...meter import is_learners, tensors_in
@@ -23,8 +24,15 @@ Named = tuple[str, tuple[Any, ...]]
 
 NamedTensor = tuple[str, torch.Tensor]
 
-Summed = tuple[str, tuple[int, ...], int]
-"""The variable that holds a tensor, the tensor's shape, and a checksum of its elements."""
+
+class Summed(NamedTuple):
+    """What is known of a tensor of any size."""
+
+    name: str  # the variable of the learner's that holds it; empty if none does
+    shape: tuple[int, ...]
+    checksum: int  # of its elements
+    finite: bool  # no element is infinite or NaN
+    uniform: bool  # every element is the same whole number: tensors of zeros are often equal by chance
 
 
 @dataclass(kw_only=True)
@@ -59,11 +67,27 @@ def received(op: str, is_root: bool, arguments: dict[str, Any]) -> list[NamedTen
 
 def summed(tensors: list[NamedTensor]) -> tuple[Summed, ...]:
     """Return checksums of those `tensors` that can be read, without an operator: the meter does not notice."""
-    return tuple(
-        (name, tuple(tensor.shape), zlib.crc32((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())))
-        for name, tensor in tensors
-        if _plain(tensor) and tensor.is_contiguous()
+    return tuple(_summed(*one) for one in tensors if _plain(one[1]) and one[1].is_contiguous())
+
+
+def _summed(name: str, tensor: torch.Tensor) -> Summed:
+    memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    numbers = _numbers(memory, tensor.dtype) if tensor.numel() else numpy.empty(0)
+    return Summed(
+        name=name,
+        shape=tuple(tensor.shape),
+        checksum=zlib.crc32(memory),
+        finite=bool(numpy.isfinite(numbers).all()),
+        uniform=len(numbers) > 0 and bool((numbers == numpy.rint(numbers[0])).all()),
     )
+
+
+def _numbers(memory: Any, dtype: torch.dtype) -> Any:
+    """Return the elements in `memory`; none of a dtype that NumPy does not know, such as float8."""
+    if dtype is torch.bfloat16:  # the upper half of a float32
+        return (numpy.frombuffer(memory, numpy.uint16).astype(numpy.uint32) << 16).view(numpy.float32)
+    name = str(dtype).removeprefix("torch.")
+    return numpy.frombuffer(memory, name) if hasattr(numpy, name) else numpy.empty(0)
 
 
 def _read(tensors: list[NamedTensor]) -> tuple[Named, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ...meter import SourceLine
 from ..collectives.call import Call
+from .not_finite import not_finite_warning
 from .rank_error import quoted, who
 
 Found = list[tuple[int, Call]]
@@ -11,7 +12,8 @@ Found = list[tuple[int, Call]]
 
 
 def warnings_of(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
-    """Yield a line for each of the learner's lines that drops a Work or uses tensors too early. `calls` are by rank."""
+    """Yield a line for each of the learner's lines that drops a Work or uses tensors too early, and one for the first
+    value that is not finite. `calls` are by rank."""
     of_all = [(rank, call) for rank, theirs in enumerate(calls) for call in theirs]
     for line, found in _by_line((call.line, rank, call) for rank, call in of_all if call.open_handle):
         use = "change" if found[0][1].op == "send" else "use"
@@ -25,6 +27,8 @@ def warnings_of(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
             f"{_names(found, len(calls))} used a tensor of {_call(found)}{_more(found)} before its wait, at "
             f"{quoted(line)}. The tensor may still be on its way. Next: move that line behind the wait()."
         )
+    if line := not_finite_warning(calls):
+        yield line
 
 
 def _by_line(found: Iterable[tuple[SourceLine | None, int, Call]]) -> Iterable[tuple[SourceLine, Found]]:

@@ -1,14 +1,18 @@
 """`run.layout()` finds by comparing where a tensor is replicated, sharded, partial or different over the ranks."""
 
+import re
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from course_lib import zero
 from tests.world.programs import rank
 
+SAME = "← every rank brought the same values: reduced before, the same data on every rank, or meant?"
 SPARSE = torch.eye(2).to_sparse()
 
 
@@ -59,8 +63,9 @@ def test_a_missing_reduction_is_found_at_its_parameter(local_world):
 
 def test_a_second_reduction_is_found_at_its_call(local_world):
     run = local_world(2, replay=True).run(trains, repeats="bias")
+    remark = "← every rank brought what all_reduce #4 returned: reduced twice?"
     assert [row for row in rows(run) if "←" in row[3]] == [
-        ("all_reduce #5", "net.bias.grad", "Replicate", "Replicate  ← reduces the result of all_reduce #4 again")
+        ("all_reduce #5", "net.bias.grad", "Replicate", f"Replicate  {remark}")
     ]
 
 
@@ -88,7 +93,7 @@ def reduces_what_ddp_has_averaged():
 def test_a_reduction_of_what_ddp_has_averaged(local_world):
     found = [row for row in rows(local_world(2, replay=True).run(reduces_what_ddp_has_averaged)) if "←" in row[3]]
     assert [row[1] for row in found] == ["net.module.weight.grad"]
-    assert found[0][3] == "Replicate  ← every rank brought the same values: reduced before, or meant?"
+    assert found[0][3] == f"Replicate  {SAME}"
 
 
 def test_tensors_without_data_and_conjugates(local_world):
@@ -96,6 +101,101 @@ def test_tensors_without_data_and_conjugates(local_world):
     numbers = torch.tensor([1 + 2j])
     conjugated = local_world(2).run(lambda: numbers.conj() if rank() else numbers)
     assert "Varying" in conjugated.layout() and "Replicate" not in conjugated.layout()
+
+
+def reduces_in_pairs_what_the_other_pair_has():
+    """A right program: ranks 2, 3 begin with the result of ranks 0, 1, by chance. Ranks 0, 2 and 1, 3 then add up."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("row", "column"))
+    x = torch.tensor([0.5, 0.25]) * (1 + rank() // 2)
+    if rank() > 1:
+        dist.recv(torch.empty(1), rank() - 2)  # the other pair is done
+    dist.all_reduce(x, group=mesh["column"].get_group())
+    if rank() < 2:
+        dist.send(torch.empty(1), rank() + 2)
+    dist.all_reduce(x, group=mesh["row"].get_group())
+    return x
+
+
+def test_equal_values_of_ranks_that_never_had_the_result(local_world):
+    table = str(local_world(4, replay=True).run(reduces_in_pairs_what_the_other_pair_has).layout())
+    assert SAME in table and "twice" not in table
+
+
+def reduces_the_same_along_both_axes():
+    """A right program with equal data on all ranks: the sum over a row, and then over a column, of a mesh."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("row", "column"))
+    x = torch.tensor([0.5, 0.25])
+    for axis in ("column", "row"):
+        dist.all_reduce(x, group=mesh[axis].get_group())
+
+
+def test_a_sum_over_one_axis_and_then_over_the_other(local_world):
+    table = str(local_world(4, replay=True).run(reduces_the_same_along_both_axes).layout())
+    assert SAME in table and "twice" not in table
+
+
+def reduces_zeros_of_two_layers():
+    for _ in range(2):
+        dist.all_reduce(torch.zeros(3))  # such as the gradients of LoRA's first matrices in the first step
+
+
+def test_equal_whole_numbers_are_not_taken_for_an_earlier_result(local_world):
+    table = str(local_world(2, replay=True).run(reduces_zeros_of_two_layers).layout())
+    assert SAME in table and "twice" not in table
+
+
+def gathers_shards_in_pairs():
+    """Hybrid sharding: ranks 0, 2 hold one half of the weights, ranks 1, 3 the other half."""
+    shard = fully_shard(nn.Linear(4, 2), mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards")))
+    shard(batch()).sum().backward()
+    return shard.weight.to_local().detach()
+
+
+def test_shards_of_groups_side_by_side_do_not_differ(local_world):
+    assert rows(local_world(4, replay=True).run(gathers_shards_in_pairs))[-1] == ("returned", "", "", "Shard")
+
+
+def returns_numbers():
+    names = {"short": f"part {rank()}", "long": "part" * 9 + str(rank())}
+    return {"scale": 1024.0 / (1 + rank()), "steps": 3, "seen": [names]}
+
+
+def test_numbers_that_differ_are_listed(local_world):
+    assert rows(local_world(2).run(returns_numbers))[:3] == [
+        ("returned", "scale", "", "Varying  ← differs: rank 0: 1024.0 | rank 1: 512.0"),
+        ("returned", "seen.0.short", "", "Varying  ← differs: rank 0: 'part 0' | rank 1: 'part 1'"),
+        ("returned", "seen.0.long", "", "Varying  ← differs: rank 0 | rank 1"),
+    ]
+
+
+def overflows(value=float("inf"), dtype=torch.float32, op=dist.ReduceOp.SUM):
+    weight = torch.ones(2, dtype=dtype)
+    for step in range(4):
+        gradient = torch.tensor([1.0, value if (rank(), step) == (1, 2) else 2.0], dtype=dtype)
+        dist.all_reduce(gradient, op)
+        weight -= gradient
+        dist.broadcast(weight, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+@pytest.mark.filterwarnings("ignore::course_lib.CourseWarning")
+def test_the_first_value_that_is_not_finite(local_world, value, dtype):
+    run = local_world(2, replay=True).run(overflows, value, dtype)
+    (warning,) = run.warnings
+    assert re.sub(r"line \d+", "line _", warning) == (
+        "rank 1 brought a value that is not finite (infinity or NaN) to all_reduce #3, in gradient, at test_layout.py "
+        "line _, in overflows:  dist.all_reduce(gradient, op), with step = 2. No rank had one in a call before. Next: "
+        "look at how rank 1 computed it. A loss scaler expects such values, and skips the step."
+    )
+    found = [(call, remark) for call, _, _, after in rows(run) if "finite" in (remark := after.partition("  ")[2])]
+    assert found == [("all_reduce #3", "← rank 1 brought a value that is not finite")]
+
+
+def test_infinity_in_a_maximum_and_finite_extremes_are_no_finding(local_world):
+    world = local_world(2, replay=True)
+    assert world.run(overflows, -float("inf"), op=dist.ReduceOp.MAX).warnings == ()
+    assert world.run(overflows, torch.finfo(torch.bfloat16).max, torch.bfloat16).warnings == ()
 
 
 def shards():

@@ -1,0 +1,56 @@
+"""The first value that is not finite: a reduction gives it to every rank, and then nobody sees where it began."""
+
+from collections.abc import Sequence
+
+from ..collectives.call import Call
+from .rank_error import quoted, who
+
+
+def first_not_finite(calls: Sequence[Sequence[Call]]) -> dict[int, Call]:
+    """Return the first call to which ranks brought infinity or NaN, by these ranks; empty if there is none.
+
+    `calls` are by rank. What a rank may have received does not count.
+    """
+    first_of = {rank: call for rank, theirs in enumerate(calls) if (call := _first_of(theirs)) is not None}
+    first = min((call.match for call in first_of.values()), default=0)
+    return {rank: call for rank, call in first_of.items() if call.match == first}
+
+
+def not_finite_warning(calls: Sequence[Sequence[Call]]) -> str:
+    """Return a line on that call; empty if there is none."""
+    found = first_not_finite(calls)
+    if not found:
+        return ""
+    rank, call = next(iter(found.items()))
+    values = call.values
+    assert values is not None
+    name = next((one.name for one in values.brought if not one.finite), "")
+    return (
+        f"{who([*found], len(calls))} brought a value that is not finite (infinity or NaN) to {call.name}"
+        f"{name and f', in {name},'} at {quoted(call.line)}{_step(call, calls[rank])}. No rank had one in a call "
+        f"before. Next: look at how {who([*found])} computed it. A loss scaler expects such values, and skips the step."
+    )
+
+
+def _first_of(theirs: Sequence[Call]) -> Call | None:
+    """Return a rank's first call to which it brought such a value; None if it may have received one before."""
+    for call in theirs:
+        if call.values is None:
+            continue
+        if call.reduce_op not in _WITH_NEUTRAL_INFINITY and not all(one.finite for one in call.values.brought):
+            return call
+        if not all(one.finite for one in call.values.received):
+            return None
+    return None
+
+
+_WITH_NEUTRAL_INFINITY = ("max", "min")
+"""Reductions to which a rank without values brings infinity."""
+
+
+def _step(call: Call, theirs: Sequence[Call]) -> str:
+    """Return the whole numbers that differ between a rank's calls at the line of `call`, such as its loop's counter."""
+    here = [dict(one.values.counters) for one in theirs if one.line == call.line and one.values is not None]
+    counters = call.values.counters if call.values is not None else ()
+    shown = [f"{name} = {value}" for name, (value,) in counters if any(one.get(name) != (value,) for one in here)]
+    return f", with {', '.join(shown)}" if shown else ""
