@@ -29,7 +29,7 @@ class Summed(NamedTuple):
     """What is known of a tensor of any size."""
 
     name: str  # the variable of the learner's that holds it; empty if none does
-    shape: tuple[int, ...]
+    numel: int  # and no shape: FSDP flattens the shards that it sends
     checksum: int  # of its elements
     finite: bool  # no element is infinite or NaN
     uniform: bool  # every element is the same whole number: tensors of zeros are often equal by chance
@@ -75,7 +75,7 @@ def _summed(name: str, tensor: torch.Tensor) -> Summed:
     numbers = _numbers(memory, tensor.dtype) if tensor.numel() else numpy.empty(0)
     return Summed(
         name=name,
-        shape=tuple(tensor.shape),
+        numel=tensor.numel(),
         checksum=zlib.crc32(memory),
         finite=bool(numpy.isfinite(numbers).all()),
         uniform=len(numbers) > 0 and bool((numbers == numpy.rint(numbers[0])).all()),

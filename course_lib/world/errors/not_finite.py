@@ -1,6 +1,6 @@
 """The first value that is not finite: a reduction gives it to every rank, and then nobody sees where it began."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..collectives.call import Call
 from .rank_error import quoted, who
@@ -16,16 +16,15 @@ def first_not_finite(calls: Sequence[Sequence[Call]]) -> dict[int, Call]:
     return {rank: call for rank, call in first_of.items() if call.match == first}
 
 
-def not_finite_warning(calls: Sequence[Sequence[Call]]) -> str:
-    """Return a line on that call; empty if there is none."""
+def not_finite_warnings(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
+    """Yield a line on that call, if there is one."""
     found = first_not_finite(calls)
     if not found:
-        return ""
+        return
     rank, call = next(iter(found.items()))
-    values = call.values
-    assert values is not None
-    name = next((one.name for one in values.brought if not one.finite), "")
-    return (
+    assert call.values is not None
+    name = next(one.name for one in call.values.brought if not one.finite)
+    yield (
         f"{who([*found], len(calls))} brought a value that is not finite (infinity or NaN) to {call.name}"
         f"{name and f', in {name},'} at {quoted(call.line)}{_step(call, calls[rank])}. No rank had one in a call "
         f"before. Next: look at how {who([*found])} computed it. A loss scaler expects such values, and skips the step."

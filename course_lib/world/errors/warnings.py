@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ...meter import SourceLine
 from ..collectives.call import Call
-from .not_finite import not_finite_warning
+from .not_finite import not_finite_warnings
 from .rank_error import quoted, who
 
 Found = list[tuple[int, Call]]
@@ -27,8 +27,7 @@ def warnings_of(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
             f"{_names(found, len(calls))} used a tensor of {_call(found)}{_more(found)} before its wait, at "
             f"{quoted(line)}. The tensor may still be on its way. Next: move that line behind the wait()."
         )
-    if line := not_finite_warning(calls):
-        yield line
+    yield from not_finite_warnings(calls)
 
 
 def _by_line(found: Iterable[tuple[SourceLine | None, int, Call]]) -> Iterable[tuple[SourceLine, Found]]:

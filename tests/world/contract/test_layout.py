@@ -146,7 +146,8 @@ def test_equal_whole_numbers_are_not_taken_for_an_earlier_result(local_world):
 
 def gathers_shards_in_pairs():
     """Hybrid sharding: ranks 0, 2 hold one half of the weights, ranks 1, 3 the other half."""
-    shard = fully_shard(nn.Linear(4, 2), mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards")))
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    shard = fully_shard(nn.Linear(4, 2, bias=False), mesh=mesh)
     shard(batch()).sum().backward()
     return shard.weight.to_local().detach()
 
