@@ -25,6 +25,9 @@ _LIBRARY = tuple(
 )
 
 
+_GENERATED = ("<frozen", "<eval_with_key>")  # the second is what torch.compile writes
+
+
 class SourceLine(NamedTuple):
     """A line of the learner's code."""
 
@@ -32,6 +35,7 @@ class SourceLine(NamedTuple):
     line: int
     function: str
     caller: SourceLine | None = None  # the line in the file or cell where the program began, if that is a different one
+    importing: str = ""  # the module that is being imported there, for a thread that is looked at
 
     @staticmethod
     def of(frame: FrameType) -> SourceLine:
@@ -69,4 +73,4 @@ def is_learners_code(filename: str, function: str) -> bool:
 
 def is_learners_file(filename: str) -> bool:
     """Return whether `filename` is the learner's, and not a library's."""
-    return not filename.startswith(_LIBRARY) and not filename.startswith("<frozen")
+    return not filename.startswith((*_LIBRARY, *_GENERATED)) and "torchinductor" not in filename

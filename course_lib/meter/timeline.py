@@ -6,12 +6,14 @@ computing rank may also be waiting for a core. Times are seconds from the start 
 """
 
 from bisect import bisect
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
 from .comm import CommCall
+from .source_line import SourceLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,22 +123,36 @@ def _seconds_until(intervals: Sequence[Interval]) -> Callable[[float], float]:
 
 
 def slowest(timelines: Sequence[Timeline]) -> str:
-    """Return which ranks computed longest and which one shortest, each until its last collective."""
-    rows = []  # the seconds that a rank computed and waited, and the rank
+    """Return which ranks computed longest, with the line of the call before which they did, and which one shortest,
+    each until its last collective."""
+    rows = []  # the seconds that a rank computed and waited, and its timeline
     for line in timelines:
         collectives = (c for c in line.calls if c.op not in ("send", "recv", "new_group") and len(c.ranks) > 1)
         last = max((call.issued for call in collectives), default=None)
         if last is not None:
-            rows.append((_seconds(line.computed, last), _seconds(line.waited, last), line.rank))
+            rows.append((_seconds(line.computed, last), _seconds(line.waited, last), line.rank, _before(line, last)))
     if len(rows) < 2:
         return "No two ranks called a collective, so no rank delayed another."
     fastest, *_, slow = sorted(rows)
-    ranks = "; ".join(_shown(*row) for row in rows if row[0] > (fastest[0] + slow[0]) / 2) or _shown(*slow)
-    return f"Slowest: {ranks}. Fastest: {_shown(*fastest)}. Counted until each rank's last collective."
+    slow_ones = [row for row in rows if row[0] > (fastest[0] + slow[0]) / 2] or [slow]
+    ranks = "; ".join(f"{_shown(*row)}, {before}" for *row, before in slow_ones)
+    return f"Slowest: {ranks}. Fastest: {_shown(*fastest[:3])}. Counted until each rank's last collective."
 
 
 def _shown(computed: float, waited: float, rank: int) -> str:
     return f"rank {rank} computed for {1e3 * computed:.1f} ms and waited for {1e3 * waited:.1f} ms"
+
+
+def _before(timeline: Timeline, last: float) -> str:
+    """Return the line of the calls, until `last`, before which the rank computed longest, and for how long."""
+    computed_until, until = _seconds_until(timeline.computed), 0.0
+    by_line: defaultdict[SourceLine, float] = defaultdict(float)
+    for call in sorted((call for call in timeline.calls if call.issued <= last), key=lambda call: call.issued):
+        by_line[call.line] -= until
+        until = computed_until(call.issued)
+        by_line[call.line] += until
+    line = max(by_line, key=by_line.__getitem__)
+    return f"{1e3 * by_line[line]:.1f} ms of them before its calls at {line}"
 
 
 def _seconds(intervals: Iterable[Interval], until: float) -> float:

@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
 from types import CodeType, FrameType, TracebackType
 
 from torch.distributed import c10d_logger, distributed_c10d
@@ -37,10 +37,30 @@ def importing(frame: FrameType | None) -> bool:
     return any(one.f_code.co_filename.startswith("<frozen importlib") for one, _ in frames)
 
 
-def learner_line() -> SourceLine:
-    """Return the innermost line of the learner's code on the caller's stack."""
+def _module_being_imported(frame: FrameType | None) -> str:
+    """Return the module whose import is under way on the stack of `frame`, and not those that it imports; or empty."""
+    name = ""
+    for one, _ in traceback.walk_stack(frame):
+        if one.f_code.co_name == "_find_and_load" and one.f_code.co_filename.startswith("<frozen importlib"):
+            name = str(one.f_locals["name"])
+    return name
+
+
+def learner_line(home: threading.Thread | None = None) -> SourceLine:
+    """Return the innermost line of the learner's code on the caller's stack.
+
+    In a callback of torch's there is none: then return the line that the thread `home` is at.
+    """
     caller = sys._getframe(1)
+    if home is not None and home.ident != threading.get_ident() and not learner_lines():
+        return source_line_of(home) or SourceLine.of(caller)
     return source_line_on(caller) or SourceLine.of(caller)
+
+
+def learner_lines() -> tuple[SourceLine, ...]:
+    """Return the lines of the learner's code on the caller's stack, innermost first, of a recursion the last ones."""
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if is_learners(frame.f_code))
+    return tuple(SourceLine.of(frame) for frame in islice(frames, 20))
 
 
 def source_line_on(frame: FrameType) -> SourceLine | None:
@@ -82,7 +102,8 @@ def _with_caller(frame: FrameType) -> SourceLine:
 def source_line_of(thread: threading.Thread) -> SourceLine | None:
     """Return the learner's line on another thread's stack; None if there is none or the thread has ended."""
     frame = stack_of(thread)
-    return None if frame is None else source_line_on(frame)
+    line = None if frame is None else source_line_on(frame)
+    return None if line is None else line._replace(importing=_module_being_imported(frame))
 
 
 def stack_of(thread: threading.Thread) -> FrameType | None:
@@ -139,10 +160,16 @@ class ErrorReport:
         # torch wraps errors: pipeline() a refusal, and assert_close() in a dry run the lack of numbers.
         shown = next((one for one in _causes(error) if isinstance(one, CourseError)), error)
         message, _, stack = _text(shown).partition("\n\nAt:\n")  # pybind11 appends the stack of a callback
+        first, *more = _leaves(shown)
+        if first is not shown:
+            text = _text(first).partition("\n")[0]
+            message += f"\n{type(first).__name__}: {text}{f', and {len(more)} more' if more else ''}"
         return ErrorReport(
             type=type(shown).__name__,
             message=message,
-            source_line=source_line_in_dump(f"{stack}\n") or _innermost(error.__traceback__),
+            source_line=source_line_in_dump(f"{stack}\n")
+            or _innermost(first.__traceback__)
+            or _innermost(error.__traceback__),
             traceback="".join(traceback.format_exception(type(error), error, _from_the_learners(error.__traceback__))),
             unfinished=None if shown.__suppress_context__ else Unfinished.of(shown.__context__),
         )
@@ -186,6 +213,14 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         yield error
         seen.append(error)
         error = error.__cause__
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions in a group and its groups, or `error` itself."""
+    for one in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        yield from _leaves(one)
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
 
 
 def _text(error: BaseException) -> str:

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import RankError, World
 from course_lib.world.collectives.local_call import LocalCall
@@ -71,6 +73,19 @@ def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(tmp_path, monkeypat
     assert list(World(2).run(program)) == [3, 3]
 
 
+def test_a_call_in_a_callback_of_torch_has_the_line_that_its_rank_is_at():
+    def program():
+        net = DistributedDataParallel(torch.nn.Linear(64, 64))
+        state = PowerSGDState(None, matrix_approximation_rank=1 + dist.get_rank(), start_powerSGD_iter=2)
+        net.register_comm_hook(state, powerSGD_hook)
+        for _ in range(4):
+            net(torch.ones(2, 64)).sum().backward()
+
+    error = failure(World(2), program)
+    assert lines(error)[1].startswith("  ranks 0, 1 called all_reduce #")
+    assert lines(error)[1].endswith("in program:  net(torch.ones(2, 64)).sum().backward()")
+
+
 def test_the_coordinator_does_not_keep_a_call_that_it_has_delivered():
     calls: list[weakref.ref[LocalCall]] = []
     gone_at: list[list[bool]] = []
@@ -81,7 +96,7 @@ def test_the_coordinator_does_not_keep_a_call_that_it_has_delivered():
 
     coordinator = ThreadCoordinator(3)
     for number in range(3):
-        call = CallRecorder(number, 0.0).made_here("all_reduce", "world", (0, 1, 2))
+        call = CallRecorder(number, 0.0, threading.current_thread()).made_here("all_reduce", "world", (0, 1, 2))
         local = Watched(rank=number, call=call, execute=lambda: None)
         calls.append(weakref.ref(local))
         coordinator.called(local)

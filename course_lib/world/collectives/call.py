@@ -54,6 +54,7 @@ class Call(CommCall):
     shapes: tuple[tuple[int, ...], ...] = ()  # of the tensors that the ranks must agree on
     layout: torch.layout = torch.strided  # of the same tensors: strided, or a sparse one
     splits: Splits | None = None  # for all-to-all, the numbers of elements sent to and received from each group rank
+    around: tuple[SourceLine, ...] = ()  # the learner's lines on the stack, innermost first
     unfinished: Unfinished | None = None  # an exception that the rank was still handling
     values: Values | None = None  # the values of its small tensors, in a world with `replay=True`
     match: int = 0  # the number of its pending call, from 1; 0 if it has no peers, as in a dry run
@@ -119,19 +120,26 @@ def described(op: str, ranks: tuple[int, ...], arguments: dict[str, Any]) -> dic
             f"{op}: there is no rank {root} in this group of {len(ranks)}. "
             f"src and dst are global ranks, here one of {list(ranks)}."
         )
+    seen = [_before_viewed(tensor) for tensor in tensors]
     whole = list(tensors_in(arguments.get(_WHOLE.get(op, ""), ())))
     splits = _splits(op, arguments, len(ranks)) if op in ("all_to_all", "all_to_all_single") else None
     parts = len(ranks) if op in ("gather", "scatter") else 1  # only the root has the whole tensor
     return {
         "root": None if root is None else ranks[root],
         "tag": arguments.get("tag", 0),
-        "shapes": tuple(tuple(tensor.shape) for tensor in tensors),
-        "dtype": tensors[0].dtype if tensors else None,
+        "shapes": tuple(tuple(tensor.shape) for tensor in seen),
+        "dtype": seen[0].dtype if seen else None,
         "layout": tensors[0].layout if tensors else torch.strided,
         "splits": splits,
         "piece_bytes": tuple(numel * tensors[0].itemsize for numel in splits[0]) if splits and tensors else (),
         "total_bytes": parts * sum(tensor.numel() * tensor.element_size() for tensor in whole),
     }
+
+
+def _before_viewed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the complex tensor that torch has viewed as a real one for the call, or `tensor` itself."""
+    base = tensor._base
+    return base if base is not None and base.is_complex() and tensor.shape == (*base.shape, 2) else tensor
 
 
 def _splits(op: str, arguments: dict[str, Any], members: int) -> Splits:

@@ -3,6 +3,7 @@
 Backends differ in the rank's peers: threads of this process, other processes, or nobody.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -50,7 +51,8 @@ class InterposedRank:
     def __init__(self, rank: int, peers: Peers, started: float, devices: tuple[str, ...] = ("cpu",)) -> None:
         self.rank = rank
         self.meter: MemoryMeter | None = None
-        self.recorder = CallRecorder(rank, started)
+        thread = self if isinstance(self, threading.Thread) else threading.main_thread()
+        self.recorder = CallRecorder(rank, started, thread)
         self._peers, self._devices = peers, devices
         # The asynchronous calls whose results have not arrived. One that failed stays: torch's C++ waits for a Work
         # without reading its error, so each wait must raise it.

@@ -1,11 +1,12 @@
 """The recorder of a rank's calls: it reads each call from the arguments of a `c10d` operator."""
 
 import sys
+import threading
 import time
 from collections import Counter
 from typing import Any
 
-from ..learner_code import Unfinished, learner_line
+from ..learner_code import Unfinished, learner_line, learner_lines
 from ..torch_hooks import private
 from .call import OPS, Call, described
 from .validation import check
@@ -13,12 +14,15 @@ from .values import values_of
 
 
 class CallRecorder:
-    """The calls of one rank, in order. `keeps_values` is whether the values of small tensors are kept as well."""
+    """The calls of one rank, in order. `keeps_values` is whether the values of small tensors are kept as well.
 
-    def __init__(self, rank: int, started: float) -> None:
+    The learner's function runs on `thread`, and torch's callbacks on threads of their own.
+    """
+
+    def __init__(self, rank: int, started: float, thread: threading.Thread) -> None:
         self.calls: list[Call] = []
         self.keeps_values = False
-        self._rank, self._started = rank, started
+        self._rank, self._started, self._thread = rank, started, thread
         self._numbers: Counter[tuple[str, str]] = Counter()
 
     def collective(self, operator: Any, arguments: dict[str, Any], devices: tuple[str, ...]) -> Call:
@@ -54,7 +58,8 @@ class CallRecorder:
             rank=self._rank,
             ranks=ranks,
             group_name=group_name,
-            line=learner_line(),
+            line=learner_line(self._thread),
+            around=learner_lines(),
             issued=time.perf_counter() - self._started,
             started=self._started,
             unfinished=Unfinished.of(sys.exception()),

@@ -4,6 +4,8 @@ import signal
 
 _MACHINE = "the machine "
 
+_UNKNOWN = 255  # what `multiprocessing` reports if its fork server has died, which alone knows more
+
 _SIGNALS = {
     "SIGKILL": "its process was killed (SIGKILL)",
     "SIGSEGV": "its process touched memory that is not its own (SIGSEGV, a segmentation fault)",
@@ -18,6 +20,8 @@ def machine_lost(name: str, why: str) -> str:
 
 def how_it_died(exitcode: int) -> str:
     """Return an exit code in words: minus the number of a signal, or the argument of `os._exit`."""
+    if exitcode == _UNKNOWN:
+        return "its process left through os._exit(255), or the process that starts ranks was killed"
     if exitcode >= 0:
         return f"its process left through os._exit({exitcode})"
     name = signal.Signals(-exitcode).name
@@ -39,6 +43,7 @@ _ADVICE = {
         "if nobody killed it, the system did, because memory ran out: take a smaller model or batch, or fewer ranks "
         "(`dmesg` tells)."
     ),
+    how_it_died(_UNKNOWN): "run the cell again, which starts new processes, unless a line of yours calls os._exit.",
     how_it_died(0): "use `return` to end a rank's work, on every rank at the same point.",
     _SIGNALS["SIGSEGV"]: "look at native code that this rank called: ctypes, an extension, a wrong index in a kernel.",
 }

@@ -1,14 +1,15 @@
 """The ranks' histories of collectives, compared: where they first differ, and which rank is behind."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from ...meter import SourceLine
 from ..collectives.call import Call
-from ..collectives.fault import Fault
+from ..collectives.fault import Fault, Kind
 from .mismatch import ADVICE
-from .rank_error import grouped, quoted, who
+from .rank_error import grouped, quoted, who, written
 from .went_past import own_line, went_past
 
 Histories = dict[int, list[Call]]
@@ -24,52 +25,82 @@ _OTHERS = ("send", "recv", "new_group")
 """What is matched by peer or by name, and not by its number among a rank's calls."""
 
 
-def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
-    """Return how the histories in a group of the `fault` differ, and advice; empty if they show nothing new.
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """What the histories show: a line of the message, and advice; empty where the rest of the message has it."""
+
+    line: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """The ranks of a group in which calls of a `fault` were made, their `histories` in it, and all `calls`, by rank."""
+
+    fault: Fault
+    call: Call
+    histories: Histories
+    calls: Sequence[Sequence[Call]]
+
+
+def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> Difference:
+    """Return how the histories in a group of the `fault` differ.
 
     `calls` are all calls, by rank. Those without a match were made while the run was stopped.
     """
     groups = {call.group_name: call for call in fault.calls.values() if call.ranks and call.op not in _OTHERS}
-    without = _without(fault.calls, calls) if fault.kind == "mismatch" and groups else ""
     for group_name, call in groups.items():
         histories = {
             rank: [one for one in calls[rank] if one.group_name == group_name and one.op not in _OTHERS and one.match]
             for rank in call.ranks
         }
-        line, advice = _first_difference(histories, fault, calls)
-        if not line and fault.kind == "mismatch":
-            line, advice = _left_a_loop(histories, fault) if not without else ("", "")
-        elif not line:
-            line, advice = _in_different_groups(calls, call)
-            line, advice = (line, advice) if line else _behind(histories, call)
-        if line:
-            return line, advice
-    if without and fault.detail in ADVICE:
-        without = f"{without} If the two calls belong together: {ADVICE[fault.detail]}"
-    return "", without
+        members = Members(fault=fault, call=call, histories=histories, calls=calls)
+        found = next(filter(None, (find(members) for find in _FINDERS[fault.kind])), None)
+        if found is not None:
+            return found
+    return Difference()
+
+
+def _left_out(members: Members) -> Difference | None:
+    """Return advice if ranks came to their call of the fault without one that other ranks make in it."""
+    fault = members.fault
+    advice = _without(fault.calls, members.calls)
+    if advice and fault.detail in ADVICE:
+        advice = f"{advice} If the two calls belong together: {ADVICE[fault.detail]}"
+    return Difference(advice=advice) if advice else None
 
 
 def _without(meeting: Mapping[int, Call], calls: Sequence[Sequence[Call]]) -> str:
-    """Return advice if ranks came to their call of `meeting` without one that other ranks make in it."""
+    """Return advice if ranks came to their call of `meeting` without one that other ranks make in it; or empty."""
     for call in meeting.values():
         line = own_line(call.line)
-        theirs = sorted((rank, own_line(other.line)) for rank, other in meeting.items())
-        without = [rank for rank, other_line in theirs if went_past(line, other_line, calls[rank])]
+        without = [
+            rank
+            for rank, other in sorted(meeting.items())
+            if went_past(line, own_line(other.line), calls[rank]) or _is_inside(call, other.line, calls[rank])
+        ]
         if without:
-            return f"make the {call.variant} at {line} on every rank or on none: {who(without)} went on without it."
+            return f"make the {written(call)} at {line} on every rank or on none: {who(without)} went on without it."
     return ""
 
 
-def _first_difference(histories: Histories, fault: Fault, calls: Sequence[Sequence[Call]]) -> tuple[str, str]:
-    """Return where ranks first called from lines that do not belong together, and advice; empty if they never did.
+def _is_inside(call: Call, line: SourceLine, theirs: Sequence[Call]) -> bool:
+    """Return whether `call` was made inside that `line`, as a hook does, of a rank that made none of `theirs` there."""
+    is_inside = line != call.line and line._replace(caller=None) in call.around
+    return is_inside and all(one.line != call.line for one in theirs)
+
+
+def _first_difference(members: Members) -> Difference | None:
+    """Return where ranks first called from lines that do not belong together; None if they never did.
 
     Ranks in the two branches of an `if` call from different lines, too. So a rank must have called from both.
     """
+    histories = members.histories
     keys: Keys = {
         rank: [(call.variant, call.line, call.shapes if call.splits is None else ()) for call in history]
         for rank, history in histories.items()
     }
-    in_message = {call.match for call in fault.calls.values()}  # the message shows their lines
+    in_message = {call.match for call in members.fault.calls.values()}  # the message shows their lines
     for place in range(max(map(len, keys.values()))):
         here = {rank: theirs[place] for rank, theirs in keys.items() if place < len(theirs)}
         (usual, _), *others = Counter(here.values()).most_common()
@@ -78,10 +109,12 @@ def _first_difference(histories: Histories, fault: Fault, calls: Sequence[Sequen
                 sides = [[rank for rank in here if here[rank] == key] for key in (usual, other)]
                 reason = _reason(keys, place, *sides)
                 if any(histories[rank][place].match in in_message for rank in here):
-                    return (f"by the order of the other calls, {reason} there", _ADVICE) if reason else ("", "")
-                shown = _difference([(side, histories[side[0]][place]) for side in sides], reason)
-                return shown, _ADVICE if reason else _without({rank: histories[rank][place] for rank in here}, calls)
-    return "", ""
+                    line = f"by the order of the other calls, {reason} there"
+                    return Difference(line=line, advice=_ADVICE) if reason else None
+                line = _difference([(side, histories[side[0]][place]) for side in sides], reason)
+                at_place = {rank: histories[rank][place] for rank in here}
+                return Difference(line=line, advice=_ADVICE if reason else _without(at_place, members.calls))
+    return None
 
 
 def _called_from_both(keys: list[Key], one: Key, other: Key) -> bool:
@@ -150,25 +183,28 @@ def _collectives(count: int) -> str:
     return f"{count} collective{'s' if count > 1 else ''}"
 
 
-def _behind(histories: Histories, call: Call) -> tuple[str, str]:
-    """Return how far ranks are behind, and advice; empty where the name of `call`, in which a rank waits, shows it."""
+def _behind(members: Members) -> Difference | None:
+    """Return how far ranks are behind; None where the name of the call, in which a rank waits, shows it."""
+    histories = members.histories
     made = {rank: len(history) for rank, history in histories.items()}
-    here = _made_at_the_line_of(call, histories)
+    here = _made_at_the_line_of(members.call, histories)
     last, first = min(made, key=made.__getitem__), max(made, key=made.__getitem__)
     behind, ahead = ([rank for rank in made if made[rank] == made[one]] for one in (last, first))
     missing, in_a_loop = made[first] - made[last], here[first] > here[last] > 0
     if missing < (1 if in_a_loop else 2):
-        return "", ""
+        return None
     behind_by = f"{who(behind)} {'is' if len(behind) == 1 else 'are'} {_collectives(missing)} behind"
     if in_a_loop:
-        return f"{behind_by}: {here[last]} at that line, {here[first]} on {who(ahead)}", _loop_advice(behind, ahead)
-    return f"{behind_by}: {made[last]} in that group, {made[first]} on {who(ahead)}", ""
+        line = f"{behind_by}: {here[last]} at that line, {here[first]} on {who(ahead)}"
+        return Difference(line=line, advice=_loop_advice(behind, ahead))
+    return Difference(line=f"{behind_by}: {made[last]} in that group, {made[first]} on {who(ahead)}")
 
 
-def _left_a_loop(histories: Histories, fault: Fault) -> tuple[str, str]:
-    """Return which ranks went on to a new line while others make one more call at an earlier line, and advice."""
+def _left_a_loop(members: Members) -> Difference | None:
+    """Return which ranks went on to a new line while others make one more call at an earlier line."""
+    fault, histories = members.fault, members.histories
     if fault.detail != "collective" or histories.keys() != fault.calls.keys():
-        return "", ""
+        return None
     for call in fault.calls.values():
         here = _made_at_the_line_of(call, histories)
         count = max(here.values()) - 1
@@ -176,10 +212,9 @@ def _left_a_loop(histories: Histories, fault: Fault) -> tuple[str, str]:
         if count == 0 or not behind or len(ahead) + len(behind) < len(here):
             continue
         if not any(_made_at_the_line_of(fault.calls[rank], histories)[ahead[0]] for rank in behind):
-            times = f"{count} time{'s' if count > 1 else ''}"
-            line = f"{who(behind)} called {call.variant} at {call.line} only {times}"
-            return line, _loop_advice(behind, ahead)
-    return "", ""
+            line = f"{who(behind)} called {call.variant} at {call.line} only {count} time{'s' if count > 1 else ''}"
+            return Difference(line=line, advice=_loop_advice(behind, ahead))
+    return None
 
 
 def _made_at_the_line_of(call: Call, histories: Histories) -> dict[int, int]:
@@ -193,23 +228,33 @@ def _made_at_the_line_of(call: Call, histories: Histories) -> dict[int, int]:
 def _loop_advice(behind: list[int], ahead: list[int]) -> str:
     if len(ahead) < len(behind):
         return f"look for a longer loop on {who(ahead)}, or an `if` with a call that the other ranks do not make."
-    return f"look for a shorter loop on {who(behind)}, or an `if`, a `continue` or a `return` in the loop."
+    return f"look for a shorter loop on {who(behind)}, or an `if`, a `continue`, a `return` or an `except` in the loop."
 
 
-def _in_different_groups(calls: Sequence[Sequence[Call]], call: Call) -> tuple[str, str]:
-    """Return the groups in which ranks called at the line of `call`, and advice, if members of its group went to other
-    groups there, equally often."""
+def _in_different_groups(members: Members) -> Difference | None:
+    """Return the groups in which ranks called at the line of the call, if members of its group went to other groups
+    there, equally often."""
+    call, calls = members.call, members.calls
     here = {
         rank: [one for one in calls[rank] if (one.variant, one.line) == (call.variant, call.line)]
         for rank in range(len(calls))
     }
     if any(len(here[rank]) != len(here[call.ranks[0]]) for rank in call.ranks):
-        return "", ""
+        return None
     last = {rank: theirs[-1].ranks for rank, theirs in here.items() if theirs}
     if len({last[rank] for rank in call.ranks}) == 1:
-        return "", ""
+        return None
     shown = "; ".join(f"{who(ranks)} in {group}" for ranks, group in grouped({r: str([*last[r]]) for r in last}))
-    return (
-        f"ranks called at that line in groups that overlap: {shown}",
-        "a call meets only calls in the same group: let all ranks use the same groups at that line, in the same order.",
+    return Difference(
+        line=f"ranks called at that line in groups that overlap: {shown}",
+        advice="a call meets only calls in the same group: let all ranks use the same groups at that line, in the same "
+        "order.",
     )
+
+
+_FINDERS: dict[Kind, tuple[Callable[[Members], Difference | None], ...]] = {
+    "mismatch": (_first_difference, _left_out, _left_a_loop),
+    "absent": (_first_difference, _in_different_groups, _behind),
+    "deadlock": (_first_difference, _in_different_groups, _behind),
+}
+"""For each kind of fault, what finds a difference. The first that finds one counts."""

@@ -7,7 +7,7 @@ from ..collectives.fault import Fault, Kind, RankReport
 from .exit_status import after_death
 from .histories import compared
 from .mismatch import NEW_GROUP, disagreement
-from .rank_error import Interrupted, RankError, advice_for, grouped, quoted, who
+from .rank_error import Interrupted, RankError, advice_for, grouped, quoted, who, written
 from .went_past import left_out
 
 
@@ -31,9 +31,9 @@ def error_of(
         headline = f"the run was stopped after its time limit of {timeout:g} s: {headline}"
     lines = [headline, *_where(fault, reports, world_size), *_handled(reports)]
     if fault.kind in ("absent", "mismatch", "deadlock"):
-        difference, better_advice = compared(fault, calls)
-        lines += [f"  {difference}"] if difference else []
-        advice = better_advice or advice
+        difference = compared(fault, calls)
+        lines += [f"  {difference.line}"] if difference.line else []
+        advice = difference.advice or advice
         unfinished = _unfinished(fault, reports)
         if unfinished:
             lines += unfinished
@@ -119,9 +119,10 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
             f"give every send its recv: {missing} has to call {partner} with the other rank, or the {first.variant} "
             "has to go.",
         )
+    order = "make the call of that line" if written(first) == "call" else f"call {first.variant}"
     return (
         f"{gone} returned without the {first.name} that {waiters}",
-        f"every rank of the group must call {first.variant}: look for an `if` or a `return` that keeps {gone} from it.",
+        f"every rank of the group must {order}: look for an `if` or a `return` that keeps {gone} from it.",
     )
 
 
@@ -176,10 +177,16 @@ def _timeout(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tu
     running = [report.rank for report in reports if report.state == "running"]
     waiting = [report for report in reports if report.state == "waiting"]
     busy = who(running or [report.rank for report in waiting], world_size)
+    imported = [one.source_line.importing for one in reports if one.rank in running and one.source_line]
     more_time = "if the work is only long, give the world more time: World(…, timeout=…)."
     since = max((report.waited for report in waiting if not report.missing.isdisjoint(running)), default=0.0)
     them = "it" if len(running) == 1 else "them"
     patience = f"; others had waited for {them} for {since:.1f} s" if since else ""
+    if imported and all(imported):
+        return (
+            f"{busy} had not finished importing {imported[0]}{patience}",
+            f"run the cell again: a first import is slow on a busy machine, and the second one short. Or {more_time}",
+        )
     return f"{busy} had not finished{patience}", f"look for a loop that never ends on {busy}; {more_time}"
 
 

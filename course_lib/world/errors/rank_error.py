@@ -9,7 +9,30 @@ from ...meter import Replay, SourceLine, film
 from ..collectives.call import Call
 from ..collectives.fault import RankReport
 
+_NO_GPU = (
+    "this torch finds no GPU here. Run on the CPU: leave out what names CUDA or NCCL (`device = \"cuda\" if "
+    "torch.cuda.is_available() else \"cpu\"`). Or run it on a machine with GPUs, in World(…, backend=\"nccl\")."
+)
+
+_NEEDS_GPU = (
+    "'torch._C' has no attribute '_cuda_",
+    "Torch not compiled with CUDA",
+    "CUDA support",
+    "Cannot get CUDA generator",
+    "No CUDA GPUs are available",
+    "Found no NVIDIA driver",
+    "NCCL built in",
+    "access accelerator device when none is available",
+    "dummy base class Event",
+)
+"""Parts of torch's errors about a GPU that is not there."""
+
 _ADVICE = {
+    **dict.fromkeys(_NEEDS_GPU, _NO_GPU),
+    "device_ids and output_device arguments only work with": (
+        "leave out device_ids: this model is on the CPU. On a machine with GPUs, in World(…, backend=\"nccl\"), move "
+        "the model to the GPU first."
+    ),
     "trying to initialize the default process group twice": (
         "World.run has made the default group before your function starts. "
         "Leave out init_process_group (and destroy_process_group)."
@@ -137,6 +160,11 @@ def quoted(source_line: SourceLine | None) -> str:
         else f"{source_line}, in {source_line.function}"
     )
     return f"{text}, called from {quoted(source_line.caller)}" if source_line.caller else text
+
+
+def written(call: Call) -> str:
+    """Return the name of a call if the learner's line has it, and `call` if torch makes the call inside that line."""
+    return call.variant if call.variant in call.line.source or not call.line.source else "call"
 
 
 def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:

@@ -9,8 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
+from course_lib import World
 from tests.world.programs import failure, lines, rank
 
 
@@ -263,3 +265,32 @@ def test_an_exception_before_a_call_is_named(local_world, exception, told):
             dist.all_reduce(torch.ones(2 + rank()))
 
     assert f", after {told} at test_exceptions.py line " in str(failure(local_world(4), program))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.filterwarnings("ignore:Attempted to get default timeout for nccl")
+@pytest.mark.parametrize(
+    "line",
+    [
+        lambda: torch.cuda.set_device(0),
+        lambda: torch.ones(1).cuda(),
+        lambda: torch.ones(1).to("cuda"),
+        lambda: torch.ones(1).to(0),
+        lambda: torch.ones(1).pin_memory(),
+        lambda: torch.cuda.reset_peak_memory_stats(),
+        lambda: torch.cuda.Stream(),
+        lambda: torch.cuda.Event(),
+        lambda: torch.Generator(device="cuda"),
+        lambda: init_device_mesh("cuda", (1,)),
+        lambda: dist.new_group(backend="nccl"),
+    ],
+)
+def test_a_line_that_needs_a_gpu(line):
+    advice = lines(failure(World(1), line))[-1]
+    assert advice.startswith("Next: this torch finds no GPU here. Run on the CPU: leave out what names CUDA or NCCL")
+    assert advice.endswith('Or run it on a machine with GPUs, in World(…, backend="nccl").')
+
+
+def test_ddp_on_the_cpu_with_device_ids():
+    error = failure(World(1), lambda: DistributedDataParallel(torch.nn.Linear(2, 2), device_ids=[rank()]))
+    assert lines(error)[-1].startswith("Next: leave out device_ids: this model is on the CPU.")

@@ -4,6 +4,7 @@ The docstring of a program is the whole message of its run. A line that begins w
 before it.
 """
 
+import asyncio
 import functools
 import inspect
 import re
@@ -13,6 +14,10 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import RankError
@@ -177,6 +182,40 @@ def raises_in_a_callback():
     """
     done = dist.all_reduce(torch.ones(2), async_op=True).get_future()
     done.then(lambda _: 1 / rank()).wait()
+
+
+@fails("raised", rank=0, ranks=2)
+def raises_in_two_tasks():
+    """rank 0 of 2 raised ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)
+        ValueError: shard 1 is corrupt, and 1 more
+      rank 0 raised at test_failures.py line _, in load:  raise ValueError(f"shard {number} is corrupt")
+      rank 1 waited in barrier #1 at test_failures.py line _, in raises_in_two_tasks:  dist.barrier()
+    Next: find the cause, in that line or before it, and run the cell again. The other ranks were stopped: they would
+            have waited for it forever.
+    """
+
+    async def load(number):
+        if rank() == 0 and number:
+            raise ValueError(f"shard {number} is corrupt")
+
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(3):
+                tasks.create_task(load(number))
+
+    asyncio.run(main())
+    dist.barrier()
+
+
+@fails("raised", ranks=2)
+def raises_a_group_of_exceptions_that_were_not_raised():
+    """both ranks raised ExceptionGroup: validation (1 sub-exception)
+        TypeError: column b
+      ranks 0, 1 raised at test_failures.py line _, in raises_a_group_of_exceptions_that_were_not_raised:  raise
+            ExceptionGroup("validation", [ExceptionGroup("types", [TypeError("column b")])])
+    Next: find the cause, in that line or before it, and run the cell again.
+    """
+    raise ExceptionGroup("validation", [ExceptionGroup("types", [TypeError("column b")])])
 
 
 @fails("raised", ranks=2)
@@ -357,7 +396,8 @@ def skips_the_calls_of_a_step():
             dist.all_reduce(gradient)
       rank 1 called barrier #1 at test_failures.py line _, in skips_the_calls_of_a_step:  dist.barrier()
       rank 1 called all_reduce at test_failures.py line _ only 4 times
-    Next: look for a shorter loop on rank 1, or an `if`, a `continue` or a `return` in the loop.
+    Next: look for a shorter loop on rank 1, or an `if`, a `continue`, a `return` or an `except` in the
+            loop.
     """
     for step in range(3):
         if rank() == 1 and step == 1:
@@ -408,7 +448,8 @@ def has_two_batches_less():
       ranks 0, 2 waited in all_reduce #3 at test_failures.py line _, in has_two_batches_less:
             handles.append(dist.all_reduce(torch.ones(2), async_op=True))
       rank 1 is 2 collectives behind: 2 at that line, 4 on ranks 0, 2
-    Next: look for a shorter loop on rank 1, or an `if`, a `continue` or a `return` in the loop.
+    Next: look for a shorter loop on rank 1, or an `if`, a `continue`, a `return` or an `except` in the
+            loop.
     """
     handles = []
     for _ in range(2 if rank() == 1 else 4):
@@ -456,6 +497,36 @@ def does_not_make_its_group():
     """
     if rank() != 2:
         dist.new_group([0, 1, 2])
+
+
+@fails("absent", rank=1, ranks=2)
+def gathers_a_whole_tensor_on_one_rank():
+    """rank 1 returned without the all_gather_single_coalesced #1 that rank 0 waits in
+      rank 1 returned
+      rank 0 waited in all_gather_single_coalesced #1 at test_failures.py line _, in gathers_a_whole_tensor_on_one_rank:
+            return weight.full_tensor()
+    Next: every rank of the group must make the call of that line: look for an `if` or a `return` that keeps rank 1 from
+            it.
+    """
+    weight = distribute_tensor(torch.arange(8.0), init_device_mesh("cpu", (2,)), [Shard(0)])
+    if rank() == 0:
+        return weight.full_tensor()
+
+
+@fails("absent", rank=1, ranks=2)
+def calls_in_compiled_code_on_one_rank():
+    """rank 1 returned without the all_reduce #1 that rank 0 waits in
+      rank 1 returned
+      rank 0 waited in all_reduce #1 at test_failures.py line _, in total:  @torch.compile(backend="eager")
+    Next: every rank of the group must make the call of that line: look for an `if` or a `return` that keeps rank 1 from
+            it.
+    """
+
+    @torch.compile(backend="eager")
+    def total(x, alone: bool):
+        return x if alone else funcol.all_reduce(x, "sum", dist.group.WORLD) + 1
+
+    return total(torch.ones(4), rank() == 1)
 
 
 @fails("absent", rank=1, ranks=2)
@@ -508,6 +579,24 @@ def leaves_out_the_last_call_of_a_step():
         dist.all_reduce(torch.ones(2))
         if rank() != 1:
             dist.barrier()
+
+
+@fails("mismatch", ranks=2)
+def logs_in_a_hook_of_one_rank():
+    """the ranks call different collectives at the same point: rank 0: all_reduce #1; rank 1: all_gather_single #2
+      rank 0 called all_reduce #1 at test_failures.py line _, in log:  dist.all_reduce(output.detach().sum())
+      rank 1 called all_gather_single #2 at test_failures.py line _, in logs_in_a_hook_of_one_rank:  net(torch.ones(2,
+            4))
+    Next: make the all_reduce at test_failures.py line _ on every rank or on none: rank 1 went on without it.
+    """
+
+    def log(module, inputs, output):
+        dist.all_reduce(output.detach().sum())
+
+    net = torch.nn.Sequential(*(fully_shard(torch.nn.Linear(4, 4)) for _ in range(2)))
+    if rank() == 0:
+        net[0].register_forward_hook(log)
+    net(torch.ones(2, 4))
 
 
 @fails("mismatch", ranks=2)
@@ -615,6 +704,16 @@ def brings_a_different_dtype():
     Next: convert the tensors to one dtype before the call, on every rank.
     """
     dist.all_reduce(torch.ones(2, dtype=torch.int32 if rank() == 1 else torch.float32))
+
+
+@fails("mismatch", ranks=2)
+def brings_complex_numbers_and_real_ones():
+    """the ranks disagree about the dtype in all_reduce #1: rank 0: complex64 [4]; rank 1: float32 [8]
+      ranks 0, 1 called all_reduce #1 at test_failures.py line _, in brings_complex_numbers_and_real_ones:
+            dist.all_reduce(torch.ones(8) if rank() else torch.ones(4, dtype=torch.complex64))
+    Next: convert the tensors to one dtype before the call, on every rank.
+    """
+    dist.all_reduce(torch.ones(8) if rank() else torch.ones(4, dtype=torch.complex64))
 
 
 @fails("mismatch")

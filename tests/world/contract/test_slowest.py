@@ -14,10 +14,10 @@ from tests.world.programs import rank
 
 def recorded(computed: dict[int, list[float]]) -> Run:
     """A run of these seconds of computing before each all-reduce, which takes no time, and of a long end."""
-    line = SourceLine(filename="train.py", line=1, function="step")
     calls = {one: [] for one in computed}
     now = 0.0
-    for seconds in zip(*computed.values(), strict=True):
+    for number, seconds in enumerate(zip(*computed.values(), strict=True), 1):
+        line = SourceLine(filename="train.py", line=number, function="step")
         together = now + max(seconds)
         for one, its in zip(computed, seconds, strict=True):
             call = Call(variant="all_reduce", rank=one, group_name="0", ranks=tuple(computed), line=line)
@@ -31,8 +31,8 @@ def recorded(computed: dict[int, list[float]]) -> Run:
 
 def test_one_slow_rank():
     assert recorded({0: [0.001, 0.002], 1: [0.001, 0.003], 2: [0.001, 0.050]}).slowest() == (
-        "Slowest: rank 2 computed for 51.0 ms and waited for 0.0 ms. Fastest: rank 0 computed for 3.0 ms and waited "
-        "for 0.0 ms. Counted until each rank's last collective."
+        "Slowest: rank 2 computed for 51.0 ms and waited for 0.0 ms, 50.0 ms of them before its calls at train.py "
+        "line 2. Fastest: rank 0 computed for 3.0 ms and waited for 0.0 ms. Counted until each rank's last collective."
     )
 
 
@@ -61,8 +61,11 @@ def waits_for_rank_2():
 
 
 def test_a_run_in_which_the_others_wait(world):
-    computed = re.search(r"rank 2 computed for ([\d.]+) ms", world(4).run(waits_for_rank_2).slowest())
+    found = world(4).run(waits_for_rank_2).slowest()
+    computed = re.search(r"rank 2 computed for ([\d.]+) ms", found)
     assert computed and float(computed[1]) >= 60
+    line = waits_for_rank_2.__code__.co_firstlineno + 8
+    assert f"before its calls at test_slowest.py line {line}." in found
 
 
 def test_a_run_without_collectives(local_world):

@@ -126,3 +126,11 @@ def test_a_module_whose_import_was_stopped_can_be_imported_in_the_next_run(local
 
     assert failure(local_world(2), program).kind == "raised"
     assert list(local_world(2).run(value)) == [3, 3]
+
+
+def test_an_import_that_takes_longer_than_the_time_limit(local_world, tmp_path, monkeypatch):
+    name = slow_package(tmp_path / f"slow_{tmp_path.name}", seconds=2).parent.name
+    monkeypatch.syspath_prepend(tmp_path)
+    error = failure(local_world(2, timeout=0.5), lambda: None if rank() else importlib.import_module(name).part.VALUE)
+    assert lines(error)[0].endswith(f"rank 0 had not finished importing {name}")
+    assert "Next: run the cell again: a first import is slow on a busy machine, and the second one short." in str(error)
