@@ -135,7 +135,7 @@ def slowest(timelines: Sequence[Timeline]) -> str:
         return "No two ranks called a collective, so no rank delayed another."
     fastest, *_, slow = sorted(rows)
     slow_ones = [row for row in rows if row[0] > (fastest[0] + slow[0]) / 2] or [slow]
-    ranks = "; ".join(f"{_shown(*row)}, {before}" for *row, before in slow_ones)
+    ranks = "; ".join(f"{_shown(*row[:3])}, {row[3]}" for row in slow_ones)
     return f"Slowest: {ranks}. Fastest: {_shown(*fastest[:3])}. Counted until each rank's last collective."
 
 

@@ -171,7 +171,7 @@ class ErrorReport:
             or _innermost(first.__traceback__)
             or _innermost(error.__traceback__),
             traceback="".join(traceback.format_exception(type(error), error, _from_the_learners(error.__traceback__))),
-            unfinished=None if shown.__suppress_context__ else Unfinished.of(shown.__context__),
+            unfinished=Unfinished.of(shown.__cause__ if shown.__suppress_context__ else shown.__context__),
         )
 
     def __str__(self) -> str:

@@ -124,8 +124,8 @@ def _called_from_both(keys: list[Key], one: Key, other: Key) -> bool:
 
 
 _ADVICE = (
-    "call that collective on every rank or on none: look for an `if`, a `continue` or a shorter loop that only some "
-    "ranks meet."
+    "call that collective on every rank or on none: look for an `if`, a `continue`, an `except` or a shorter loop that "
+    "only some ranks meet."
 )
 
 

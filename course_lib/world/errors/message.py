@@ -143,6 +143,11 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
     headline = f"deadlock: {who(fault.ranks, world_size)} wait for each other"
     if "new_group" in ops:
         return headline, NEW_GROUP
+    if ops <= {"send", "recv"} and all(written(call) == "call" for call in calls):
+        return headline, (
+            "torch makes these calls inside those lines: compare what each rank passes to them, such as the number of "
+            "micro-batches."
+        )
     if ops in ({"send"}, {"recv"}):
         return headline, (
             f"let some ranks {'recv' if ops == {'send'} else 'send'} first (for example the even ones), "

@@ -23,6 +23,7 @@ _NEEDS_GPU = (
     "Found no NVIDIA driver",
     "NCCL built in",
     "access accelerator device when none is available",
+    "cuda.is_available() is False",
     "dummy base class Event",
 )
 """Parts of torch's errors about a GPU that is not there."""

@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -149,6 +150,25 @@ def raises_again_in_a_finally():
             {}["lost"]
         finally:
             raise ValueError("second")
+    dist.barrier()
+
+
+@fails("raised", rank=1)
+def raises_from_an_earlier_exception():
+    """rank 1 of 3 raised RuntimeError: a worker failed
+      rank 1 raised at test_failures.py line _, in raises_from_an_earlier_exception:  raise RuntimeError("a worker
+            failed") from error
+      ranks 0, 2 waited in barrier #1 at test_failures.py line _, in raises_from_an_earlier_exception:  dist.barrier()
+      rank 1 raised that while handling KeyError: 'lost' at test_failures.py line _, in
+            raises_from_an_earlier_exception:  {}["lost"]
+    Next: look at both lines: the KeyError came first, and led to the second. The other ranks were stopped: they would
+            have waited for it forever.
+    """
+    if rank() == 1:
+        try:
+            {}["lost"]
+        except KeyError as error:
+            raise RuntimeError("a worker failed") from error
     dist.barrier()
 
 
@@ -298,8 +318,8 @@ def skips_a_call_before_an_equal_one():
       the calls first differ at all_reduce #2, where rank 1 skipped 1 collective: ranks 0, 2 test_failures.py line _, in
             skips_a_call_before_an_equal_one:  dist.all_reduce(norm); rank 1 test_failures.py line _, in
             skips_a_call_before_an_equal_one:  dist.all_reduce(loss)
-    Next: call that collective on every rank or on none: look for an `if`, a `continue` or a shorter loop that only some
-            ranks meet.
+    Next: call that collective on every rank or on none: look for an `if`, a `continue`, an `except` or a shorter
+            loop that only some ranks meet.
     """
     loss, norm = torch.ones(2), torch.ones(2)
     for step in range(2):
@@ -317,8 +337,8 @@ def makes_a_call_more_before_an_equal_one():
       the calls first differ at all_reduce #2, where rank 1 made 1 collective more: ranks 0, 2 test_failures.py line _,
             in makes_a_call_more_before_an_equal_one:  dist.all_reduce(x); rank 1 test_failures.py line _, in
             makes_a_call_more_before_an_equal_one:  dist.all_reduce(x)
-    Next: call that collective on every rank or on none: look for an `if`, a `continue` or a shorter loop that only some
-            ranks meet.
+    Next: call that collective on every rank or on none: look for an `if`, a `continue`, an `except` or a shorter
+            loop that only some ranks meet.
     """
     x = torch.ones(2)
     for step in range(3):
@@ -335,8 +355,8 @@ def skips_a_call_in_the_second_round():
       rank 1 called all_reduce #3 at test_failures.py line _, in skips_a_call_in_the_second_round:
             dist.all_reduce(torch.ones(4))
       by the order of the other calls, rank 1 skipped 1 collective there
-    Next: call that collective on every rank or on none: look for an `if`, a `continue` or a shorter loop that only some
-            ranks meet.
+    Next: call that collective on every rank or on none: look for an `if`, a `continue`, an `except` or a shorter
+            loop that only some ranks meet.
     """
     for batch in range(2):
         if rank() != 1 or batch == 0:
@@ -378,8 +398,8 @@ def makes_a_call_more_in_each_second_step():
       the calls first differ at all_reduce #4, where rank 1 made 1 collective more: ranks 0, 2 test_failures.py line _,
             in makes_a_call_more_in_each_second_step:  dist.all_reduce(norm); rank 1 test_failures.py line _, in
             makes_a_call_more_in_each_second_step:  dist.all_reduce(loss)
-    Next: call that collective on every rank or on none: look for an `if`, a `continue` or a shorter loop that only some
-            ranks meet.
+    Next: call that collective on every rank or on none: look for an `if`, a `continue`, an `except` or a shorter
+            loop that only some ranks meet.
     """
     loss, norm = torch.ones(2), torch.ones(2)
     for step in range(4):
@@ -766,6 +786,24 @@ def receives_first():
     Next: let some ranks send first (for example the even ones), or use irecv and wait for it afterwards.
     """
     dist.recv(torch.empty(2), 1 - rank())
+
+
+@fails("deadlock", ranks=2)
+def splits_a_batch_differently_on_each_stage():
+    """deadlock: both ranks wait for each other
+      rank 0 waited in recv from rank 1 at test_failures.py line _, in splits_a_batch_differently_on_each_stage:
+            schedule.step(torch.ones(4, 4))
+      rank 1 waited in recv from rank 0 at test_failures.py line _, in splits_a_batch_differently_on_each_stage:
+            schedule.step(target=torch.ones(4, 4))
+    Next: torch makes these calls inside those lines: compare what each rank passes to them, such as the number of
+            micro-batches.
+    """
+    stage = PipelineStage(torch.nn.Linear(4, 4), rank(), 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=2 + 2 * rank(), loss_fn=lambda y, _: y.sum())
+    if rank() == 0:
+        schedule.step(torch.ones(4, 4))
+    else:
+        schedule.step(target=torch.ones(4, 4))
 
 
 @fails("deadlock", ranks=2)
