@@ -228,7 +228,9 @@ def _made_at_the_line_of(call: Call, histories: Histories) -> dict[int, int]:
 def _loop_advice(behind: list[int], ahead: list[int]) -> str:
     if len(ahead) < len(behind):
         return f"look for a longer loop on {who(ahead)}, or an `if` with a call that the other ranks do not make."
-    return f"look for a shorter loop on {who(behind)}, or an `if`, a `continue`, a `return` or an `except` in the loop."
+    longer = f" or a longer one on {who(ahead)}" if len(ahead) == len(behind) else ""  # either can be meant
+    statements = "an `if`, a `continue`, a `return` or an `except`"
+    return f"look for a shorter loop on {who(behind)}{longer}, or {statements} in the loop."
 
 
 def _in_different_groups(members: Members) -> Difference | None:

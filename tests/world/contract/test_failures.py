@@ -478,6 +478,23 @@ def has_two_batches_less():
         handle.wait()
 
 
+@fails("absent", rank=1, ranks=2)
+def catches_an_exception_in_its_second_step():
+    """rank 1 returned without the all_reduce #2 that rank 0 waits in
+      rank 1 returned
+      rank 0 waited in all_reduce #2 at test_failures.py line _, in catches_an_exception_in_its_second_step:
+            dist.all_reduce([torch.ones(2)][rank() * step])
+      rank 1 is 1 collective behind: 1 at that line, 2 on rank 0
+    Next: look for a shorter loop on rank 1 or a longer one on rank 0, or an `if`, a `continue`, a `return` or an
+            `except` in the loop.
+    """
+    for step in range(2):
+        try:
+            dist.all_reduce([torch.ones(2)][rank() * step])
+        except IndexError:
+            pass
+
+
 @fails("absent", rank=1)
 def leaves_one_of_two_branches():
     """rank 1 returned without the broadcast #2 that ranks 0, 2 wait in
