@@ -1,7 +1,7 @@
 """The ranks' histories of collectives, compared: where they first differ, and which rank is behind."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,8 +9,8 @@ from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind
 from .mismatch import ADVICE
-from .rank_error import grouped, quoted, who, written
-from .went_past import own_line, went_past
+from .rank_error import grouped, quoted, who
+from .went_past import without_a_call
 
 Histories = dict[int, list[Call]]
 """The collectives that each member of a group has called in it, by rank."""
@@ -64,30 +64,10 @@ def compared(fault: Fault, calls: Sequence[Sequence[Call]]) -> Difference:
 def _left_out(members: Members) -> Difference | None:
     """Return advice if ranks came to their call of the fault without one that other ranks make in it."""
     fault = members.fault
-    advice = _without(fault.calls, members.calls)
+    advice = without_a_call(fault.calls, members.calls)
     if advice and fault.detail in ADVICE:
         advice = f"{advice} If the two calls belong together: {ADVICE[fault.detail]}"
     return Difference(advice=advice) if advice else None
-
-
-def _without(meeting: Mapping[int, Call], calls: Sequence[Sequence[Call]]) -> str:
-    """Return advice if ranks came to their call of `meeting` without one that other ranks make in it; or empty."""
-    for call in meeting.values():
-        line = own_line(call.line)
-        without = [
-            rank
-            for rank, other in sorted(meeting.items())
-            if went_past(line, own_line(other.line), calls[rank]) or _is_inside(call, other.line, calls[rank])
-        ]
-        if without:
-            return f"make the {written(call)} at {line} on every rank or on none: {who(without)} went on without it."
-    return ""
-
-
-def _is_inside(call: Call, line: SourceLine, theirs: Sequence[Call]) -> bool:
-    """Return whether `call` was made inside that `line`, as a hook does, of a rank that made none of `theirs` there."""
-    is_inside = line != call.line and line._replace(caller=None) in call.around
-    return is_inside and all(one.line != call.line for one in theirs)
 
 
 def _first_difference(members: Members) -> Difference | None:
@@ -113,7 +93,7 @@ def _first_difference(members: Members) -> Difference | None:
                     return Difference(line=line, advice=_ADVICE) if reason else None
                 line = _difference([(side, histories[side[0]][place]) for side in sides], reason)
                 at_place = {rank: histories[rank][place] for rank in here}
-                return Difference(line=line, advice=_ADVICE if reason else _without(at_place, members.calls))
+                return Difference(line=line, advice=_ADVICE if reason else without_a_call(at_place, members.calls))
     return None
 
 
@@ -155,13 +135,13 @@ def _reason(keys: Keys, place: int, some: list[int], others: list[int]) -> str:
     skipped, more = _until(mine[place], theirs[place:]), _until(theirs[place], mine[place:])
     skipped = skipped or int((theirs[place], mine[place]) in seen)
     if skipped and not (more and len(mine) > len(theirs)):
-        explained = _is_without(mine[place:], theirs[place:], skipped)
+        explained = _iswithout_a_call(mine[place:], theirs[place:], skipped)
         return f"{who(odd)} skipped {_collectives(skipped)}" if explained else ""
-    explained = more > 0 and _is_without(theirs[place:], mine[place:], more)
+    explained = more > 0 and _iswithout_a_call(theirs[place:], mine[place:], more)
     return f"{who(odd)} made {_collectives(more)} more" if explained else ""
 
 
-def _is_without(short: list[Key], long: list[Key], count: int) -> bool:
+def _iswithout_a_call(short: list[Key], long: list[Key], count: int) -> bool:
     """Return whether `short` continues as `long` does without its first `count` calls, wherever they recur."""
     left_out, place = long[:count], 0
     for key in short:

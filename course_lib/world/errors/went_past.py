@@ -2,12 +2,12 @@
 
 import ast
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.fault import RankReport
-from .rank_error import who
+from .rank_error import who, written
 
 
 def own_line(source_line: SourceLine) -> SourceLine:
@@ -29,6 +29,26 @@ def left_out(raiser: RankReport, reports: Sequence[RankReport], calls: Sequence[
             waits = f"{who(there)} wait{'s' if len(there) == 1 else ''}"
             return f"Rank {raiser.rank} made no call at {line}, where {waits}: is that meant?"
     return ""
+
+
+def without_a_call(meeting: Mapping[int, Call], calls: Sequence[Sequence[Call]]) -> str:
+    """Return advice if ranks came to their call of `meeting` without one that other ranks make in it; or empty."""
+    for call in meeting.values():
+        line = own_line(call.line)
+        without = [
+            rank
+            for rank, other in sorted(meeting.items())
+            if went_past(line, own_line(other.line), calls[rank]) or _is_inside(call, other.line, calls[rank])
+        ]
+        if without:
+            return f"make the {written(call)} at {line} on every rank or on none: {who(without)} went on without it."
+    return ""
+
+
+def _is_inside(call: Call, line: SourceLine, theirs: Sequence[Call]) -> bool:
+    """Return whether `call` was made inside that `line`, as a hook does, of a rank that made none of `theirs` there."""
+    is_inside = line != call.line and line._replace(caller=None) in call.around
+    return is_inside and all(one.line != call.line for one in theirs)
 
 
 def went_past(line: SourceLine, now_at: SourceLine, calls: Sequence[Call]) -> bool:
