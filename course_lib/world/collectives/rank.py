@@ -10,10 +10,12 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 from ...meter import MemoryMeter, unwatched
 from ..torch_hooks import private
 from .call import Call
+from .fault import Stopped
 from .in_flight import InFlight
 from .local_call import Future, LocalCall
 from .recorder import CallRecorder, is_asynchronous
@@ -44,6 +46,7 @@ class InterposedRank:
         generator: its own random number generator; None for the process's.
         meter: measures its memory; None if that is not measured.
         in_flight: watches the tensors of asynchronous calls; None in a world that is not strict.
+        groups: every group that it has made, destroyed or not: see `torch_hooks.gloo.LoopbackGloo`.
     """
 
     generator: torch.Generator | None = None
@@ -59,6 +62,7 @@ class InterposedRank:
         self._promised: dict[LocalCall, None] = {}
         self._open_handles: dict[LocalCall, None] = {}
         self.in_flight: InFlight | None = None
+        self.groups: list[dist.ProcessGroup] = []
 
     def shielded(self) -> AbstractContextManager[None]:
         """Return a context in which the rank is not stopped."""
@@ -145,7 +149,11 @@ class InterposedRank:
             self._open_handles[local] = None
         assert local.arrived is not None
         local.arrived.add_done_callback(partial(self._arrived, local))
-        self._peers.called(local)
+        try:
+            self._peers.called(local)
+        except Stopped:  # a promise that is never kept would hold the group forever
+            local.call_off()
+            raise
         if self.in_flight is not None and local.call.open_handle:
             self.in_flight.lend(local, operator, arguments)  # now, because the backend's copies in `called` are right
         return result

@@ -110,10 +110,6 @@ class DryRank(RankThread):
             result = self.in_learners_code(*call)
         self.result = private.without_mode(result)
 
-    def leave_groups(self) -> None:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
     def _made(self, tensor: torch.Tensor) -> None:
         if self.meter is not None:
             self.meter.resized(tensor, "set_")  # the name of the operator that unpickles tensors

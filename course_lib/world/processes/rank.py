@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any
 
+import torch.distributed as dist
+
 from ...meter import tensors_in
 from ..collectives.call import Call
 from ..collectives.fault import Stopped
@@ -38,8 +40,9 @@ class ProcessRank(InterposedRank):
         done: set when it has left that code for good.
     """
 
-    def __init__(self, job: Job, send: Callable[..., None]) -> None:
+    def __init__(self, job: Job, send: Callable[..., None], groups: list[dist.ProcessGroup]) -> None:
         super().__init__(job.rank, self, job.started, ("cpu",) if job.place.device is None else ("cpu", "cuda"))
+        self.groups = groups  # they outlive the run
         self.job = job
         self.stopping = False
         self.stoppable = False

@@ -62,6 +62,7 @@ class Worker:
         self._group: Group | None = None
         self._store: dist.Store | None = None
         self._default: dist.ProcessGroup | None = None
+        self._groups: list[dist.ProcessGroup] = []  # those of all ranks since the last `_drop_groups`
         self._imports = FreshImports()
 
     def serve(self) -> None:
@@ -84,7 +85,7 @@ class Worker:
 
     def _handle(self, request: str, argument: Any) -> None:
         if request == "run":
-            self._rank = ProcessRank(argument, partial(self._send, argument.number))
+            self._rank = ProcessRank(argument, partial(self._send, argument.number), self._groups)
             self._jobs.put(self._rank)
         else:
             getattr(self._rank, request)(argument)
@@ -144,8 +145,10 @@ class Worker:
         if job.group != self._group:
             if dist.is_initialized():
                 private.abort_groups() if job.nccl else dist.destroy_process_group()
+            self._group = self._default = None
+            self._drop_groups()
             private.restart_names()
-            self._group, self._store = None, _store(job.group, job.world_size)
+            self._store = _store(job.group, job.world_size)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if job.nccl else "gloo",
                 store=dist.PrefixStore("default", self._store),
@@ -157,6 +160,13 @@ class Worker:
             self._group, self._default = job.group, dist.group.WORLD
         assert self._store is not None
         private.renew_names(f"run {job.number}", self._store)
+        self._drop_groups()
+
+    def _drop_groups(self) -> None:
+        """Drop all groups except the default one, which are destroyed: see `torch_hooks.gloo.LoopbackGloo`."""
+        if any(group is not self._default for group in self._groups):
+            gc.collect()
+            self._groups[:] = [group for group in self._groups if group is self._default]
 
     def _prepare(self, job: Job) -> None:
         """Make this process like a new one, started by the kernel, or by hand if it is on another machine."""

@@ -15,17 +15,16 @@ DELIVERING = 0.4  # seconds in which results that no rank waits for may still be
 
 def close(coordinator: ThreadCoordinator, ranks: Sequence[RankThread]) -> None:
     """Let all ranks that have left close their groups, at the same time."""
-    # A learner's callback must not hold the last reference to a group. It runs on gloo's thread, which is joined when
-    # the group ends, and a thread that joins itself ends the process.
     deadline = time.monotonic() + DELIVERING
     while any(rank.delivering for rank in ranks) and time.monotonic() < deadline:
         time.sleep(1e-4)
+    # A rank inside gloo may still leave: it is freed when a peer closes its end.
+    left = [rank for rank in ranks if coordinator.states[rank.rank] in (State.RETURNED, State.RAISED)]
+    gc.collect()  # models and frames that hold groups are in reference cycles
+    for rank in left:
+        rank.collected = True
     with gloo.loopback.hurried() if len(ranks) > 1 else contextlib.nullcontext():  # one rank has no connections
         for rank in ranks:
             rank.finish.set()
         for rank in ranks:
-            # A rank inside gloo may still leave: it is freed when a peer closes its end.
-            left = coordinator.states[rank.rank] in (State.RETURNED, State.RAISED)
-            rank.join(timeout=5 if left else 0.2)
-        if any(group() is not None for rank in ranks for group in rank.left_groups):
-            gc.collect()  # models and frames that hold groups are in reference cycles
+            rank.join(timeout=5 if rank in left else 0.2)

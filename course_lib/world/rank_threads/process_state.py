@@ -24,7 +24,7 @@ def of_threads(backends_own: Iterable[Replacement], *, measure: bool) -> Iterato
     with (
         _one_run,
         _process_settings_kept(),
-        _new_objects_collected(),
+        _only_new_objects_collected(),
         replaced(rank_state.replacements()),
         interposer.rank_threads(),
         replaced(backends_own),
@@ -57,14 +57,13 @@ def _process_settings_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _new_objects_collected() -> Iterator[None]:
-    """Let Python's garbage collector look only at what ranks make, and collect that at the end.
+def _only_new_objects_collected() -> Iterator[None]:
+    """Let Python's garbage collector look only at what ranks make.
 
-    A full collection of a kernel with torch takes 0.2 s, and every failed run collects: see `closing`.
+    A full collection of a kernel with torch takes 0.2 s, and every run collects at its end: see `closing`.
     """
     gc.freeze()
     try:
         yield
     finally:
-        gc.collect()
         gc.unfreeze()

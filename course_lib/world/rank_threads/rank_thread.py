@@ -1,8 +1,9 @@
 """`RankThread`: a rank that is a thread of this process, behaves like a process, and can be stopped."""
 
 import contextlib
+import gc
 import threading
-import weakref
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import torch.distributed as dist
 
 from ...meter import MemoryMeter
-from ..collectives.fault import leaving
+from ..collectives.fault import Leaving, leaving
 from ..collectives.rank import InterposedRank
 from ..learner_code import ErrorReport
 from ..pickling import unpack_call
-from ..torch_hooks import interposer, private
+from ..torch_hooks import interposer
 from .coordinator import ThreadCoordinator
 from .rank_state import RankState
 from .stopping import Stoppable
@@ -25,7 +26,7 @@ class RankThread(Stoppable, InterposedRank):
 
     Attributes:
         finish: set when all ranks have left, and may close their groups.
-        left_groups: the groups that it has closed.
+        collected: no garbage of the learner's function holds a group any more.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class RankThread(Stoppable, InterposedRank):
         self.result: Any = None
         self.raised: ErrorReport | None = None
         self.finish = threading.Event()
-        self.left_groups: list[weakref.ref[dist.ProcessGroup]] = []
+        self.collected = False
         self._groups = interposer.no_groups()
         self._packed = packed
 
@@ -61,24 +62,29 @@ class RankThread(Stoppable, InterposedRank):
     def leave_groups(self) -> None:
         """Close the rank's groups, when all ranks have left the learner's function: see `closing`."""
         self.finish.wait()
+        while self.delivering:  # a learner's callback runs on gloo's thread, which must not join itself
+            self.collected = False
+            time.sleep(0.01)
+        if not self.collected:
+            gc.collect()
         if dist.is_initialized():
-            self.left_groups = [weakref.ref(group) for group in private.groups()]
             dist.destroy_process_group()
+        self.groups.clear()
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         with self.identity():
-            try:
-                self._work()
-            finally:
-                self.leave_groups()
+            how = self._work()
+        self.coordinator.left(self.rank, how)  # when nothing here holds the learner's objects: see `closing`
+        with self.identity():
+            self.leave_groups()
 
-    def _work(self) -> None:
+    def _work(self) -> Leaving:
         error = self._error()
         if error is not None and not self.coordinator.stopping:  # else the error is a consequence
             self.raised = ErrorReport.of(error)
-        self.coordinator.left(self.rank, leaving(error))
+        return leaving(error)
 
     def _error(self) -> BaseException | None:
         """Run the learner's function, and return its exception."""

@@ -80,7 +80,13 @@ atexit.register(loopback.close)
 
 
 class LoopbackGloo(_Gloo):
-    """`ProcessGroupGloo` on the shared device. `init_process_group` and `new_group` make it while ranks run."""
+    """`ProcessGroupGloo` on the shared device. `init_process_group` and `new_group` make it while ranks run.
+
+    Its destructor joins gloo's threads, which need the GIL to free the tensors of their last calls. torch releases the
+    GIL meanwhile if Python drops the last reference to the group, but not if an object of C++ does, such as DDP's
+    reducer: then all threads wait forever. So each rank keeps its groups (`InterposedRank.groups`), and drops them only
+    after a garbage collection, when no such object holds them.
+    """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, **since_torch_2_15: bool) -> None:
         super().__init__(store, rank, size, loopback.options(timeout))

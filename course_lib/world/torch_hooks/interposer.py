@@ -149,7 +149,10 @@ def _gated_group_helper(helper: Callable[..., Any]) -> Callable[..., Any]:
         interposer = current()
         if interposer is not None and ranks and dist.get_rank() in ranks:
             interposer.new_group(str(group_name), list(ranks))
-        return helper(size, rank, ranks, backend, store, group_name, *args, **kwargs)
+        group, group_store = helper(size, rank, ranks, backend, store, group_name, *args, **kwargs)
+        if interposer is not None and group_store is not None:  # the rank is a member
+            interposer.groups.append(group)
+        return group, group_store
 
     return new_group
 
