@@ -1,6 +1,7 @@
 """What only simulated ranks do, which are threads of the kernel."""
 
 import _thread
+import gc
 import importlib
 import threading
 import time
@@ -125,3 +126,22 @@ def test_a_loop_that_catches_everything_is_left_behind(monkeypatch):
     for thread in threading.enumerate():
         if thread.name.startswith("rank "):
             thread.join(10)
+
+
+def test_no_model_of_ddp_outlives_a_run_in_which_forwards_overlap():
+    class Meets(torch.nn.Linear):
+        def forward(self, x):
+            dist.barrier()
+            return super().forward(x)
+
+    def overlap():
+        net = DistributedDataParallel(Meets(1, 1))
+        if dist.get_rank():
+            dist.barrier()
+        net(torch.ones(1, 1))
+        if not dist.get_rank():
+            dist.barrier()
+
+    World(2).run(overlap)
+    gc.collect()
+    assert not [thing for thing in gc.get_objects() if type(thing) is DistributedDataParallel]

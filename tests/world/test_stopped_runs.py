@@ -4,13 +4,19 @@
 """
 
 import contextlib
+import gc
 import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import World
 
 RUNS = int(os.environ.get("STOPPED_RUNS", "0"))
 
@@ -49,6 +55,20 @@ def test_a_group_that_only_garbage_holds_ends_while_its_thread_needs_the_gil():
     assert done.stdout.split() == ["ended"] * 3, done.stderr
 
 
+@pytest.mark.slow
+def test_the_next_run_of_processes_ends_a_group_that_only_garbage_holds():
+    def keep_the_group_in_garbage():
+        group = dist.new_group()
+        held = [group.boxed()]
+        held.append(held)
+        work = dist.all_reduce(torch.ones(2), group=group, async_op=True)
+        work.get_future().then(lambda _: threading.Event().wait(1))
+
+    two = World(2, backend="processes", timeout=30)
+    two.run(keep_the_group_in_garbage)
+    assert len(list(two.run(gc.collect))) == 2
+
+
 @contextlib.contextmanager
 def busy(loops: int) -> Iterator[None]:
     """Keep cores busy inside the block."""
@@ -67,8 +87,15 @@ def busy(loops: int) -> Iterator[None]:
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads and open files as Linux does")
 @pytest.mark.parametrize(
     ("kind", "seed", "loops"),
-    [("limits", 1, 0), ("limits", 2, 2), ("limits", 3, 0), ("limits", 4, 2), ("limits", 5, 0)]
-    + [("interrupts", 1, 0), ("interrupts", 2, 2)],
+    [
+        ("limits", 1, 0),
+        ("limits", 2, 2),
+        ("limits", 3, 0),
+        ("limits", 4, 2),
+        ("limits", 5, 0),
+        ("interrupts", 1, 0),
+        ("interrupts", 2, 2),
+    ],
 )
 def test_runs_stopped_at_random_moments_end_and_leave_nothing_open(kind: str, seed: int, loops: int) -> None:
     program = [sys.executable, "-m", "tests.world.stopped_runs", kind, str(seed), str(RUNS)]
@@ -77,4 +104,4 @@ def test_runs_stopped_at_random_moments_end_and_leave_nothing_open(kind: str, se
     assert done.returncode == 0, done.stdout[-200:] + done.stderr
     print(last := done.stdout.splitlines()[-1])
     threads, files, threads_after, files_after = map(int, re.findall(r"\d+", last))
-    assert (threads_after, files_after) == (threads, files)
+    assert threads_after <= threads and files_after <= files

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ..collectives.fault import State
-from ..torch_hooks import gloo
+from ..torch_hooks import gloo, private
 from .coordinator import ThreadCoordinator
 from .rank_thread import RankThread
 
@@ -20,6 +20,7 @@ def close(coordinator: ThreadCoordinator, ranks: Sequence[RankThread]) -> None:
         time.sleep(1e-4)
     # A rank inside gloo may still leave: it is freed when a peer closes its end.
     left = [rank for rank in ranks if coordinator.states[rank.rank] in (State.RETURNED, State.RAISED)]
+    private.forget_running_ddp()
     gc.collect()  # models and frames that hold groups are in reference cycles
     for rank in left:
         rank.collected = True

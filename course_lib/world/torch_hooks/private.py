@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 (registers the backend "fake")
 from torch.utils._pytree import tree_map_only
 
@@ -81,6 +82,12 @@ def renew_names(prefix: str, store: dist.Store) -> None:
     backend, _ = c10d._world.pg_map[default]
     c10d._world.pg_map[default] = (backend, dist.PrefixStore(prefix, store))
     c10d._world.group_count = 1  # as after init_process_group
+
+
+def forget_running_ddp() -> None:
+    """Drop the DDP module that torch takes for the one whose forward runs. torch notes it for the whole process, and
+    when forwards of threads overlap, the last one to end restores a module whose forward is over."""
+    DistributedDataParallel._active_ddp_module = None
 
 
 def restart_names() -> None:

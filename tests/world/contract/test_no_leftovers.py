@@ -5,7 +5,9 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from itertools import chain
+from pathlib import Path
 
 import psutil
 import pytest
@@ -55,8 +57,17 @@ def exit_early():
     dist.barrier()
 
 
+def call_while_stopped():
+    if rank() == 1:
+        raise ValueError
+    try:
+        dist.barrier()
+    finally:
+        dist.all_reduce(torch.ones(2), async_op=True)
+
+
 GOOD = [train_with_ddp, reduce_in_a_subgroup]
-BAD = [raise_on_one_rank, disagree, wait_for_each_other, return_early, exit_early]
+BAD = [raise_on_one_rank, disagree, wait_for_each_other, return_early, exit_early, call_while_stopped]
 
 
 def all_of_them(world) -> None:
@@ -69,10 +80,20 @@ def all_of_them(world) -> None:
         assert list(world.run(total)) == [3.0] * 3
 
 
+def threads_of_groups() -> int:
+    """The number of this process's threads that run gloo's collectives, two for each group."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # the thread has ended
+            names.append((task / "comm").read_text().strip())
+    return names.count("pt_gloo_runloop")
+
+
 def open_things() -> tuple[int, ...]:
     gc.collect()
     this = psutil.Process()
-    return threading.active_count(), this.num_fds(), len(this.net_connections()), len(this.children(recursive=True))
+    sockets, children = len(this.net_connections()), len(this.children(recursive=True))
+    return threading.active_count(), threads_of_groups(), this.num_fds(), sockets, children
 
 
 def everywhere(world) -> list[tuple[int, ...]]:
