@@ -132,6 +132,7 @@ def test_no_model_of_ddp_outlives_a_run_in_which_forwards_overlap():
     class Meets(torch.nn.Linear):
         def forward(self, x):
             dist.barrier()
+            dist.barrier()
             return super().forward(x)
 
     def overlap():

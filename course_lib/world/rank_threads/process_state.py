@@ -17,6 +17,15 @@ from .stopping import without_stopped
 _one_run = threading.Lock()
 """Held while threads are ranks, because all that this changes belongs to the process. A second run waits."""
 
+_one_collection = threading.Lock()
+"""Held while garbage is collected: Python ignores a collection that a second thread begins meanwhile."""
+
+
+def collect_garbage() -> None:
+    """Collect the garbage of all ranks."""
+    with _one_collection:
+        gc.collect()
+
 
 @contextmanager
 def of_threads(backends_own: Iterable[Replacement], *, measure: bool) -> Iterator[None]:

@@ -1,7 +1,6 @@
 """`RankThread`: a rank that is a thread of this process, behaves like a process, and can be stopped."""
 
 import contextlib
-import gc
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from ..learner_code import ErrorReport
 from ..pickling import unpack_call
 from ..torch_hooks import interposer
 from .coordinator import ThreadCoordinator
+from .process_state import collect_garbage
 from .rank_state import RankState
 from .stopping import Stoppable
 
@@ -66,7 +66,7 @@ class RankThread(Stoppable, InterposedRank):
             self.collected = False
             time.sleep(0.01)
         if not self.collected:
-            gc.collect()
+            collect_garbage()
         if dist.is_initialized():
             dist.destroy_process_group()
         self.groups.clear()
