@@ -22,9 +22,9 @@ from course_lib import RankError, World
 from tests.world.programs import total
 
 
-def train() -> None:
+def train(steps: int = 4000) -> None:
     net = DistributedDataParallel(torch.nn.Linear(8, 8))
-    for step in range(4000):
+    for step in range(steps):
         net(torch.ones(2, 8)).sum().backward()
         dist.all_reduce(torch.ones(10))
         dist.all_gather_object([None] * dist.get_world_size(), step)
@@ -62,8 +62,8 @@ def held() -> tuple[int, int]:
 def main(kind: str, seed: str, runs: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     rng, stop = random.Random(int(seed)), {"limits": limited, "interrupts": interrupted}[kind]
-    World(3).run(lambda: None)
-    stop(3, 5.0)  # what torch and the world open once and keep
+    World(3).run(train, 1)  # what torch and the world import and open once, and keep
+    stop(3, 1.0)
     before = held()
     for number in range(int(runs)):
         print(number, flush=True)
