@@ -51,12 +51,15 @@ def interrupted(ranks: int, seconds: float) -> None:
         raise AssertionError("the run was not interrupted")
 
 
-def held() -> tuple[int, int]:
-    """Return the numbers of threads and open files. Ranks that were slow to stop have 10 s to end."""
-    deadline = time.monotonic() + 10
-    while threading.active_count() > 1 and time.monotonic() < deadline:
+def held(expected: tuple[int, int] | None = None) -> tuple[int, int]:
+    """Return the numbers of threads and open files. Those that are still ending have 10 s to reach `expected`."""
+    this, deadline = psutil.Process(), time.monotonic() + 10
+    while True:
+        threads, files = this.num_threads(), this.num_fds()
+        few = expected is None or (threads <= expected[0] and files <= expected[1])
+        if (few and threading.active_count() == 1) or time.monotonic() > deadline:
+            return threads, files
         time.sleep(0.05)
-    return psutil.Process().num_threads(), psutil.Process().num_fds()
 
 
 def main(kind: str, seed: str, runs: str) -> None:
@@ -69,7 +72,7 @@ def main(kind: str, seed: str, runs: str) -> None:
         print(number, flush=True)
         stop(rng.choice((2, 3)), 0.02 + 0.3 * rng.random())
         assert list(World(2).run(total)) == [2.0] * 2
-    print(f"open: {before}, {held()}")
+    print(f"open: {before}, {held(before)}")
 
 
 if __name__ == "__main__":
