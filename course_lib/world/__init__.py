@@ -3,6 +3,7 @@
 from .collectives.call import Call
 from .collectives.fault import RankReport
 from .errors.rank_error import RankError, grouped, quoted, who
+from .pickling import pickled
 from .rank_threads.interrupts import put_off
 from .run import Run
 from .world import World, observers
@@ -15,6 +16,7 @@ __all__ = [
     "World",
     "grouped",
     "observers",
+    "pickled",
     "put_off",
     "quoted",
     "who",

@@ -5,9 +5,11 @@ Ranks share no memory, as processes do not: each works on its own copy.
 
 import contextlib
 import dis
+import functools
 import inspect
 import io
 import pickle
+import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, ModuleType
@@ -17,6 +19,7 @@ import cloudpickle
 import torch
 
 from ..errors import CourseError
+from .torch_hooks import private
 
 FunctionCall = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A function, its arguments and its keyword arguments."""
@@ -26,6 +29,55 @@ FunctionCall = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 cloudpickle.cloudpickle.GLOBAL_OPS += tuple(
     dis.opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap
 )
+
+
+# -- to a rank and back ------------------------------------------------------------------------------------------
+
+
+class _Pickler(cloudpickle.Pickler):
+    """A pickler of what training programs use, and cloudpickle refuses or does not copy."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, ModuleType) and type(obj) is not ModuleType:  # such as torch.backends, torch.ops, six.moves
+            return pkgutil.resolve_name, (obj.__name__,)
+        if isinstance(obj, private.OPERATORS):
+            return pkgutil.resolve_name, (private.path_of(obj),)
+        if isinstance(obj, torch.finfo | torch.iinfo):
+            return type(obj), (getattr(torch, obj.dtype),)
+        if isinstance(obj, torch.Generator):
+            return _generator, (obj.device, bytes(obj.get_state().tolist()))
+        if isinstance(obj, functools.cached_property):
+            return functools.cached_property, (obj.func,), {"attrname": obj.attrname}  # without its lock
+        if isinstance(obj, _Cached) and _of_notebook(obj):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
+        return super().reducer_override(obj)
+
+
+_Cached = type(functools.cache(len))
+
+
+def _of_notebook(obj: Any) -> bool:
+    """Return whether no import finds `obj`. pickle would find it in the kernel's `__main__`, and share it."""
+    return cloudpickle.cloudpickle._lookup_module_and_qualname(obj, obj.__qualname__) is None
+
+
+def _cached(fn: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    """Return `fn` with an empty cache: each rank has its own."""
+    cached: Callable[..., Any] = functools.lru_cache(**parameters)(fn)
+    return cached
+
+
+def _generator(device: torch.device, state: bytes) -> torch.Generator:
+    """Return a generator with this state. In bytes, a dry run does not replace the state with a tensor without
+    numbers."""
+    return torch.Generator(device).set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+def pickled(value: Any) -> bytes:
+    """Return `value` as bytes, with the functions and classes of the notebook that it uses. `pickle.loads` reads it."""
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(value)
+    return buffer.getvalue()
 
 
 # -- to a rank ---------------------------------------------------------------------------------------------------
@@ -41,10 +93,9 @@ def pack_call(*call: Any) -> bytes:
         CourseError: the function uses something that cannot be copied. The message names it.
     """
     try:
-        packed: bytes = cloudpickle.dumps(call)
+        return pickled(call)
     except Exception as error:
         raise CourseError(_why(call, error)) from None
-    return packed
 
 
 def unpack_call(packed: bytes) -> FunctionCall:
@@ -75,7 +126,7 @@ def _why(call: Any, error: Exception) -> str:
     culprit = "something that it uses"
     for label, value in _used(*call).items():
         try:
-            cloudpickle.dumps(value)
+            pickled(value)
         except Exception as culprits_error:
             culprit, error = f"{label}, a {type(value).__name__},", culprits_error
             break
@@ -120,7 +171,7 @@ class StayedBehind:
         )
 
 
-class _ResultPickler(cloudpickle.Pickler):
+class _ResultPickler(_Pickler):
     """A pickler whose tensors arrive on the CPU, without hooks and without memory that they do not use."""
 
     def reducer_override(self, obj: Any) -> Any:

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import cloudpickle
-
 from ...widgets import exercise
+from ...world import pickled
 
 
 def capture(name: str, file: str) -> None:
@@ -13,4 +12,4 @@ def capture(name: str, file: str) -> None:
     Raises:
         CourseError: there is no such exercise, or nothing was handed in.
     """
-    Path(file).write_bytes(cloudpickle.dumps(exercise(name).attempt.solution))
+    Path(file).write_bytes(pickled(exercise(name).attempt.solution))

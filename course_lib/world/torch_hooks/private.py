@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # imported here because its functions keep the importing rank's group as default
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -29,6 +30,9 @@ __all__ = ["FakeTensor", "FakeTensorMode"]
 
 without_peers = dist.Backend("fake")
 """The backend of groups that send nothing."""
+
+OPERATORS = (OpOverload, OpOverloadPacket, HigherOrderOperator)
+"""The types of what `torch.ops` holds."""
 
 VALUE_ASKED = (DataDependentOutputException, DynamicOutputShapeException)
 """Exceptions of fake tensors when an operation depends on their values."""
@@ -65,6 +69,11 @@ if missing_names():
 def group_of(boxed: Any) -> dist.ProcessGroup:
     """Return the process group behind the boxed argument of a `c10d` operator."""
     return dist.ProcessGroup.unbox(boxed)
+
+
+def path_of(operator: Any) -> str:
+    """Return the path of one of `OPERATORS`, such as `torch.ops.aten.mm.default`."""
+    return f"torch.ops.{'higher_order.' if isinstance(operator, HigherOrderOperator) else ''}{operator}"
 
 
 def groups() -> list[dist.ProcessGroup]:
