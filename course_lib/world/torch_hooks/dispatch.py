@@ -1,7 +1,10 @@
-"""The dispatch kernels that hand collectives and random operators to a rank's interposer.
+"""The dispatch kernels that hand collectives to a rank's interposer, and its generator to random operators.
 
-They are on a dispatch key that only rank threads have. `TESTING_ONLY_GenericMode` is above autograd and nothing else
-uses it. It falls through, at no cost, for every operator without a kernel here.
+Those of collectives are on a dispatch key that only rank threads have. `TESTING_ONLY_GenericMode` is above autograd and
+nothing else uses it. It falls through, at no cost, for every operator without a kernel here.
+
+Inside a `TorchDispatchMode`, torch excludes that key. So the kernels of operators that draw are on `BackendSelect`, the
+last key before the backend: `randn`, `dropout` or a mode of the learner's draws with one of these in the end.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ if TYPE_CHECKING:
     from ..collectives.rank import InterposedRank
 
 KEY = "TESTING_ONLY_GenericMode"
+_KEY_BELOW_MODES = "BackendSelect"
 
 Current = Callable[[], "InterposedRank | None"]
 
 _BELOW = torch._C._dispatch_keyset_full_after(KEY)
+_BELOW_MODES = torch._C._dispatch_keyset_full_after(_KEY_BELOW_MODES)
 _BACKENDS = {
     "cpu": private.cpu_kernels,
     "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA),
@@ -87,50 +92,58 @@ def _waiting_kernel(current: Current) -> Callable[..., Any]:
     return kernel
 
 
-def _random_kernel(operator: Any, current: Current) -> Callable[..., Any]:
+def _drawing_kernel(operator: Any, current: Current, defaults: tuple[int, ...]) -> Callable[..., Any]:
+    """Return a kernel that draws from the rank's own generator instead of the default one."""
     names = [argument.name for argument in operator._schema.arguments]
 
     def kernel(keyset: Any, *args: Any, generator: Any = None, **kwargs: Any) -> Any:
         if "generator" in names[: len(args)]:  # a few operators take it by position
             args, generator = args[:-1], args[-1]
         interposer = current()
-        # A subclass (DTensor) calls this kernel again with its local tensors, which get the generator.
-        plain = not any(isinstance(a, torch.Tensor) and type(a).__torch_dispatch__ is not _no_dispatch for a in args)
         own = None if interposer is None else interposer.generator
-        if own is not None and plain and (generator is None or generator._cdata == process_generator._cdata):
+        if own is not None and (generator is None or generator._cdata in defaults):
             generator = own
+        return operator.redispatch(keyset & _BELOW_MODES, *args, generator=generator, **kwargs)
+
+    return kernel
+
+
+def _making_kernel(operator: Any) -> Callable[..., Any]:
+    """Return a kernel that draws on the CPU where the generator belongs to the CPU and the default device is a GPU.
+    Lessons get the same numbers on both."""
+
+    def kernel(keyset: Any, *args: Any, generator: Any = None, **kwargs: Any) -> Any:
         device = kwargs.get("device")
-        if generator is not None and device is not None and (generator.device.type, device.type) == ("cpu", "cuda"):
-            # `torch.Generator()` belongs to the CPU even if the default device is a GPU. Draw on the CPU: lessons get
-            # the same numbers on both.
-            drawn = operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs | {"device": _CPU})
-            return drawn.to(device)
-        return operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs)
+        if generator is None or device is None or (generator.device.type, device.type) != ("cpu", "cuda"):
+            return operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs)
+        drawn = operator.redispatch(keyset & _BELOW, *args, generator=generator, **kwargs | {"device": _CPU})
+        return drawn.to(device)
 
     return kernel
 
 
 _CPU = torch.device("cpu")
-_no_dispatch = torch.Tensor.__torch_dispatch__
 process_generator: Any = torch.random.default_generator
 
 
-def register(current: Current) -> list[torch.library.Library]:
-    """Register the kernels on `KEY`. Keep the libraries: a collected library removes its kernels.
+def register(current: Current, default: int) -> list[torch.library.Library]:
+    """Register the kernels. Keep the libraries: a collected library removes its kernels.
 
     Args:
         current: returns the interposer of the calling thread; None if it has none.
+        default: the address of the generator that a rank knows as the default one.
     """
+    defaults = default, process_generator._cdata
     fallthrough = torch.library.Library("_", "IMPL")
     fallthrough.fallback(torch.library.fallthrough_kernel, KEY)
-    libraries = [fallthrough]
-    for namespace, telltale, make in (
-        ("c10d", "process_group", _collective_kernel),
-        ("aten", "generator", _random_kernel),
-    ):
-        library = torch.library.Library(namespace, "IMPL")
-        for name, operator in operators_of(namespace):
-            if telltale in [argument.name for argument in operator._schema.arguments]:
-                library.impl(name, make(operator, current), KEY, with_keyset=True)
-        libraries.append(library)
-    return [*libraries, _functional_library(current)]
+    collectives, aten = torch.library.Library("c10d", "IMPL"), torch.library.Library("aten", "IMPL")
+    for name, operator in operators_of("c10d"):
+        if "process_group" in [argument.name for argument in operator._schema.arguments]:
+            collectives.impl(name, _collective_kernel(operator, current), KEY, with_keyset=True)
+    for name, operator in operators_of("aten"):
+        names = [argument.name for argument in operator._schema.arguments]
+        if "generator" in names and "device" in names:
+            aten.impl(name, _making_kernel(operator), KEY, with_keyset=True)
+        elif "generator" in names and private.runs_on_cpu(operator):
+            aten.impl(name, _drawing_kernel(operator, current, defaults), _KEY_BELOW_MODES, with_keyset=True)
+    return [fallthrough, collectives, aten, _functional_library(current)]

@@ -44,7 +44,17 @@ def current() -> InterposedRank | None:
     return interposer
 
 
-_libraries = dispatch.register(current)
+class _GeneratorOfThread(torch.Generator):
+    """A replacement for `torch.default_generator`: the rank's own, and the process's on other threads."""
+
+    def __getattribute__(self, name: str) -> Any:
+        interposer = current()
+        return getattr((interposer and interposer.generator) or dispatch.process_generator, name)
+
+
+_default_generator = _GeneratorOfThread()
+_address: int = torch.Generator._cdata.__get__(_default_generator)  # type: ignore[attr-defined]  # not of the rank's own
+_libraries = dispatch.register(current, _address)
 
 
 @contextmanager
@@ -134,14 +144,6 @@ class _WorldOfThread:
         setattr(getattr(_thread, "world", self.process_world), name, value)
 
 
-class _GeneratorOfThread:
-    """A replacement for `torch.default_generator`, which `torch.manual_seed` and others look up on every call."""
-
-    def __getattr__(self, name: str) -> Any:
-        interposer = current()
-        return getattr((interposer and interposer.generator) or dispatch.process_generator, name)
-
-
 def _gated_group_helper(helper: Callable[..., Any]) -> Callable[..., Any]:
     def new_group(
         size: int, rank: int, ranks: list[int], backend: Any, store: Any, group_name: str, *args: Any, **kwargs: Any
@@ -206,7 +208,8 @@ def _replacements_of_ranks() -> Iterator[Replacement]:
 def _replacements() -> Iterator[Replacement]:
     yield c10d, "_world", _WorldOfThread(c10d._world)
     yield from _replacements_of_ranks()
-    yield torch.random, "default_generator", _GeneratorOfThread()
+    for module in (torch, torch.random):
+        yield module, "default_generator", _default_generator
 
 
 @contextmanager

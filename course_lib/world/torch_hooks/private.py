@@ -71,6 +71,11 @@ def group_of(boxed: Any) -> dist.ProcessGroup:
     return dist.ProcessGroup.unbox(boxed)
 
 
+def runs_on_cpu(operator: Any) -> bool:
+    """Return whether `operator` itself has a kernel for the CPU: else it is made of others."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CPU"))
+
+
 def path_of(operator: Any) -> str:
     """Return the path of one of `OPERATORS`, such as `torch.ops.aten.mm.default`."""
     return f"torch.ops.{'higher_order.' if isinstance(operator, HigherOrderOperator) else ''}{operator}"
