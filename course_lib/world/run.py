@@ -10,7 +10,7 @@ from ..errors import CourseError
 from ..meter import Communication, Film, MemoryReport, Replay, Timeline, film, slowest
 from .collectives.call import Call
 from .errors.layout import Layout, layout
-from .errors.warnings import warnings_of
+from .errors.warnings import shared_variables, warnings_of
 
 if TYPE_CHECKING:
     from ..plots import Picture
@@ -32,6 +32,7 @@ class Run(Sequence[Any]):
         calls: Iterable[Iterable[Call]],
         spans: Sequence[tuple[float, float]],
         memory: Iterable[MemoryReport],
+        shared: Sequence[str] = (),
     ) -> None:
         """Keep what a backend returns, by rank.
 
@@ -41,10 +42,12 @@ class Run(Sequence[Any]):
             calls: calls, in order.
             spans: when the rank entered and left the function, in seconds from the start of the run.
             memory: what the rank held; empty if not measured.
+            shared: variables of modules that the run has set, and that all ranks share.
         """
         self._results, self.output = self._by_rank("run", results), self._by_rank("run.output", output)
         self.calls: tuple[tuple[Call, ...], ...] = self._by_rank("run.calls", map(tuple, calls))
         self._spans, self._memory = spans, self._by_rank("run.memory", memory)
+        self._shared = shared
 
     @property
     def _ranks(self) -> Sequence[int]:
@@ -82,9 +85,9 @@ class Run(Sequence[Any]):
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """A line for each of your lines that is legal and yet very likely wrong: results that nobody waited for and,
-        in a world with `replay=True`, the first value that is not finite."""
-        return tuple(warnings_of(self.calls))
+        """A line for what is legal and yet very likely wrong: results that nobody waited for, variables of modules that
+        simulated ranks share and, in a world with `replay=True`, the first value that is not finite."""
+        return (*warnings_of(self.calls), *shared_variables(self._shared, len(self)))
 
     @cached_property
     def timeline(self) -> tuple[Timeline, ...]:

@@ -94,8 +94,9 @@ class World:
         """Call `fn(*args, **kwargs)` on every rank at once, and wait for all.
 
         `torch.distributed` is ready inside `fn`: the default group holds all ranks. Every rank works on its own copy of
-        `fn`, of the arguments and of the variables that it reads, as separate processes would; so return the results
-        that you need. Each printed line is shown with its rank: after the run, or at once if ranks are processes.
+        `fn`, of the arguments and of the notebook's variables that it reads, as separate processes would; so return the
+        results that you need. Simulated ranks share the variables of imported modules. Each printed line is shown with
+        its rank: after the run, or at once if ranks are processes.
 
         Returns:
             A `Run`, with what each rank returned. A run that is very likely wrong also warns: a `CourseWarning` for

@@ -8,6 +8,7 @@ from .exit_status import after_death
 from .histories import compared
 from .mismatch import NEW_GROUP, disagreement
 from .rank_error import Interrupted, RankError, advice_for, grouped, quoted, who, written
+from .warnings import shared_variables
 from .went_past import left_out
 
 
@@ -19,11 +20,12 @@ def error_of(
     calls: Sequence[Sequence[Call]],
     replaced: Sequence[int] = (),
     world_size: int | None = None,
+    shared: Sequence[str] = (),
 ) -> RankError | Interrupted:
     """Return the exception to raise for a failed run.
 
     The `replaced` ranks have a new process now. `world_size` is by default that of `reports`; a dry run reports one
-    rank of many.
+    rank of many. `shared` are variables of modules that the run has set, and that all ranks share.
     """
     world_size = world_size or len(reports)
     headline, advice = _WRITERS[fault.kind](fault, reports, world_size)
@@ -46,7 +48,8 @@ def error_of(
         waited = "The other ranks were stopped: they would have waited for it forever."
         advice = f"{advice} {left_out(raiser, reports, calls) or waited}"
     lines.append(f"Next: {advice}")
-    message = "\n".join([*lines, *_notes(reports, replaced)])
+    notes = [*_notes(reports, replaced), *(f"Note: {line}" for line in shared_variables(shared, world_size))]
+    message = "\n".join([*lines, *notes])
     if fault.kind == "interrupted":
         return Interrupted(message)
     return RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=output, calls=calls)

@@ -28,12 +28,21 @@ _NEEDS_GPU = (
 )
 """Parts of torch's errors about a GPU that is not there."""
 
+_SHARED_MODULES = (
+    "find where the program keeps this group. Simulated ranks share what an imported module keeps in a variable or a "
+    'cache, and may take the group of another rank from there. Such a program needs World(…, backend="processes").'
+)
+
 _ADVICE = {
     **dict.fromkeys(_NEEDS_GPU, _NO_GPU),
     "device_ids and output_device arguments only work with": (
         "leave out device_ids: this model is on the CPU. On a machine with GPUs, in World(…, backend=\"nccl\"), move "
         "the model to the GPU first."
     ),
+    "is not initialized in the world group map": _SHARED_MODULES,
+    "is not registered": _SHARED_MODULES,
+    "Could not resolve the process group registered under": _SHARED_MODULES,
+    "<torch.distributed.distributed_c10d.ProcessGroup object": _SHARED_MODULES,  # a KeyError
     "trying to initialize the default process group twice": (
         "World.run has made the default group before your function starts. "
         "Leave out init_process_group (and destroy_process_group)."

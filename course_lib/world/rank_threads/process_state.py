@@ -11,7 +11,7 @@ import torch
 from ...meter import stand_ins, watched_steps
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement, replaced
-from . import rank_state
+from . import own_modules, rank_state
 from .stopping import without_stopped
 
 _one_run = threading.Lock()
@@ -35,6 +35,7 @@ def of_threads(backends_own: Iterable[Replacement], *, measure: bool) -> Iterato
         _process_settings_kept(),
         _only_new_objects_collected(),
         replaced(rank_state.replacements()),
+        replaced(own_modules.caches()),
         interposer.rank_threads(),
         replaced(backends_own),
         meters_informed() if measure else nullcontext(),

@@ -6,6 +6,7 @@ returns.
 
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ...errors import CourseError
 from ..errors.message import error_of
 from ..rank_threads import one_process, process_state
 from ..rank_threads.coordinator import ThreadCoordinator
+from ..rank_threads.own_modules import Variables
 from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
 from ..run import Run, show
@@ -36,7 +38,9 @@ class Simulated:
 
     def run(self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
         make_room(self._world_size)
-        with process_state.of_threads(one_process.replacements(), measure=size_of is not None):
+        variables = Variables()
+        replacements = chain(one_process.replacements(), variables.replacements())
+        with process_state.of_threads(replacements, measure=size_of is not None):
             coordinator = ThreadCoordinator(self._world_size)
             store = dist.HashStore()
             ranks = [Rank(store, rank, coordinator, packed, size_of) for rank in range(self._world_size)]
@@ -44,15 +48,17 @@ class Simulated:
         outputs, calls = [rank.rank_state.printed.text for rank in ranks], [rank.recorder.calls for rank in ranks]
         for rank, output in enumerate(outputs):
             show(output, rank)
+        shared = variables.reset() if self._world_size > 1 else []
         if coordinator.fault is not None:
             ended = [r.ended(ranks[r.rank].raised, stopped=not ranks[r.rank].is_alive()) for r in reports]
-            raise error_of(coordinator.fault, ended, timeout, outputs, calls)
+            raise error_of(coordinator.fault, ended, timeout, outputs, calls, shared=shared)
         return Run(
             results=[rank.result for rank in ranks],
             output=outputs,
             calls=calls,
             spans=coordinator.spans,
             memory=[rank.meter.report() for rank in ranks if rank.meter is not None],
+            shared=shared,
         )
 
 
