@@ -35,8 +35,8 @@ class Snapshot:
         current_bytes: the bytes that the rank holds.
         peak_bytes: the most that it has held so far.
         by_category: `current_bytes`, by `CATEGORIES`.
-        padding: bytes of parameters, gradients and optimizer that no tensor covers: the padding of shards, or
-            the rest of a tensor of which a parameter is a view.
+        uncovered: bytes of parameters, gradients and optimizer in which no tensor of theirs is: the padding of shards,
+            or the rest of a tensor of which a parameter is a view.
         still_held: memory that parameters have given up, and that something else keeps.
         cuda: the figures of torch's CUDA allocator, if CUDA is in use.
     """
@@ -45,16 +45,18 @@ class Snapshot:
     current_bytes: int
     peak_bytes: int
     by_category: Mapping[str, int]
-    padding: Mapping[str, int]
+    uncovered: Mapping[str, int]
     still_held: tuple[StillHeld, ...] = ()
     cuda: CudaMemory | None = None
 
     def __str__(self) -> str:
         lines = [f"{self.current_bytes:,} bytes held, {self.peak_bytes:,} at the peak so far"]
         for category, nbytes in self.by_category.items():
-            one = _ONE.get(category, category)
-            rest = f", {self.padding[category]:,} of them in no {one}" if self.padding.get(category) else ""
-            lines.append(f"  {category:<13} {nbytes:>18,} bytes{rest}")
+            rest = self.uncovered.get(category, 0)
+            of_them = f", {rest:,} of them in no {_ONE[category]}" if rest else ""
+            lines.append(f"  {category:<13} {nbytes:>18,} bytes{of_them}")
+        if any(self.uncovered.values()):
+            lines.append("  In none: the padding of a shard, or the rest of a tensor that a view keeps in memory.")
         lines += [f"  {held}" for held in self.still_held]
         return "\n".join(lines)
 

@@ -32,7 +32,8 @@ def clip_grad_norm_(engine: Any, max_norm: float, group: Group = None) -> Tensor
     grads: dict[bool, list[Tensor]] = {True: [], False: []}
     for shard in shards:
         grads[hasattr(shard.param, "cut_dim")].append(shard.values.grad)
-    cut, whole = (torch.nn.utils.get_total_norm(each) for each in grads.values())
+    # The norm of no gradients is a zero on the CPU.
+    cut, whole = (torch.nn.utils.get_total_norm(each).to(engine.trained[0].device) for each in grads.values())
     squares: Tensor = engine.ranks.sum_over_shards(torch.stack([cut, whole]).square())
     dist.all_reduce(squares[:1], group=group)  # each rank has other parts of what is cut, and the same of the rest
     norm = squares.sum().sqrt()

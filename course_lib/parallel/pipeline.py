@@ -24,10 +24,13 @@ class PipelinePart(nn.Module):
     first parts, one more each.
     """
 
+    no_rows: Tensor
+
     def __init__(self, model: TinyGPT, number: int, count: int) -> None:
         super().__init__()
         self.is_first, self.is_last = number == 0, number == count - 1
-        self.width = model.embedding.embedding_dim
+        # Activations have the length, dtype and device of its rows, also after `.to(...)`.
+        self.register_buffer("no_rows", model.embedding.weight.detach()[:0].clone(), persistent=False)
         if self.is_first:
             self.embedding, self.positions = model.embedding, model.positions
         if self.is_last:
@@ -116,7 +119,7 @@ class Pipeline:
         return work, x
 
     def _receive(self, action: Action, source: int, tokens: Tensor, part: PipelinePart) -> Tensor:
-        x = torch.empty(*tokens.shape, part.width, device=tokens.device)
+        x = part.no_rows.new_empty(*tokens.shape, part.no_rows.shape[1])
         tag = _tag(action, action.part)
         dist.recv(x, group_src=source % self.world_size, group=self.groups[action.kind], tag=tag)
         return x

@@ -43,7 +43,7 @@ def backward(net: nn.Module) -> None:
 
 def lasting(snapshot: Snapshot) -> int:
     """Bytes of parameters, gradients and optimizer that are not padding."""
-    return sum(snapshot.by_category[name] - snapshot.padding.get(name, 0) for name in LASTING)
+    return sum(snapshot.by_category[name] - snapshot.uncovered.get(name, 0) for name in LASTING)
 
 
 def padded(numel: int) -> int:
@@ -94,7 +94,7 @@ def test_a_models_buffers_are_other_though_they_were_broadcast(wrap):
         held, psi = memory.marks["before it is done"].by_category, 6 * 6 + 3 * 6
         assert held["other"] in range(buffers, buffers + 9)  # a stage's buckets keep a zero of 4 bytes each
         assert held["communication"] in (0, 4 * psi)  # nothing but DDP's bucket
-        assert sum(memory.padding.values()) == 0
+        assert sum(memory.uncovered.values()) == 0
 
 
 def test_zero_redundancy_optimizer_shards_the_state_and_nothing_else():
@@ -155,7 +155,7 @@ def test_our_engines_hold_what_the_closed_forms_say(engine, copies: dict[str, in
     for counters, memory in zip(run, run.memory, strict=True):
         assert memory.by_category["communication"] == memory.by_category["activations"] == 0
         for name in LASTING:
-            held[name] += memory.by_category[name] - memory.padding.get(name, 0) - counters * (name == "optimizer")
+            held[name] += memory.by_category[name] - memory.uncovered.get(name, 0) - counters * (name == "optimizer")
     size = {"parameters": 4 * PSI, "gradients": 4 * PSI, "optimizer": 8 * PSI}
     assert held == {name: copies[name] * size[name] for name in LASTING}
     most, least = (f(memory.current_bytes for memory in run.memory) for f in (max, min))

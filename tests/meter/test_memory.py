@@ -282,7 +282,15 @@ def test_tied_parameters_count_once():
     assert held(measured(program)) == {"parameters": BYTES, "gradients": BYTES}
 
 
-def test_parameters_that_share_a_flat_tensor_count_its_bytes_and_tell_its_padding():
+def test_a_parameter_that_is_a_view_keeps_the_rest_of_its_tensor():
+    report = measured(lambda: nn.ParameterList([torch.zeros(N)[: N // 2]]))
+    assert held(report) == {"parameters": BYTES} and report.uncovered == {"parameters": BYTES // 2}
+    parameters, *_, explained = [line for line in str(report).splitlines() if "in no" in line.lower()]
+    assert parameters.endswith(" 4,000 bytes, 2,000 of them in no parameter")
+    assert explained == "  In none: the padding of a shard, or the rest of a tensor that a view keeps in memory."
+
+
+def test_parameters_that_share_a_flat_tensor_count_its_bytes_and_the_rest():
     def program():
         flat = torch.zeros(N)
         net = nn.ParameterList([flat[:300], flat[300:900]])
@@ -290,7 +298,7 @@ def test_parameters_that_share_a_flat_tensor_count_its_bytes_and_tell_its_paddin
 
     report = measured(program)
     assert held(report) == {"parameters": BYTES}
-    assert report.padding == {"parameters": 400}
+    assert report.uncovered == {"parameters": 400}
 
 
 def test_resizing_in_place():

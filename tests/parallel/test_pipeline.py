@@ -26,17 +26,17 @@ def micro_batches(sizes):
     return inputs.split(sizes), targets.split(sizes)
 
 
-def alone(sizes):
-    whole = model()
+def alone(sizes, dtype=torch.float32):
+    whole = model().to(dtype)
     inputs, targets = batch(0, sum(sizes), 12)
     loss = loss_fn(whole(inputs), targets)
     loss.backward()
     return loss.item(), {name: param.grad for name, param in whole.named_parameters()}
 
 
-def in_a_pipeline(schedule, sizes, chunks=1):
+def in_a_pipeline(schedule, sizes, chunks=1, dtype=torch.float32):
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    whole = model()
+    whole = model().to(dtype)
     numbers = range(rank, world_size * chunks, world_size)
     parts = {number: PipelinePart(whole, number, world_size * chunks) for number in numbers}
     options = {"chunks": chunks} if chunks > 1 else {}
@@ -59,14 +59,21 @@ def test_interleaved_equals_one_process(world_size, chunks):
     same_as_alone(World(world_size).run(in_a_pipeline, "1f1b", sizes, chunks), sizes)
 
 
-def same_as_alone(results, sizes):
-    loss, expected = alone(sizes)
-    assert results[-1][0] == pytest.approx(loss, rel=1e-5)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_a_model_of_a_different_dtype_equals_one_process(dtype):
+    results = World(3).run(in_a_pipeline, "1f1b", [2, 1], dtype=dtype)
+    rounding = 0.05 if dtype == torch.bfloat16 else 1e-7
+    same_as_alone(results, [2, 1], dtype, rtol=rounding, atol=rounding / 10)
+
+
+def same_as_alone(results, sizes, dtype=torch.float32, rtol=1e-4, atol=1e-6):
+    loss, expected = alone(sizes, dtype)
+    assert results[-1][0] == pytest.approx(loss, rel=rtol / 10)
     assert [each[0] for each in results][:-1] == [None] * (len(results) - 1)
     grads = {name: grad for _, each in results for name, grad in each.items()}
     assert grads.keys() == expected.keys()
     for name, grad in expected.items():
-        torch.testing.assert_close(grads[name], grad, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(grads[name], grad, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -39,7 +39,7 @@ def measured(run, label):
     """Bytes by category, of all ranks: without padding and without counts of steps."""
     for report, counts in zip(run.memory, run, strict=True):
         held = report.marks[label]
-        bare = {category: nbytes - held.padding.get(category, 0) for category, nbytes in held.by_category.items()}
+        bare = {category: nbytes - held.uncovered.get(category, 0) for category, nbytes in held.by_category.items()}
         yield bare | {"optimizer": bare["optimizer"] - 4 * counts}
 
 
@@ -92,7 +92,7 @@ def test_what_does_not_divide_is_padded_and_the_padding_is_told(engine):
         "gradients": 4 * gradients * psi(uneven),
         "optimizer": 4 * optimizer * psi(uneven),
     }
-    padded = {category for report in run.memory for category, nbytes in report.padding.items() if nbytes}
+    padded = {category for report in run.memory for category, nbytes in report.uncovered.items() if nbytes}
     assert ("parameters" in padded) == (engine != "DataParallel")
 
 

@@ -17,10 +17,10 @@ def purposes(ledger: Ledger, owners: Owners) -> tuple[dict[int, str], Counter[st
 
     Returns:
         The category of each block that has one, by the address of its storage. The bytes of parameters, gradients and
-        optimizer that no tensor of theirs covers, by category: their padding.
+        optimizer that no tensor of theirs covers, by category.
     """
     by_address: dict[int, str] = {}
-    padding: Counter[str] = Counter()
+    uncovered: Counter[str] = Counter()
     covered: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for category, tensor in owners.lasting():
         for part in plain(tensor):
@@ -41,8 +41,8 @@ def purposes(ledger: Ledger, owners: Owners) -> tuple[dict[int, str], Counter[st
         if block.category == "communication":
             by_address.setdefault(block.address, "communication")
         if block.address in covered:
-            padding[by_address[block.address]] += block.nbytes - _length(covered[block.address])
-    return by_address, padding
+            uncovered[by_address[block.address]] += block.nbytes - _length(covered[block.address])
+    return by_address, uncovered
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
