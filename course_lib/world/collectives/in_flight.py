@@ -6,7 +6,8 @@ their elements; views and shapes do not matter. Strided tensors with gaps are le
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -35,40 +36,59 @@ class InFlight(TorchDispatchMode):
         super().__init__()
         self._open: dict[LocalCall, Loan] = {}
         self._thread = threading.get_ident()  # gloo's threads inherit the mode, and use the tensors rightly
+        self._paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Watch nothing inside the block, in which this thread may run a call of gloo's."""
+        before, self._paused = self._paused, self._paused or threading.get_ident() == self._thread
+        try:
+            yield
+        finally:
+            self._paused = before
 
     def lend(self, local: LocalCall, operator: Any, arguments: dict[str, Any]) -> None:
         """Watch the tensors of `local` from now on."""
-        sent, received = _read_and_written(operator, arguments.values())
+        sent, received = _read_and_written(operator, arguments, local)
         self._open[local] = Loan(local.call, received, sent, list(tensors_in(arguments)))
 
     def give_back(self, local: LocalCall) -> None:
         """Stop watching the tensors of `local`."""
         self._open.pop(local, None)
 
-    def used(self, operator: Any, arguments: Iterable[Any]) -> None:
-        """Note the learner's line in each open call whose tensors `operator` uses."""
-        read, written = _read_and_written(operator, arguments)
+    def used(self, operator: Any, arguments: dict[str, Any], local: LocalCall | None = None) -> None:
+        """Note the learner's line in each open call whose tensors `operator` uses. It is that of `local`, if it is
+        c10d's."""
+        read, written = _read_and_written(operator, arguments, local)
         for loan in self._open.values():
             if loan.call.used_at is None and (overlap(read + written, loan.received) or overlap(written, loan.sent)):
                 loan.call.used_at = learner_line()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._open and threading.get_ident() == self._thread and not _leaves_elements_alone(func):
-            self.used(func, args)
-        return func(*args, **kwargs or {})
+        kwargs = kwargs or {}
+        watched = self._open and not self._paused and threading.get_ident() == self._thread
+        if watched and not _leaves_elements_alone(func):
+            names = [argument.name for argument in func._schema.arguments]
+            self.used(func, dict(zip(names, args, strict=False)) | kwargs)
+        return func(*args, **kwargs)
 
 
-def _read_and_written(operator: Any, arguments: Iterable[Any]) -> tuple[list[Span], list[Span]]:
+def _read_and_written(
+    operator: Any, arguments: dict[str, Any], local: LocalCall | None
+) -> tuple[list[Span], list[Span]]:
     """Return the spans that `operator` reads, and those that it writes. A c10d operator's schema does not say it: its
-    first argument receives, except for a send."""
+    first argument receives, except for a send and on the root of a broadcast."""
     read: list[Span] = []
     written: list[Span] = []
-    for place, (argument, value) in enumerate(zip(operator._schema.arguments, arguments, strict=False)):
+    receives = local is None or not (
+        local.call.op == "send" or (local.call.op == "broadcast" and local.call.root == local.rank)
+    )
+    for place, argument in enumerate(operator._schema.arguments):
         if operator.namespace == "c10d":
-            writes = place == 0 and "send" not in operator._schema.name
+            writes = place == 0 and receives
         else:
             writes = argument.alias_info is not None and argument.alias_info.is_write
-        (written if writes else read).extend(spans(tensors_in([value])))
+        (written if writes else read).extend(spans(tensors_in([arguments.get(argument.name)])))
     return read, written
 
 

@@ -78,6 +78,12 @@ class InterposedRank:
         with InFlight() as self.in_flight:
             yield
 
+    @contextmanager
+    def _in_the_world(self) -> Iterator[None]:
+        """Do not stop the rank inside the block, nor take what a call does with its tensors for the learner's use."""
+        with self.shielded(), nullcontext() if self.in_flight is None else self.in_flight.paused():
+            yield
+
     @property
     def delivering(self) -> bool:
         """Return whether a result is being delivered to the rank, which may have left without waiting for it."""
@@ -88,7 +94,7 @@ class InterposedRank:
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
         """Run a `c10d` operator. `execute(*arguments.values())`, with these tensors or others that share their memory,
         hands it to the backend and returns its result."""
-        with self.shielded():
+        with self._in_the_world():
             if self.meter is None:
                 return self._collective(operator, arguments, partial(execute, *arguments.values()))
             loan = self.meter.lend(arguments.values())
@@ -118,7 +124,7 @@ class InterposedRank:
     def waiting(self, waited: Any) -> None:
         """Wait for the result, before `waited.wait()` of a Work or `wait_tensor(waited)` of a functional collective.
         Raise the error that ended the call or the run."""
-        with self.shielded():
+        with self._in_the_world():
             self.asked(waited)
             for local in [one for one in list(self._promised) if one.is_of(waited)]:
                 local.call.wait_begins()
@@ -138,9 +144,9 @@ class InterposedRank:
     def _collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
         """Make the call, and return the operator's result: at the end of the call, or at once if it is
         asynchronous."""
-        if self.in_flight is not None:
-            self.in_flight.used(operator, arguments.values())
         local = self._recorded(operator, arguments, execute)
+        if self.in_flight is not None:
+            self.in_flight.used(operator, arguments, local)
         if not is_asynchronous(local.call, arguments):
             return self._completed(local)
         result = local.promise(operator, arguments, self.identity)

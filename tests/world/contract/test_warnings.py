@@ -1,13 +1,14 @@
 """A run warns of asynchronous calls that nobody waited for; a strict run also of tensors that are used too early."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from course_lib import CourseWarning
+from course_lib import CourseWarning, zero
 from tests.world.programs import rank
 
 
@@ -122,9 +123,30 @@ def reduces_again():
     handle.wait()
 
 
+def writes_an_out_argument():
+    x = torch.ones(2)
+    handle = dist.all_reduce(x, async_op=True)
+    torch.add(torch.ones(2), 1, out=x)
+    handle.wait()
+
+
+def returns_a_gradient_in_flight():
+    net, handles = torch.nn.Linear(2, 2), []
+
+    def hook(grad):
+        handles.append((dist.all_reduce(grad, async_op=True), grad))  # autograd copies what a hook has kept
+        return grad
+
+    net.weight.register_hook(hook)
+    net(torch.ones(2)).sum().backward()
+    handles[0][0].wait()
+
+
 @pytest.mark.parametrize(
     ("program", "beginning"),
     [
+        (writes_an_out_argument, "both ranks used a tensor of all_reduce #1 before its wait, at"),
+        (returns_a_gradient_in_flight, "both ranks used a tensor of all_reduce #1 before its wait, at"),
         (reads_too_early, "both ranks used a tensor of all_reduce #1 before its wait, at"),
         (changes_what_it_sends, "both ranks used a tensor of send before its wait, at"),
         (receives_into_what_it_sends, "both ranks used a tensor of send before its wait, at"),
@@ -149,6 +171,40 @@ def looks_beside():
     return flat.sum() + other
 
 
+def reads_what_only_others_receive():
+    x = torch.ones(2)
+    handle = dist.broadcast(x, 0, async_op=True)
+    if rank() == 0:
+        x.sum()
+    handle.wait()
+
+
+def reads_what_is_being_reduced_and_scattered():
+    for _ in range(5):  # gloo works on the tensors, on the thread of the rank that comes last
+        x = torch.ones(4)
+        handle = dist.reduce_scatter_single(torch.empty(2), x, async_op=True)
+        x.sum()
+        handle.wait()
+
+
+def averages_in_hooks():
+    net, handles = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)), []
+    for param in net.parameters():
+        param.register_post_accumulate_grad_hook(lambda p: handles.append(dist.all_reduce(p.grad, async_op=True)))
+    net(torch.ones(2)).sum().backward()
+    for handle in handles:
+        handle.wait()
+    torch.optim.Adam(net.parameters()).step()
+
+
+def trains_with_zero(stage):
+    engine = stage(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2)), torch.optim.Adam, lr=0.1)
+    for _ in range(2):
+        engine(torch.ones(1, 2)).sum().backward()
+        engine.step()
+        engine.zero_grad()
+
+
 def trains_with_ddp():
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     optimizer = torch.optim.Adam(net.parameters())
@@ -165,6 +221,18 @@ def trains_with_fsdp():
         optimizer.step()
 
 
-@pytest.mark.parametrize("program", [looks_beside, waits_late, trains_with_ddp, trains_with_fsdp])
+RIGHT = [
+    looks_beside,
+    waits_late,
+    reads_what_only_others_receive,
+    reads_what_is_being_reduced_and_scattered,
+    averages_in_hooks,
+    *(partial(trains_with_zero, stage) for stage in (zero.Stage1, zero.Stage2, zero.Stage3)),
+    trains_with_ddp,
+    trains_with_fsdp,
+]
+
+
+@pytest.mark.parametrize("program", RIGHT)
 def test_a_strict_run_leaves_right_programs_alone(local_world, program):
     assert local_world(2, strict=True).run(program).warnings == ()
