@@ -77,7 +77,7 @@ def source_line_on(frame: FrameType) -> SourceLine | None:
             if walker.f_code.co_filename != "<string>":
                 return _with_caller(walker)
             without_file = without_file or walker
-        elif not walker.f_code.co_filename.startswith(_INTERNAL):
+        elif not walker.f_code.co_filename.startswith(("<string>", *_INTERNAL)):  # multiprocessing's command
             outermost = walker
         walker = walker.f_back
     found = without_file or outermost

@@ -51,10 +51,16 @@ class InterposedRank:
 
     generator: torch.Generator | None = None
 
-    def __init__(self, rank: int, peers: Peers, started: float, devices: tuple[str, ...] = ("cpu",)) -> None:
+    def __init__(
+        self,
+        rank: int,
+        peers: Peers,
+        started: float,
+        thread: threading.Thread,
+        devices: tuple[str, ...] = ("cpu",),
+    ) -> None:
         self.rank = rank
         self.meter: MemoryMeter | None = None
-        thread = self if isinstance(self, threading.Thread) else threading.main_thread()
         self.recorder = CallRecorder(rank, started, thread)
         self._peers, self._devices = peers, devices
         # The asynchronous calls whose results have not arrived. One that failed stays: torch's C++ waits for a Work
@@ -96,10 +102,12 @@ class InterposedRank:
         hands it to the backend and returns its result."""
         with self._in_the_world():
             if self.meter is None:
-                return self._collective(operator, arguments, partial(execute, *arguments.values()))
+                local = self._recorded(operator, arguments, partial(execute, *arguments.values()))
+                return self._collective(operator, arguments, local)
             loan = self.meter.lend(arguments.values())
-            result = self._collective(operator, arguments, unwatched(partial(execute, *loan.arguments)))
-            self.meter.lent(loan, self.recorder.calls[-1])
+            local = self._recorded(operator, arguments, unwatched(partial(execute, *loan.arguments)))
+            result = self._collective(operator, arguments, local)
+            self.meter.lent(loan, local.call)
             return result
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
@@ -141,10 +149,9 @@ class InterposedRank:
             local.receiving = received(call.variant, call.root == self.rank, arguments)
         return local
 
-    def _collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
+    def _collective(self, operator: Any, arguments: dict[str, Any], local: LocalCall) -> Any:
         """Make the call, and return the operator's result: at the end of the call, or at once if it is
         asynchronous."""
-        local = self._recorded(operator, arguments, execute)
         if self.in_flight is not None:
             self.in_flight.used(operator, arguments, local)
         if not is_asynchronous(local.call, arguments):

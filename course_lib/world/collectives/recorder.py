@@ -24,6 +24,7 @@ class CallRecorder:
         self.keeps_values = False
         self._rank, self._started, self._thread = rank, started, thread
         self._numbers: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()  # callbacks make calls on threads of their own
 
     def collective(self, operator: Any, arguments: dict[str, Any], devices: tuple[str, ...]) -> Call:
         """Record a collective or a message, a `c10d` operator and its arguments, and return it.
@@ -41,18 +42,21 @@ class CallRecorder:
         check(op, len(ranks), is_root, arguments, devices)
         if self.keeps_values:
             details["values"] = values_of(op, is_root, arguments)
-        self._numbers[group_name, op] += 1
-        number = self._numbers[group_name, op]
-        self.calls.append(self.made_here(op, group_name, ranks, number=number, **details))
-        return self.calls[-1]
+        call = self.made_here(op, group_name, ranks, **details)
+        with self._lock:
+            self._numbers[group_name, op] += 1
+            call.number = self._numbers[group_name, op]
+            self.calls.append(call)
+        return call
 
     def new_group(self, group_name: str, ranks: list[int]) -> Call:
         """Record the creation of a group, and return it."""
-        self.calls.append(self.made_here("new_group", group_name, tuple(ranks)))
-        return self.calls[-1]
+        call = self.made_here("new_group", group_name, tuple(ranks))
+        self.calls.append(call)
+        return call
 
     def made_here(self, variant: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
-        """Return a call that this thread makes now, at the learner's line."""
+        """Return a call that the calling thread makes now, at the learner's line."""
         return Call(
             variant=variant,
             rank=self._rank,

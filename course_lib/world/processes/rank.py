@@ -11,9 +11,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
 from math import inf
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from ...meter import tensors_in
@@ -23,11 +27,15 @@ from ..collectives.local_call import LocalCall
 from ..collectives.rank import InterposedRank
 from ..collectives.recorder import is_asynchronous
 from ..learner_code import source_line_of
-from ..torch_hooks import private
+from ..torch_hooks import interposer, private
 from .protocol import Job
+from .threads import Threads
 
 STOP = signal.SIGUSR1  # the signal to a rank's main thread: raise `Stopped` in the learner's function
 STOP_EVERY = 0.02  # seconds between two signals to a rank that must stop
+MOST_DELIVERIES = 64  # the most callbacks that may wait at the same moment
+
+Context = Callable[[], AbstractContextManager[None]]
 
 
 class ProcessRank(InterposedRank):
@@ -38,19 +46,23 @@ class ProcessRank(InterposedRank):
         stoppable: the main thread is in the learner's code, where an exception is safe.
         span: when it entered and left that code.
         done: set when it has left that code for good.
+        threads: those that it has started.
     """
 
     def __init__(self, job: Job, send: Callable[..., None], groups: list[dist.ProcessGroup]) -> None:
-        super().__init__(job.rank, self, job.started, ("cpu",) if job.place.device is None else ("cpu", "cuda"))
+        devices = ("cpu",) if job.place.device is None else ("cpu", "cuda")
+        super().__init__(job.rank, self, job.started, threading.main_thread(), devices)
         self.groups = groups  # they outlive the run
         self.job = job
         self.stopping = False
         self.stoppable = False
         self.span = (inf, inf)
         self.done = threading.Event()
+        self.threads = Threads(self.identity)
+        self._deliveries = ThreadPoolExecutor(MOST_DELIVERIES)
         self._send = send
         self._changed = threading.Condition()
-        self._open: dict[int, LocalCall] = {}  # calls that may not enter the backend yet, by index
+        self._open: dict[int, tuple[LocalCall, Context]] = {}  # calls that may not enter the backend yet, by index
 
     @property
     def calls(self) -> list[Call]:
@@ -60,18 +72,33 @@ class ProcessRank(InterposedRank):
     # -- messages from the kernel ----------------------------------------------------------------------------------
 
     def proceed(self, index: int) -> None:
-        """Let the call with this index enter the backend: every member has called."""
-        local = self._open.get(index)
-        if local is None:
+        """Let the call with this index enter the backend: every member has called.
+
+        Calls of several threads enter in the order of these messages, which is the same on every rank of a group.
+        """
+        if index not in self._open:
             return
-        if local.future is not None:  # else the rank itself starts it
-            local.start()
-            local.deliver(local.error)
+        local, modes = self._open[index]
+        if local.future is not None or self.job.place.device is None:  # else on the rank's thread, with its GPU stream
+            with modes():
+                local.start()
+        if local.future is not None:
+            self._deliver(partial(local.deliver, local.error), modes)
             if local.error is not None:
                 self._send("refused", index, str(local.error))
         with self._changed:
             self._open.pop(index)
             self._changed.notify_all()
+
+    def _deliver(self, deliver: Callable[[], None], modes: Context) -> None:
+        """Complete a future on a thread that acts as the rank: a callback of the learner's may wait there for a call
+        of its own, and this thread reads the message that ends the wait."""
+
+        def act() -> None:
+            with self.identity(), modes():
+                deliver()
+
+        self._deliveries.submit(act)
 
     def stop(self, _: None) -> None:
         """Report the learner's line that the rank is at, and stop the rank: the run is over."""
@@ -79,8 +106,8 @@ class ProcessRank(InterposedRank):
         with self._changed:
             self.stopping = True
             waiting = list(self._open.values())
-        for local in waiting:  # without the condition, because a callback of the learner's may wait for something
-            local.call_off()
+        for local, modes in waiting:
+            self._deliver(local.call_off, modes)
         with self._changed:
             self._changed.notify_all()
         threading.Thread(target=self._keep_stopping, daemon=True).start()
@@ -109,7 +136,7 @@ class ProcessRank(InterposedRank):
 
     @contextlib.contextmanager
     def shielded(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():  # autograd's, which gets no signal
+        if threading.current_thread() is not threading.main_thread():  # it gets no signal
             yield
             return
         before, self.stoppable = self.stoppable, False
@@ -118,18 +145,37 @@ class ProcessRank(InterposedRank):
         finally:
             self.stoppable = before
 
+    # -- threads ---------------------------------------------------------------------------------------------------
+
+    def identity(self) -> AbstractContextManager[None]:
+        return interposer.interposed_beside(self)
+
+    @property
+    def _blocked(self) -> bool:
+        """Return whether the rank can make no other call while the calling thread waits."""
+        return not interposer.is_beside() and not self.threads.may_call
+
     # -- the peers: see collectives.rank.Peers ---------------------------------------------------------------------
 
     def called(self, local: LocalCall) -> None:
-        local.ticket = len(self.calls) - 1
+        if self.done.is_set():
+            raise RuntimeError(
+                f"rank {self.rank}: a thread called {local.call.variant} after the function had returned. Join the "
+                "thread before the return."
+            )
+        local.ticket = self._index_of(local.call)
         with self._changed:
             if self.stopping:
                 raise Stopped
-            self._open[local.ticket] = local
-        self._send("called", local.ticket, local.call, local.future is None, True)
+            self._open[local.ticket] = local, _modes_of_caller()
+        self._send("called", local.ticket, local.call, local.future is None and self._blocked, True)
+
+    def _index_of(self, call: Call) -> int:
+        """Return the place of `call` among the rank's calls: another thread may have made the last one."""
+        return next(index for index in reversed(range(len(self.calls))) if self.calls[index] is call)
 
     def wait_for(self, local: LocalCall) -> None:
-        if local.future is not None and local.ticket in self._open:
+        if local.future is not None and local.ticket in self._open and self._blocked:
             self._send("waits", local.ticket)
         with self._changed:
             self._changed.wait_for(lambda: self.stopping or local.ticket not in self._open)
@@ -144,10 +190,9 @@ class ProcessRank(InterposedRank):
 
     # -- tensors on a GPU ------------------------------------------------------------------------------------------
 
-    def _collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> Any:
+    def _collective(self, operator: Any, arguments: dict[str, Any], local: LocalCall) -> Any:
         if not next(tensors_in(arguments)).is_cuda:
-            return super()._collective(operator, arguments, execute)
-        local = self._recorded(operator, arguments, execute)
+            return super()._collective(operator, arguments, local)
         if self.job.nccl:
             return self._at_once(local)
         if not is_asynchronous(local.call, arguments):
@@ -163,7 +208,20 @@ class ProcessRank(InterposedRank):
 
     def _at_once(self, local: LocalCall) -> Any:
         """Hand the call to NCCL at once; its work ends when the GPU reaches it."""
-        self._send("called", len(self.calls) - 1, local.call, False, False)
+        self._send("called", self._index_of(local.call), local.call, False, False)
         result = local.result()
         local.call.done = local.call.now()
         return result
+
+
+def _modes_of_caller() -> Context:
+    """Return a context in which another thread has the calling thread's gradient and inference modes, which the
+    backend's own operators need."""
+    gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    @contextlib.contextmanager
+    def modes() -> Iterator[None]:
+        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
+            yield
+
+    return modes

@@ -34,6 +34,7 @@ from ..rank_threads.rank_state import rank_variables, seed_process
 from ..rank_threads.stopping import without_stopped
 from ..torch_hooks import interposer, private
 from ..torch_hooks.gloo import loopback
+from ..torch_hooks.patching import replaced
 from .fresh_imports import FreshImports
 from .output import END_OF_RUN
 from .protocol import Finished, Group, Job
@@ -127,6 +128,7 @@ class Worker:
         self._imports.forget_changed()
         with contextlib.ExitStack() as stack:
             stack.enter_context(interposer.interposed_process(rank))
+            stack.enter_context(replaced(rank.threads.replacements()))
             self._join_group(job)
             if job.size_of is not None:
                 rank.meter = MemoryMeter(job.rank, started=job.started, size_of=job.size_of)

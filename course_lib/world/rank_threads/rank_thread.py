@@ -33,7 +33,7 @@ class RankThread(Stoppable, InterposedRank):
         self, rank: int, coordinator: ThreadCoordinator, packed: bytes, size_of: Callable[[int], int] | None
     ) -> None:
         Stoppable.__init__(self, name=f"rank {rank}")
-        InterposedRank.__init__(self, rank, coordinator, coordinator.started)
+        InterposedRank.__init__(self, rank, coordinator, coordinator.started, self)
         if size_of is not None:
             self.meter = MemoryMeter(rank, started=coordinator.started, size_of=size_of)
         self.coordinator = coordinator

@@ -61,13 +61,12 @@ _libraries = dispatch.register(current, _address)
 def interposed(interposer: InterposedRank, groups: SimpleNamespace) -> Iterator[None]:
     """Route the calling thread's collectives and random numbers through `interposer`, and keep its process groups in
     `groups`: at first `no_groups()`."""
-    before, included = dict(vars(_thread)), torch._C._dispatch_tls_is_dispatch_key_included(dispatch.KEY)
+    before = dict(vars(_thread))
     _thread.interposer, _thread.world, _thread.hooks = interposer, groups, []
-    torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, True)
     try:
-        yield
+        with _key_included():
+            yield
     finally:
-        torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, included)
         _remove(_thread.hooks)
         vars(_thread).clear()
         vars(_thread).update(before)
@@ -79,13 +78,41 @@ def interposed_process(interposer: InterposedRank) -> Iterator[None]:
     key."""
     with replaced(_replacements_of_ranks()):
         _process.interposer, _process.hooks = interposer, []
-        torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, True)
         try:
-            yield
+            with _key_included():
+                yield
         finally:
-            torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, False)
             _remove(_process.hooks)
             _process.interposer = _process.hooks = None
+
+
+@contextmanager
+def interposed_beside(interposer: InterposedRank) -> Iterator[None]:
+    """Route the calling thread's collectives through `interposer`, the one of this process in some run."""
+    before = dict(vars(_thread))
+    _thread.interposer = interposer
+    try:
+        with _key_included():
+            yield
+    finally:
+        vars(_thread).clear()
+        vars(_thread).update(before)
+
+
+def is_beside() -> bool:
+    """Return whether the calling thread is in `interposed_beside`."""
+    return hasattr(_thread, "interposer")
+
+
+@contextmanager
+def _key_included() -> Iterator[None]:
+    """Let torch dispatch the calling thread's operators to our kernels."""
+    included = torch._C._dispatch_tls_is_dispatch_key_included(dispatch.KEY)
+    torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, True)
+    try:
+        yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_included(dispatch.KEY, included)
 
 
 # -- hooks ---------------------------------------------------------------------------------------------------------
