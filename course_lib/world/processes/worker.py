@@ -36,6 +36,7 @@ from ..torch_hooks import interposer, private
 from ..torch_hooks.gloo import loopback
 from ..torch_hooks.patching import replaced
 from .fresh_imports import FreshImports
+from .main_module import unpack_in_main
 from .output import END_OF_RUN
 from .protocol import Finished, Group, Job
 from .rank import STOP, ProcessRank
@@ -134,7 +135,7 @@ class Worker:
                 rank.meter = MemoryMeter(job.rank, started=job.started, size_of=job.size_of)
                 stack.enter_context(meters_informed())
                 stack.enter_context(rank.meter.watching())
-            fn, args, kwargs = pickling.unpack_call(job.packed)
+            fn, args, kwargs = unpack_in_main(job.packed)
             self._send(job.number, "started")
             with rank.in_learners_code():
                 value = fn(*args, **kwargs) if rank.meter is None else rank.meter.call(fn, args, kwargs)

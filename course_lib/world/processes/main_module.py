@@ -1,0 +1,58 @@
+"""The `__main__` of a rank's process: the classes and functions of the notebook that came with the run.
+
+They travel by value, and pickle finds them by name: without this, a rank could not pickle an object of a class that a
+cell defines.
+"""
+
+import io
+import pickle
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from ..pickling import FunctionCall
+
+_MAKERS = ("_make_function", "_make_skeleton_class", "_make_skeleton_enum")  # of cloudpickle, for what comes by value
+
+
+class _Unpickler(pickle.Unpickler):
+    """An unpickler that keeps the classes and functions that it makes."""
+
+    def __init__(self, packed: bytes) -> None:
+        super().__init__(io.BytesIO(packed))
+        self.made: list[Any] = []
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if module != "cloudpickle.cloudpickle" or name not in _MAKERS:
+            return found
+
+        def make(*args: Any) -> Any:
+            self.made.append(found(*args))
+            return self.made[-1]
+
+        return make
+
+
+def unpack_in_main(packed: bytes) -> FunctionCall:
+    """Return a new copy of a function, its arguments and its keyword arguments, and give this process a new `__main__`
+    with the notebook's classes and functions among them."""
+    unpickler = _Unpickler(packed)
+    call: FunctionCall = unpickler.load()
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    named = [one for one in unpickler.made if one.__module__ == "__main__" and "<" not in one.__qualname__]
+    for one in sorted(named, key=lambda one: one.__qualname__.count(".")):  # outer classes first
+        *path, name = one.__qualname__.split(".")
+        owner: Any = main
+        for part in path:
+            owner = _attribute(owner, part)
+        if not hasattr(owner, name):  # a class has its methods; of a decorated function, the outer one comes first
+            setattr(owner, name, one)
+    return call
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """Return an outer class, or a stand-in for one that did not come."""
+    if not hasattr(owner, name):
+        setattr(owner, name, SimpleNamespace())
+    return getattr(owner, name)
