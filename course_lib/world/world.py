@@ -27,7 +27,8 @@ class World:
         backend: where the ranks live. `"simulated"`: 1 to 64 threads of this process, with real gloo between them.
             `"processes"`: one process each, with gloo. `"nccl"`: one process and one GPU each, with NCCL; `"nccl:8"`
             uses at most 8 GPUs. `"dryrun"`: only one rank runs, with tensors that have a size and no content. The
-            default is `$COURSE_WORLD`, or `"simulated"` if that is not set.
+            default is `$COURSE_WORLD`, or `"simulated"` if that is not set. Without a seed of the program's, torch
+            draws the same numbers on every simulated rank, and different ones on each process; each run repeats them.
         timeout: seconds after which a run is stopped.
         measure: whether to measure the memory of each rank: a run's `memory`.
         replay: whether to keep the values of small tensors before and after each call, and loop counters, which

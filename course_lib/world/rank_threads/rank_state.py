@@ -61,7 +61,7 @@ class RankState:
         printed: its output.
 
     In new processes, the operating system seeds torch, Python and NumPy. Here torch starts from the same seed on every
-    rank, and the rank number seeds Python and NumPy. So every run gives the same numbers.
+    rank, as the first lessons need it, and the rank number seeds Python and NumPy. So every run gives the same numbers.
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -96,8 +96,9 @@ def rank_variables(rank: int, world_size: int) -> dict[str, str]:
 
 
 def seed_process(rank: int) -> None:
-    """Seed this process's generators like those of a `RankState`."""
-    torch.manual_seed(TORCH_SEED)
+    """Seed this process's generators by the rank number. So every run gives the same numbers, and ranks that start from
+    different weights are noticed, as they are under torchrun."""
+    torch.manual_seed(TORCH_SEED + rank)
     random.seed(rank)
     np.random.seed(rank)
 
