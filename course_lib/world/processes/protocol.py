@@ -4,8 +4,11 @@ The kernel sends the name of a method of `ProcessRank` and its argument, or `"ru
 of a method of `RunLoop` and its arguments, preceded by the number of the run, because the message may arrive late.
 """
 
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
 
 from ...meter import MemoryReport
 from ..collectives.call import Call
@@ -54,3 +57,9 @@ class Finished:
     memory: MemoryReport | None
     has_group: bool  # the default group still exists for the next run
     spent: bool  # the process is unusable: an error on the GPU, such as an index out of bounds, broke its context
+
+
+def send(wire: Connection, message: Any) -> None:
+    """Send a message. `Connection.send` would first build a table of how to share tensors and file descriptors, of
+    which messages have none: that takes longer than the rest of a small message."""
+    wire.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))

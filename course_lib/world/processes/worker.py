@@ -38,7 +38,7 @@ from ..torch_hooks.patching import replaced
 from .fresh_imports import FreshImports
 from .main_module import unpack_in_main
 from .output import END_OF_RUN
-from .protocol import Finished, Group, Job
+from .protocol import Finished, Group, Job, send
 from .rank import STOP, ProcessRank
 
 
@@ -94,7 +94,7 @@ class Worker:
 
     def _send(self, number: int, event: str, *arguments: Any) -> None:
         with self._sending:
-            self._wire.send((number, event, arguments))
+            send(self._wire, (number, event, arguments))
 
     def _stop(self, _: int, frame: FrameType | None) -> None:
         if self._rank is not None and self._rank.stoppable and not importing(frame):

@@ -20,6 +20,7 @@ from typing import Any
 from ...errors import CourseError
 from ..errors.exit_status import how_it_died
 from . import worker
+from .protocol import send
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -111,7 +112,7 @@ class WorkerHandle:
     def send(self, request: str, argument: Any = None) -> None:
         """Send a message. A dead worker gets none."""
         with suppress(OSError):  # the sentinel will report its death
-            self.wire.send((request, argument))
+            send(self.wire, (request, argument))
 
     def receive(self) -> tuple[int, str, tuple[Any, ...]] | None:
         """Return the next message: its run's number, the event and its arguments. Return None if the worker is dead."""
