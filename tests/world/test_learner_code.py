@@ -32,3 +32,11 @@ def test_the_methods_that_a_dataclass_generates_are_no_line_to_show():
 
     made = Made()
     assert made.line.source == "made = Made()"
+
+
+def test_the_command_that_starts_a_process_is_nobodys_line():
+    variables: dict = {}
+    command = threading.Thread(target=exec, args=("import sys; frame = sys._getframe()", variables))
+    command.start()
+    command.join()
+    assert learner_code.source_line_on(variables["frame"]) is None
