@@ -1,5 +1,6 @@
 """Which line of a stack is the learner's, and which exception is shown."""
 
+import threading
 from dataclasses import dataclass, field
 
 from course_lib import CourseError
