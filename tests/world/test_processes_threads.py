@@ -1,6 +1,7 @@
 """A thread that a rank starts is a part of the rank, if ranks are processes."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -62,6 +63,25 @@ def test_ranks_that_wait_for_a_message_of_a_peers_thread_are_no_deadlock():
         return received.item()
 
     assert list(processes(2).run(program)) == [3.0, 3.0]
+
+
+def test_a_deadlock_after_an_asynchronous_call_is_reported_at_once():
+    def program():
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
+        dist.recv(torch.ones(1), 1 - rank())
+
+    assert failure(processes(2), program).kind == "deadlock"
+
+
+def test_the_threads_that_deliver_results_end_with_the_next_run():
+    def program():
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
+        while sum(thread.name.startswith("delivery") for thread in threading.enumerate()) > 1:
+            time.sleep(0.01)  # until the time limit, if those of the last run stay
+
+    world = processes(2)
+    world.run(program)
+    world.run(program)
 
 
 def test_a_call_of_a_thread_that_outlives_the_function_is_refused():

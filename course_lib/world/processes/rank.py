@@ -59,7 +59,7 @@ class ProcessRank(InterposedRank):
         self.span = (inf, inf)
         self.done = threading.Event()
         self.threads = Threads(self.identity)
-        self._deliveries = ThreadPoolExecutor(MOST_DELIVERIES)
+        self._deliveries = ThreadPoolExecutor(MOST_DELIVERIES, "delivery")
         self._send = send
         self._changed = threading.Condition()
         self._open: dict[int, tuple[LocalCall, Context]] = {}  # calls that may not enter the backend yet, by index
@@ -99,6 +99,10 @@ class ProcessRank(InterposedRank):
                 deliver()
 
         self._deliveries.submit(act)
+
+    def close(self) -> None:
+        """End the threads that deliver results: a run that is over gets no message."""
+        self._deliveries.shutdown(wait=False)
 
     def stop(self, _: None) -> None:
         """Report the learner's line that the rank is at, and stop the rank: the run is over."""

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, suppress
 
 from ...meter import is_learners
 from ..collectives.fault import Stopped
+from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement
 
 
@@ -36,6 +37,9 @@ class Threads:
 
         def start_acting(thread: threading.Thread) -> None:
             starter, run = sys._getframe(1), thread.run
+            if threading.current_thread() is not threading.main_thread() and not interposer.is_beside():
+                start(thread)  # a thread of ours, started by the listener
+                return
 
             def run_acting() -> None:
                 del thread.run  # the thread and this function refer to each other
