@@ -39,6 +39,7 @@ class LocalCall:
     error: Exception | None = None  # with which the backend refused the call
     future: Future | None = None  # for a rank that goes on: completes with `[result]`, or with `[exception]`
     arrived: Future | None = None  # the same for the rank: returns the result, or raises the exception
+    future_taken: bool = False  # a callback of the learner's may run when it completes
     receiving: list[NamedTensor] = field(default_factory=list)  # their values are noted when the result arrives
     _identity: Identity | None = None
     _result: Any = None
@@ -112,10 +113,20 @@ class LocalCall:
         if self.call.variant in _WITHOUT_FUTURE:
             result = _end_of(work)
             self.call.done = self.call.now()
-            _complete(self.future, result)
+            if self.future_taken:
+                self.call.delivering = True
+                _on_a_thread(self._complete_as_rank, result)
+            else:
+                _complete(self.future, result)
         else:
             assert self._identity is not None
             _chain(work, self.future, self.call, self._identity)
+
+    def _complete_as_rank(self, result: Any) -> None:
+        assert self.future is not None and self._identity is not None
+        with self._identity():
+            _complete(self.future, result)
+        self.call.delivering = False
 
     def call_off(self) -> None:
         """Complete the future with an error, and release the call's group, which must end on its rank's own thread.
@@ -158,8 +169,8 @@ def _chain(work: Any, future: Future, call: Call, identity: Identity) -> None:
     def finish(done: Future) -> None:
         held.clear()
         call.done = call.now()
-        if threading.get_ident() == here:  # another rank's thread: it holds a lock that a callback may need
-            threading.Thread(target=deliver, args=(done,), daemon=True).start()
+        if threading.get_ident() == here:
+            _on_a_thread(deliver, done)
         else:
             deliver(done)
 
@@ -176,6 +187,11 @@ def _chain(work: Any, future: Future, call: Call, identity: Identity) -> None:
     here = threading.get_ident()
     held = [work]  # the backend drops a work without references, finished or not
     work.get_future().add_done_callback(finish)
+
+
+def _on_a_thread(deliver: Callable[[Any], None], result: Any) -> None:
+    """Call `deliver(result)` beside the current thread, which holds a lock that a callback may need."""
+    threading.Thread(target=deliver, args=(result,), daemon=True).start()
 
 
 def _detached(value: Any) -> Any:

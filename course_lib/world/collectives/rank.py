@@ -123,6 +123,11 @@ class InterposedRank:
 
     def asked(self, work: Any) -> None:
         """Note that the thread asked for the state of a Work, or for its future."""
+        for local in [one for one in list(self._promised) if one.is_of(work)]:
+            local.future_taken = True
+        self._handed_back(work)
+
+    def _handed_back(self, work: Any) -> None:
         for local in [one for one in list(self._open_handles) if one.is_of(work)]:  # a callback's thread may ask, too
             local.call.open_handle = False
             self._open_handles.pop(local, None)
@@ -133,7 +138,7 @@ class InterposedRank:
         """Wait for the result, before `waited.wait()` of a Work or `wait_tensor(waited)` of a functional collective.
         Raise the error that ended the call or the run."""
         with self._in_the_world():
-            self.asked(waited)
+            self._handed_back(waited)
             for local in [one for one in list(self._promised) if one.is_of(waited)]:
                 local.call.wait_begins()
                 self._peers.wait_for(local)

@@ -28,6 +28,16 @@ def test_its_calls_are_counted(local_world):
     assert run.comm[0].sent_bytes == 2 * 4 + 5 * 4
 
 
+def test_it_may_wait_for_its_own_calls_after_an_operation_without_a_future_of_gloos(local_world):
+    def program():
+        mine, x = torch.empty(2), torch.ones(3)
+        work = dist.reduce_scatter_single(mine, torch.ones(4), async_op=True)
+        work.get_future().then(lambda _: dist.all_reduce(x)).wait()
+        return mine.tolist(), x.tolist()
+
+    assert list(local_world(2).run(program)) == [([2.0] * 2, [2.0] * 3)] * 2
+
+
 def test_its_calls_are_compared(local_world):
     def program():
         after_an_all_reduce(lambda: dist.all_reduce(torch.ones(3 + 2 * rank())))
