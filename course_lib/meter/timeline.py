@@ -123,8 +123,9 @@ def _seconds_until(intervals: Sequence[Interval]) -> Callable[[float], float]:
 
 
 def slowest(timelines: Sequence[Timeline]) -> str:
-    """Return which ranks computed longest, with the line of the call before which they did, and which one shortest,
-    each until its last collective."""
+    """Return which ranks computed longest until their last collective, and which rank computed shortest.
+
+    For the slow ranks, name the line of the calls before which they computed longest."""
     rows = []  # the seconds that a rank computed and waited, and its timeline
     for line in timelines:
         collectives = (c for c in line.calls if c.op not in ("send", "recv", "new_group") and len(c.ranks) > 1)

@@ -138,7 +138,7 @@ def time(plan: Plan, hardware: Hardware) -> Iterator[str]:
             exposed = timeline.exposed(stream, COMPUTE)
             yield f"  {duration(busy):>10}  {stream:<15}  {duration(exposed)} of it while nothing is computed"
     if timeline.busy(COMMUNICATION) + timeline.busy(HOST) > 0:
-        yield "  What overlaps with computing slows it down on a GPU: both use its memory. That is not planned."
+        yield "  On a GPU, communication slows the computing that it overlaps with. The plan does not count this."
     speed, used = plan.tokens_per_second(hardware), plan.mfu(hardware)
     yield f"  {speed:,.0f} tokens a second on each GPU; model FLOPs utilization {used:.1%}."
     if not plan.model.units:

@@ -38,7 +38,7 @@ def importing(frame: FrameType | None) -> bool:
 
 
 def _module_being_imported(frame: FrameType | None) -> str:
-    """Return the module whose import is under way on the stack of `frame`, and not those that it imports; or empty."""
+    """Return the outermost module that is being imported on the stack of `frame`; or empty."""
     name = ""
     for one, _ in traceback.walk_stack(frame):
         if one.f_code.co_name == "_find_and_load" and one.f_code.co_filename.startswith("<frozen importlib"):
@@ -49,7 +49,7 @@ def _module_being_imported(frame: FrameType | None) -> str:
 def learner_line(home: threading.Thread | None = None) -> SourceLine:
     """Return the innermost line of the learner's code on the caller's stack.
 
-    In a callback of torch's there is none: then return the line that the thread `home` is at.
+    A callback of torch's has no such line: then return the line at which the thread `home` is.
     """
     caller = sys._getframe(1)
     if home is not None and home.ident != threading.get_ident() and not learner_lines():
@@ -58,7 +58,7 @@ def learner_line(home: threading.Thread | None = None) -> SourceLine:
 
 
 def learner_lines() -> tuple[SourceLine, ...]:
-    """Return the lines of the learner's code on the caller's stack, innermost first, of a recursion the last ones."""
+    """Return the 20 innermost lines of the learner's code on the caller's stack, innermost first."""
     frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if is_learners(frame.f_code))
     return tuple(SourceLine.of(frame) for frame in islice(frames, 20))
 

@@ -68,7 +68,7 @@ def _cached(fn: Callable[..., Any], parameters: dict[str, Any]) -> Callable[...,
 
 
 def _generator(device: torch.device, state: bytes) -> torch.Generator:
-    """Return a generator with this state. In bytes, a dry run does not replace the state with a tensor without
+    """Return a generator with this state. It is bytes, because a dry run would replace a tensor with one that has no
     numbers."""
     return torch.Generator(device).set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 

@@ -505,7 +505,7 @@ def test_a_reference_that_fails_is_not_blamed_on_the_learner() -> None:
     verdict = changed(MEAN, reference=waits_for_ever).check(mean)
 
     assert (verdict.status, verdict.mistake) == ("error", None)
-    assert only(verdict).observed.startswith("the course's own solution did not end well here")
+    assert only(verdict).observed.startswith("the course's own solution failed here")
     assert only(verdict).action == "Run the cell again. If this comes back, restart the kernel."
 
 

@@ -167,7 +167,7 @@ def test_an_explanation_accounts_for_every_byte() -> None:
 
 
 def test_an_explanation_says_that_overlap_is_not_free() -> None:
-    sentence = "What overlaps with computing slows it down on a GPU"
+    sentence = "On a GPU, communication slows the computing that it overlaps with"
 
     assert sentence in plan(model="gpt2", world_size=8, stage=3).explain("h100")
     assert sentence not in plan(model="gpt2").explain("h100")

@@ -131,7 +131,7 @@ def _unfit(exercise: Declaration, case: Case, expected: Observation) -> Finding 
         error = str(expected.error).partition("\nNext: ")[0] if ran else expected.error
         busy = " when the machine is less busy" if expected.timed_out else ""
         return Finding(
-            observed=f"the course's own solution did not end well here ({case.about}), so yours was not run: {error}",
+            observed=f"the course's own solution failed here ({case.about}), so yours was not run: {error}",
             action=f"{'Run' if ran else 'Then run'} the cell again{busy}."
             f"{' If this comes back, restart the kernel.' * ran}",
         )

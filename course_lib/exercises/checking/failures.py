@@ -37,7 +37,7 @@ def _stopped(yours: Observation) -> Finding:
         return Finding(observed=observed, action=action)
     return Finding(
         observed=observed,
-        likely=f"The CPU was at work for it in {yours.cpu_share:.0%} of that time. So the machine is busy with other "
+        likely=f"In that time, the kernel computed for {yours.cpu_share:.0%}. So the machine is busy with other "
         "work, or your code waits: `time.sleep`, a lock, a file.",
         action="If your code does not wait, run the cell again when the machine is less busy.",
     )

@@ -23,8 +23,8 @@ from ..form.declaration import Case, Declaration, Solution
 from .plain import Plain, plain
 
 CPU_LIMIT = 10.0
-"""Seconds of CPU time that a solution has for one case, about. On a machine that does nothing else, this is its time
-limit; on a busy machine, the run is repeated with a longer one."""
+"""Seconds of CPU time that a solution has for one case. They are its time limit, too. If the machine is busy, the run
+is repeated with a longer limit."""
 
 TIME_LIMIT = 60.0
 """The longest time limit, in seconds."""
@@ -66,7 +66,7 @@ class Observation:
 
     @property
     def waited(self) -> bool:
-        """Whether the time limit stopped a run that could not compute, or did not, for most of the time."""
+        """Whether the time limit stopped a run that did not compute for most of the time."""
         return self.timed_out and self.cpu_share < 0.5
 
     @property

@@ -48,8 +48,8 @@ class Settings:
         attention: "math" keeps all scores for backward; "flash", as in scaled_dot_product_attention, does not;
             "flash_copies" keeps copies of queries, keys and values from before their rotation too, as nanotron does.
         loss: one of `LOSSES`: how the logits and their gradients are held.
-        compiled: whether torch.compile fuses element-wise work: a gated layer keeps a product less, and with the engine
-            "torch" moves fewer bytes. Other engines are timed with kernels that are fused by hand, as in Megatron-LM.
+        compiled: whether torch.compile fuses element-wise work: a gated layer keeps one product fewer. With the engine
+            "torch", it also moves fewer bytes. Other engines are timed with kernels fused by hand, as in Megatron-LM.
         shard_size: hybrid sharding: ranks that share one copy of the states; the others hold replicas. Default: all.
         offload: the state in the host's memory: "optimizer" (from stage 1; from stage 2 with the gradient shard, as in
             ZeRO-Offload), "parameters" (stage 3).

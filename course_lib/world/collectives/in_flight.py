@@ -40,7 +40,7 @@ class InFlight(TorchDispatchMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Watch nothing inside the block, in which this thread may run a call of gloo's."""
+        """Do not watch inside the block: there, this thread may run gloo's own operators."""
         before, self._paused = self._paused, self._paused or threading.get_ident() == self._thread
         try:
             yield
@@ -57,8 +57,8 @@ class InFlight(TorchDispatchMode):
         self._open.pop(local, None)
 
     def used(self, operator: Any, arguments: dict[str, Any], local: LocalCall | None = None) -> None:
-        """Note the learner's line in each open call whose tensors `operator` uses. It is that of `local`, if it is
-        c10d's."""
+        """Note the learner's line in each open call whose tensors `operator` uses. `local` is the call of
+        an operator of c10d."""
         read, written = _read_and_written(operator, arguments, local)
         for loan in self._open.values():
             if loan.call.used_at is None and (overlap(read + written, loan.received) or overlap(written, loan.sent)):

@@ -86,7 +86,7 @@ class InterposedRank:
 
     @contextmanager
     def _in_the_world(self) -> Iterator[None]:
-        """Do not stop the rank inside the block, nor take what a call does with its tensors for the learner's use."""
+        """Do not stop the rank inside the block, and do not report what a call itself does with its tensors."""
         with self.shielded(), nullcontext() if self.in_flight is None else self.in_flight.paused():
             yield
 
@@ -173,7 +173,7 @@ class InterposedRank:
             local.call_off()
             raise
         if self.in_flight is not None and local.call.open_handle:
-            self.in_flight.lend(local, operator, arguments)  # now, because the backend's copies in `called` are right
+            self.in_flight.lend(local, operator, arguments)  # only now: the backend may copy inside `called`
         return result
 
     def _arrived(self, local: LocalCall, done: Future) -> None:

@@ -4,7 +4,7 @@ import signal
 
 _MACHINE = "the machine "
 
-_UNKNOWN = 255  # what `multiprocessing` reports if its fork server has died, which alone knows more
+_UNKNOWN = 255  # `multiprocessing` reports it if its fork server, which knows the exit code, has died
 
 _SIGNALS = {
     "SIGKILL": "its process was killed (SIGKILL)",

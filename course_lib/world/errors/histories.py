@@ -27,7 +27,7 @@ _OTHERS = ("send", "recv", "new_group")
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """What the histories show: a line of the message, and advice; empty where the rest of the message has it."""
+    """What the histories show: a line of the message, and advice. Empty texts are left to the rest of the message."""
 
     line: str = ""
     advice: str = ""
@@ -135,13 +135,13 @@ def _reason(keys: Keys, place: int, some: list[int], others: list[int]) -> str:
     skipped, more = _until(mine[place], theirs[place:]), _until(theirs[place], mine[place:])
     skipped = skipped or int((theirs[place], mine[place]) in seen)
     if skipped and not (more and len(mine) > len(theirs)):
-        explained = _iswithout_a_call(mine[place:], theirs[place:], skipped)
+        explained = _continues_without(mine[place:], theirs[place:], skipped)
         return f"{who(odd)} skipped {_collectives(skipped)}" if explained else ""
-    explained = more > 0 and _iswithout_a_call(theirs[place:], mine[place:], more)
+    explained = more > 0 and _continues_without(theirs[place:], mine[place:], more)
     return f"{who(odd)} made {_collectives(more)} more" if explained else ""
 
 
-def _iswithout_a_call(short: list[Key], long: list[Key], count: int) -> bool:
+def _continues_without(short: list[Key], long: list[Key], count: int) -> bool:
     """Return whether `short` continues as `long` does without its first `count` calls, wherever they recur."""
     left_out, place = long[:count], 0
     for key in short:
@@ -239,4 +239,4 @@ _FINDERS: dict[Kind, tuple[Callable[[Members], Difference | None], ...]] = {
     "absent": (_first_difference, _in_different_groups, _behind),
     "deadlock": (_first_difference, _in_different_groups, _behind),
 }
-"""For each kind of fault, what finds a difference. The first that finds one counts."""
+"""For each kind of fault, the functions that look for a difference. The first one that finds it counts."""

@@ -122,7 +122,7 @@ def _absent(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
             f"give every send its recv: {missing} has to call {partner} with the other rank, or the {first.variant} "
             "has to go.",
         )
-    order = "make the call of that line" if written(first) == "call" else f"call {first.variant}"
+    order = "make the call at that line" if written(first) == "call" else f"call {first.variant}"
     return (
         f"{gone} returned without the {first.name} that {waiters}",
         f"every rank of the group must {order}: look for an `if` or a `return` that keeps {gone} from it.",
@@ -148,8 +148,8 @@ def _deadlock(fault: Fault, reports: Sequence[RankReport], world_size: int) -> t
         return headline, NEW_GROUP
     if ops <= {"send", "recv"} and all(written(call) == "call" for call in calls):
         return headline, (
-            "torch makes these calls inside those lines: compare what each rank passes to them, such as the number of "
-            "micro-batches."
+            "torch makes these calls inside the lines above: compare what each rank passes to them, such as the number "
+            "of micro-batches."
         )
     if ops in ({"send"}, {"recv"}):
         return headline, (
@@ -193,7 +193,8 @@ def _timeout(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tu
     if imported and all(imported):
         return (
             f"{busy} had not finished importing {imported[0]}{patience}",
-            f"run the cell again: a first import is slow on a busy machine, and the second one short. Or {more_time}",
+            "run the cell again: a first import is slow on a busy machine, and a second one is fast. Or give the world "
+            "more time: World(…, timeout=…).",
         )
     return f"{busy} had not finished{patience}", f"look for a loop that never ends on {busy}; {more_time}"
 

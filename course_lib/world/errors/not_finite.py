@@ -26,8 +26,8 @@ def not_finite_warnings(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
     name = next(one.name for one in call.values.brought if not one.finite)
     yield (
         f"{who([*found], len(calls))} brought a value that is not finite (infinity or NaN) to {call.name}"
-        f"{name and f', in {name},'} at {quoted(call.line)}{_step(call, calls[rank])}. No rank had one in a call "
-        f"before. Next: look at how {who([*found])} computed it. A loss scaler expects such values, and skips the step."
+        f"{name and f', in {name},'} at {quoted(call.line)}{_step(call, calls[rank])}. No earlier call had "
+        f"one. Next: look at how {who([*found])} computed it. A loss scaler expects such values, and skips the step."
     )
 
 

@@ -30,7 +30,7 @@ _NEEDS_GPU = (
 
 _SHARED_MODULES = (
     "find where the program keeps this group. Simulated ranks share what an imported module keeps in a variable or a "
-    'cache, and may take the group of another rank from there. Such a program needs World(…, backend="processes").'
+    'cache, and may find the group of a different rank there. Such a program needs World(…, backend="processes").'
 )
 
 _ADVICE = {

@@ -34,10 +34,10 @@ def shared_variables(names: Sequence[str], world_size: int) -> list[str]:
     """Return a line about the variables of modules that a run has set, and that its ranks share; none without any."""
     if not names:
         return []
-    them, they_have = ("it", "it has its") if len(names) == 1 else ("them", "they have their")
+    them, restored = ("it", "it has its old value") if len(names) == 1 else ("them", "they have their old values")
     return [
         f"{who(range(world_size), world_size)} share {', '.join(names)}, and this run has set {them}: simulated ranks "
-        f"import a module once, so each reads what was set last. After the run, {they_have} old value again. Next: use "
+        f"import a module once, so each reads what was set last. After the run, {restored} again. Next: use "
         f'World({world_size}, backend="processes"), or keep the value in the function.'
     ]
 

@@ -46,7 +46,10 @@ def without_a_call(meeting: Mapping[int, Call], calls: Sequence[Sequence[Call]])
 
 
 def _is_inside(call: Call, line: SourceLine, theirs: Sequence[Call]) -> bool:
-    """Return whether `call` was made inside that `line`, as a hook does, of a rank that made none of `theirs` there."""
+    """Return whether `call` was made inside `line`, as in a hook, and the rank that is at `line` made no such call.
+
+    `theirs` are all calls of that rank.
+    """
     is_inside = line != call.line and line._replace(caller=None) in call.around
     return is_inside and all(one.line != call.line for one in theirs)
 

@@ -542,7 +542,7 @@ def gathers_a_whole_tensor_on_one_rank():
       rank 1 returned
       rank 0 waited in all_gather_single_coalesced #1 at test_failures.py line _, in gathers_a_whole_tensor_on_one_rank:
             return weight.full_tensor()
-    Next: every rank of the group must make the call of that line: look for an `if` or a `return` that keeps rank 1 from
+    Next: every rank of the group must make the call at that line: look for an `if` or a `return` that keeps rank 1 from
             it.
     """
     weight = distribute_tensor(torch.arange(8.0), init_device_mesh("cpu", (2,)), [Shard(0)])
@@ -555,7 +555,7 @@ def calls_in_compiled_code_on_one_rank():
     """rank 1 returned without the all_reduce #1 that rank 0 waits in
       rank 1 returned
       rank 0 waited in all_reduce #1 at test_failures.py line _, in total:  @torch.compile(backend="eager")
-    Next: every rank of the group must make the call of that line: look for an `if` or a `return` that keeps rank 1 from
+    Next: every rank of the group must make the call at that line: look for an `if` or a `return` that keeps rank 1 from
             it.
     """
 
@@ -812,7 +812,7 @@ def splits_a_batch_differently_on_each_stage():
             schedule.step(torch.ones(4, 4))
       rank 1 waited in recv from rank 0 at test_failures.py line _, in splits_a_batch_differently_on_each_stage:
             schedule.step(target=torch.ones(4, 4))
-    Next: torch makes these calls inside those lines: compare what each rank passes to them, such as the number of
+    Next: torch makes these calls inside the lines above: compare what each rank passes to them, such as the number of
             micro-batches.
     """
     stage = PipelineStage(torch.nn.Linear(4, 4), rank(), 2, torch.device("cpu"))

@@ -186,7 +186,7 @@ def test_the_first_value_that_is_not_finite(local_world, value, dtype):
     (warning,) = run.warnings
     assert re.sub(r"line \d+", "line _", warning) == (
         "rank 1 brought a value that is not finite (infinity or NaN) to all_reduce #3, in gradient, at test_layout.py "
-        "line _, in overflows:  dist.all_reduce(gradient, op), with step = 2. No rank had one in a call before. Next: "
+        "line _, in overflows:  dist.all_reduce(gradient, op), with step = 2. No earlier call had one. Next: "
         "look at how rank 1 computed it. A loss scaler expects such values, and skips the step."
     )
     found = [(call, remark) for call, _, _, after in rows(run) if "finite" in (remark := after.partition("  ")[2])]

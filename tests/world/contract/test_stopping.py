@@ -133,4 +133,4 @@ def test_an_import_that_takes_longer_than_the_time_limit(local_world, tmp_path, 
     monkeypatch.syspath_prepend(tmp_path)
     error = failure(local_world(2, timeout=0.5), lambda: None if rank() else importlib.import_module(name).part.VALUE)
     assert lines(error)[0].endswith(f"rank 0 had not finished importing {name}")
-    assert "Next: run the cell again: a first import is slow on a busy machine, and the second one short." in str(error)
+    assert "Next: run the cell again: a first import is slow on a busy machine, and a second one is fast." in str(error)

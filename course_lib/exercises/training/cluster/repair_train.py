@@ -59,7 +59,7 @@ exercise = Exercise("cluster.repair_train", title="Repair: six faults of a train
     """, hints="""
     Go through the docstring sentence by sentence. Which line of the program makes each sentence true?
 
-    Which parameters does the optimizer know? Which ranks start from which weights, and who chose these? What changes
+    Which parameters does the optimizer know? Which weights does each rank start from? What changes
     from epoch to epoch?
 
     `reset_parameters` gives a layer torch's usual weights, and knows nothing of the model that it is part of.
@@ -92,8 +92,8 @@ def train(make_model: Callable[[], nn.Module], dataset: Dataset, folder: str, ep
 
     All ranks start from the parameters that the model's `init_weights()` gives with seed 0. Each epoch
     has an order of its own, which `DistributedSampler` shares out. Two batches make one step. After each
-    epoch all ranks save their shards with `dcp`, in the folder `{folder}/epoch-0` and so on: there is the
-    whole model.
+    epoch all ranks save their shards of the whole model with `dcp`, in the folder `{folder}/epoch-0`
+    and so on.
     """
     torch.manual_seed(0)
     with torch.device("meta"):
@@ -165,8 +165,8 @@ exercise.edit("one-file-for-all", SAVE, """
     """)
 
 exercise.edit("last-epoch-only", {"dcp.save(": "if epoch == epochs - 1:\n    dcp.save("}, """
-    At the end only the last epoch has a folder with a checkpoint. After a crash while it is saved, no complete one is
-    left. Next: save after each epoch, in a folder with the epoch's number.
+    At the end only the last epoch has a folder with a checkpoint. If the program crashes while it saves this one,
+    none is complete. Next: save after each epoch, in a folder with the epoch's number.
     """)
 
 exercise.edit("reduces-the-wrong-batch", {"number % 2 == 1)\n": "number % 2 == 0)\n"}, """

@@ -113,7 +113,7 @@ LATE = {OPTIMIZER: "", FORWARD: FORWARD + OPTIMIZER}
 exercise.start_edit(LATE)
 
 exercise.edit("outermost-unit-stands-still", LATE | {FORWARD: FORWARD + OPTIMIZER + "model.reshard()\n"}, """
-    The blocks are trained, and the parameters of the outermost unit stand still: your optimizer does not hold the
+    The blocks are trained, and the parameters of the outermost unit do not change: your optimizer does not hold the
     tensors that receive their gradients.
     Next: print how many parameters the optimizer holds, and the type of each, on the line after it is made.""")
 
