@@ -80,7 +80,7 @@ def _is_of_torch(kind: type) -> bool:
     return (
         name.startswith("torch.")
         and getattr(sys.modules.get(name), kind.__name__, None) is kind
-        and (issubclass(kind, torch.Tensor))
+        and issubclass(kind, torch.Tensor)
     )
 
 

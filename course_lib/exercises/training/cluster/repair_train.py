@@ -59,8 +59,8 @@ exercise = Exercise("cluster.repair_train", title="Repair: six faults of a train
     """, hints="""
     Go through the docstring sentence by sentence. Which line of the program makes each sentence true?
 
-    Which parameters does the optimizer know? Which weights does each rank start from? What changes
-    from epoch to epoch?
+    Which parameters does the optimizer know? Which weights does each rank start from, torch's or the
+    model's? What changes from epoch to epoch?
 
     `reset_parameters` gives a layer torch's usual weights, and knows nothing of the model that it is part of.
     `fully_shard` replaces the parameters, so the optimizer is made after it. A sampler shuffles by its epoch number.
