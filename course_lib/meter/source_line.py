@@ -12,20 +12,15 @@ from typing import NamedTuple
 
 import torch
 
-_LIBRARY = tuple(
-    os.path.join(path, "")
-    for path in {
-        os.path.dirname(torch.__file__),
-        os.path.dirname(os.path.dirname(__file__)),
-        sysconfig.get_path("stdlib"),
-        sysconfig.get_path("platstdlib"),
-        sysconfig.get_path("purelib"),
-        sysconfig.get_path("platlib"),
-    }
-)
-
-
-_GENERATED = ("<frozen", "<eval_with_key>")  # the second is what torch.compile writes
+_FOLDERS = {
+    os.path.dirname(torch.__file__),
+    os.path.dirname(os.path.dirname(__file__)),
+    sysconfig.get_path("stdlib"),
+    sysconfig.get_path("platstdlib"),
+    sysconfig.get_path("purelib"),
+    sysconfig.get_path("platlib"),
+}
+_LIBRARY = (*(os.path.join(path, "") for path in _FOLDERS), "<frozen", "<eval_with_key>")  # the last: torch.compile's
 
 
 class SourceLine(NamedTuple):
@@ -71,6 +66,7 @@ def is_learners_code(filename: str, function: str) -> bool:
     return is_learners_file(filename) and (filename, function) != ("<string>", "<module>")
 
 
+@lru_cache(maxsize=4096)  # of each imported module, in each run
 def is_learners_file(filename: str) -> bool:
     """Return whether `filename` is the learner's, and not a library's."""
-    return not filename.startswith((*_LIBRARY, *_GENERATED)) and "torchinductor" not in filename
+    return not filename.startswith(_LIBRARY) and "torchinductor" not in filename

@@ -48,12 +48,13 @@ class _Pickler(cloudpickle.Pickler):
             return _generator, (obj.device, bytes(obj.get_state().tolist()))
         if isinstance(obj, functools.cached_property):
             return functools.cached_property, (obj.func,), {"attrname": obj.attrname}  # without its lock
-        if isinstance(obj, _Cached) and _of_notebook(obj):
-            return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if isinstance(obj, CachedFunction) and _of_notebook(obj):
+            return with_empty_cache, (obj.__wrapped__, obj.cache_parameters())
         return super().reducer_override(obj)
 
 
-_Cached = type(functools.cache(len))
+CachedFunction = type(functools.cache(len))
+"""The type of what `functools.lru_cache` returns."""
 
 
 def _of_notebook(obj: Any) -> bool:
@@ -61,7 +62,7 @@ def _of_notebook(obj: Any) -> bool:
     return cloudpickle.cloudpickle._lookup_module_and_qualname(obj, obj.__qualname__) is None
 
 
-def _cached(fn: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+def with_empty_cache(fn: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
     """Return `fn` with an empty cache: each rank has its own."""
     cached: Callable[..., Any] = functools.lru_cache(**parameters)(fn)
     return cached

@@ -14,8 +14,7 @@ HELPER = '''
 import functools, logging, re
 import torch, torch.distributed as dist
 
-RANK = 0
-manager = net = table = pattern = logger = settings = None
+RANK = manager = net = table = pattern = logger = settings = None
 calls, registry = 0, {}
 
 
@@ -26,12 +25,7 @@ class Manager:
 
 def set_up():
     global RANK
-    rank = dist.get_rank()
-    if rank > 0:
-        RANK = rank
-    dist.barrier()
-    if rank == 0:  # so the last value is the first
-        RANK = rank
+    RANK = dist.get_rank()
 
 
 def manage():

@@ -6,7 +6,6 @@ returns.
 
 from collections.abc import Callable
 from datetime import timedelta
-from itertools import chain
 from typing import Any
 
 import torch
@@ -39,8 +38,7 @@ class Simulated:
     def run(self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
         make_room(self._world_size)
         variables = Variables()
-        replacements = chain(one_process.replacements(), variables.replacements())
-        with process_state.of_threads(replacements, measure=size_of is not None):
+        with process_state.of_threads(one_process.replacements(), measure=size_of is not None):
             coordinator = ThreadCoordinator(self._world_size)
             store = dist.HashStore()
             ranks = [Rank(store, rank, coordinator, packed, size_of) for rank in range(self._world_size)]
