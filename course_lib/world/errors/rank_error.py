@@ -9,68 +9,6 @@ from ...meter import Replay, SourceLine, film
 from ..collectives.call import Call
 from ..collectives.fault import RankReport
 
-_NO_GPU = (
-    "this torch finds no GPU here. Run on the CPU: leave out what names CUDA or NCCL (`device = \"cuda\" if "
-    "torch.cuda.is_available() else \"cpu\"`). Or run it on a machine with GPUs, in World(…, backend=\"nccl\")."
-)
-
-_NEEDS_GPU = (
-    "'torch._C' has no attribute '_cuda_",
-    "Torch not compiled with CUDA",
-    "CUDA support",
-    "Cannot get CUDA generator",
-    "No CUDA GPUs are available",
-    "Found no NVIDIA driver",
-    "NCCL built in",
-    "access accelerator device when none is available",
-    "cuda.is_available() is False",
-    "dummy base class Event",
-)
-"""Parts of torch's errors about a GPU that is not there."""
-
-_SHARED_MODULES = (
-    "find where the program keeps this group. Simulated ranks share what an imported module keeps in a variable or a "
-    'cache, and may find the group of a different rank there. Such a program needs World(…, backend="processes").'
-)
-
-_ADVICE = {
-    **dict.fromkeys(_NEEDS_GPU, _NO_GPU),
-    "device_ids and output_device arguments only work with": (
-        "leave out device_ids: this model is on the CPU. On a machine with GPUs, in World(…, backend=\"nccl\"), move "
-        "the model to the GPU first."
-    ),
-    "is not initialized in the world group map": _SHARED_MODULES,
-    "is not registered": _SHARED_MODULES,
-    "Could not resolve the process group registered under": _SHARED_MODULES,
-    "<torch.distributed.distributed_c10d.ProcessGroup object": _SHARED_MODULES,  # a KeyError
-    "trying to initialize the default process group twice": (
-        "World.run has made the default group before your function starts. "
-        "Leave out init_process_group (and destroy_process_group)."
-    ),
-    "Default process group has not been initialized": (
-        "World.run has made the default group, for the thread that your function runs on, and "
-        "destroy_process_group ends it. Call collectives there, not from a thread of your own, and leave that call out."
-    ),
-    "is not part of group": "src and dst are global ranks, and must belong to the group that you pass.",
-    "Expected to have finished reduction in the prior iteration": (
-        "Some parameters got no gradient on this rank. Use them all, or pass find_unused_parameters=True. "
-        "To read their names here, call dist.set_debug_level(dist.DebugLevel.INFO) before you make the DDP: torch "
-        "reads TORCH_DISTRIBUTED_DEBUG only when it is imported."
-    ),
-    "' is not defined": (
-        "run the cell that defines that name (after a restart of the kernel, all cells above), or correct the name."
-    ),
-    "NoneType": (
-        "find where this None comes from: an attribute that was cleared, a gradient that no backward has made, a "
-        "function without `return`."
-    ),
-    "a dry run has no numbers": (
-        "decide by what is known without computing, such as shapes, ranks and Python's own numbers, or leave that line "
-        "out of the dry run. Where the number matters, run the function in a small world: World(4)."
-    ),
-}
-"""What to do next for errors without advice, by a part of their text."""
-
 
 class RankError(CourseError):
     """A run failed on at least one rank.
@@ -183,8 +121,3 @@ def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:
     for rank, text in sorted(texts.items()):
         by_text.setdefault(text, []).append(rank)
     return [(tuple(ranks), text) for text, ranks in by_text.items()]
-
-
-def advice_for(message: str) -> str:
-    """Return what to do next about an error; empty if nothing is known."""
-    return next((advice for part, advice in _ADVICE.items() if part in message), "")
