@@ -14,7 +14,7 @@ from course_lib.data import TinyGPT, batch
 from course_lib.meter import SourceLine
 from course_lib.world.collectives import local_call, recorder
 from course_lib.world.collectives.rank import InterposedRank
-from course_lib.world.learner_code import Unfinished
+from course_lib.world.error_report import Unfinished
 
 from .measure import Row
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from course_lib import CourseError
 from course_lib.world import learner_code
-from course_lib.world.learner_code import ErrorReport
+from course_lib.world.error_report import ErrorReport
 
 
 def test_code_that_a_library_executes_is_no_line_of_the_learners():

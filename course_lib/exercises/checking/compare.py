@@ -105,8 +105,7 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
     # If a named part is wrong in the same way on all ranks, or is a count or a word, the cause is not in the
     # distribution over ranks, whatever the other parts are.
     named = isinstance(gap.expected[0], dict)
-    decided = all(isinstance(expected, bool | int | str) for expected in inner.expected)
-    whole = inner.path and not (named and (inner.alike or decided))
+    whole = inner.path and not (named and (inner.alike or inner.decided))
     found = recognise_form(inner) or (recognise_pattern(gap) if whole else None) or recognise_pattern(inner)
     if found is not None:
         return found
@@ -124,7 +123,7 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
         action = f"{items} right{where}. Find what your program does after that, and before this one."
         return Cause(likely="", action=action)
     whose = f" on {trial.who(inner.ranks[:1])}" if trial.case.world_size else ""
-    if decided:
+    if inner.decided:
         action = f"Go through your code with this case in mind{whose}, and find the line that decides this value."
         return Cause(likely="", action=action)
     if any(trial.yours.calls) and trial.yours.call_forms == trial.expected.call_forms:

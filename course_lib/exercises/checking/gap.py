@@ -45,6 +45,11 @@ class Gap:
         """Whether all ranks should have the same result here, and do."""
         return all(self.same(by_rank[0], value) for by_rank in (self.expected, self.given) for value in by_rank)
 
+    @property
+    def decided(self) -> bool:
+        """Whether the results are counts, truth values or words, which equal another rank's or a multiple by chance."""
+        return all(isinstance(expected, bool | int | str) for expected in self.expected)
+
     def same(self, expected: Plain, given: Plain) -> bool:
         return same(expected, given, self.tolerance)
 

@@ -12,11 +12,8 @@ from .plain import Array, Plain, close, leaves, numbers, same
 
 
 def recognise_pattern(gap: Gap) -> Cause | None:
-    """Return the cause if the numbers follow a known pattern.
-
-    A count, a truth value or a text follows none: it equals the value of a different rank, or a multiple, by chance.
-    """
-    if all(isinstance(expected, bool | int | str) for expected in gap.expected):
+    """Return the cause if the numbers follow a known pattern."""
+    if gap.decided:
         return None
     return next((cause for recogniser in _RECOGNISERS if (cause := recogniser(gap)) is not None), None)
 

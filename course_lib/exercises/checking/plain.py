@@ -60,8 +60,9 @@ def plain(value: Any, depth: int = 0) -> Plain:
             return copy(value)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         return _array(value)
-    if _is_of_torch(kind) and type(tensor := torch.clone(value)) is torch.Tensor:
-        return _array(tensor)
+    if issubclass(kind, torch.Tensor) and _is_of_torch(kind):
+        tensor = torch.clone(value)
+        return _array(tensor) if type(tensor) is torch.Tensor else Opaque(type_name=kind.__name__)
     if kind is torch.dtype:
         return str(value)
     if depth < _DEEPEST:
@@ -74,14 +75,10 @@ def plain(value: Any, depth: int = 0) -> Plain:
 
 
 def _is_of_torch(kind: type) -> bool:
-    """Return whether torch itself defines the tensors `kind`, such as the result of a functional collective, which
-    becomes a plain tensor when it is used."""
+    """Return whether torch itself defines `kind`, such as the result of a functional collective, which becomes a plain
+    tensor when it is used."""
     name = kind.__module__
-    return (
-        name.startswith("torch.")
-        and getattr(sys.modules.get(name), kind.__name__, None) is kind
-        and issubclass(kind, torch.Tensor)
-    )
+    return name.startswith("torch.") and getattr(sys.modules.get(name), kind.__name__, None) is kind
 
 
 def _array(tensor: torch.Tensor) -> Array | Opaque:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...meter import CommCall, SourceLine, tensors_in
-from ..learner_code import Unfinished
+from ..error_report import Unfinished
 from .values import Values
 
 # For each c10d operator, its name in `torch.distributed`, the argument whose tensors must agree on every rank in their

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Literal
 
 from ...meter import SourceLine
-from ..learner_code import ErrorReport
+from ..error_report import ErrorReport
 from .call import Call
 
 

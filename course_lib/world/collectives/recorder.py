@@ -6,7 +6,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from ..learner_code import Unfinished, learner_line, learner_lines
+from ..error_report import Unfinished
+from ..learner_code import learner_line, learner_lines
 from ..torch_hooks import private
 from .call import OPS, Call, described
 from .validation import check

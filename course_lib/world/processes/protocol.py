@@ -13,7 +13,7 @@ from typing import Any
 from ...meter import MemoryReport
 from ..collectives.call import Call
 from ..collectives.fault import Leaving
-from ..learner_code import ErrorReport
+from ..error_report import ErrorReport
 from .placement import Place
 
 

@@ -19,7 +19,8 @@ from ..collectives.call import Call
 from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import RankReport, State
 from ..collectives.matching import PendingCall
-from ..learner_code import ErrorReport, source_line_in_dump
+from ..error_report import ErrorReport
+from ..learner_code import source_line_in_dump
 from .output import Output
 from .protocol import Finished, Job
 from .worker_handle import WorkerHandle

@@ -28,7 +28,8 @@ import torch.distributed as dist
 from ...meter import MemoryMeter
 from .. import pickling
 from ..collectives.fault import Stopped, leaving
-from ..learner_code import ErrorReport, importing
+from ..error_report import ErrorReport
+from ..learner_code import importing
 from ..rank_threads.process_state import meters_informed
 from ..rank_threads.rank_state import rank_variables, seed_process
 from ..rank_threads.stopping import without_stopped

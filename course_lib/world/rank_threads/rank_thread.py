@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ...meter import MemoryMeter
 from ..collectives.fault import Leaving, leaving
 from ..collectives.rank import InterposedRank
-from ..learner_code import ErrorReport
+from ..error_report import ErrorReport
 from ..pickling import unpack_call
 from ..torch_hooks import interposer
 from .coordinator import ThreadCoordinator

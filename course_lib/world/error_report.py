@@ -1,0 +1,130 @@
+"""Exceptions of the learner's code, as text."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, takewhile
+from types import TracebackType
+
+from ..errors import CourseError
+from ..meter import SourceLine, is_learners
+from .learner_code import INTERNAL, source_line_in_dump
+
+LINE_LIMIT = 500  # the most characters shown of each line of an exception's text
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorReport:
+    """An exception of one rank, as text: keeping the traceback would keep the rank's groups and tensors alive."""
+
+    type: str  # name of the exception's class
+    message: str
+    source_line: SourceLine | None  # the learner's innermost line
+    traceback: str  # from the learner's first line on, with the library frames that follow
+    unfinished: Unfinished | None = None  # an exception of the learner's code that was being handled
+
+    @staticmethod
+    def of(error: BaseException) -> ErrorReport:
+        """Return the report of `error`."""
+        # torch wraps errors: pipeline() a refusal, and assert_close() in a dry run the lack of numbers.
+        shown = next((one for one in _causes(error) if isinstance(one, CourseError)), error)
+        message, _, stack = _text(shown).partition("\n\nAt:\n")  # pybind11 appends the stack of a callback
+        first, *more = _leaves(shown)
+        if first is not shown:
+            text = _text(first).partition("\n")[0]
+            message += f"\n{type(first).__name__}: {text}{f', and {len(more)} more' if more else ''}"
+        return ErrorReport(
+            type=type(shown).__name__,
+            message=message,
+            source_line=source_line_in_dump(f"{stack}\n")
+            or _innermost(first.__traceback__)
+            or _innermost(error.__traceback__),
+            traceback="".join(traceback.format_exception(type(error), error, _from_the_learners(error.__traceback__))),
+            unfinished=Unfinished.of(shown.__cause__ if shown.__suppress_context__ else shown.__context__),
+        )
+
+    def __str__(self) -> str:
+        lines = [line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]}…" for line in self.message.splitlines()]
+        first, *rest = lines or [""]
+        text = f"{self.type}: {first}" if first else self.type
+        if len(rest) > 6:  # a traceback as text ends with its cause
+            rest = [*rest[:2], "…", *rest[-3:]]
+        return "\n".join([text, *(f"    {line}" for line in rest)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfinished:
+    """An exception that a thread is still handling, in an `except`, a `finally` or the exit of a `with`."""
+
+    type: str  # name of the exception's class
+    text: str  # the first line of its text
+    source_line: SourceLine  # the learner's innermost line
+
+    @staticmethod
+    def of(error: BaseException | None) -> Unfinished | None:
+        """Return `error`, if it passed through the learner's code."""
+        if not isinstance(error, Exception | SystemExit):  # such as GeneratorExit, which ends a generator
+            return None
+        source_line = _innermost(error.__traceback__)
+        if source_line is None:
+            return None
+        text = _text(error).partition("\n")[0][:LINE_LIMIT]
+        return Unfinished(type=type(error).__name__, text=text, source_line=source_line)
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.text}" if self.text else self.type
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, its cause, the cause's cause and so on, each once: `raise error from error` is legal."""
+    seen: list[BaseException] = []
+    while error is not None and all(error is not one for one in seen):
+        yield error
+        seen.append(error)
+        error = error.__cause__
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions in a group and its groups, or `error` itself."""
+    for one in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        yield from _leaves(one)
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return "0" if error.code is None else repr(error.code)
+    try:
+        return str(error).strip()
+    except Exception as broken:  # raised by a __str__ of the learner's
+        return f"<no text: its __str__ raised {type(broken).__name__}>"
+
+
+def _from_the_learners(trace: TracebackType | None) -> TracebackType | None:
+    """Return the part of `trace` that begins with the learner's code, or with the code that ranks run instead."""
+    parts = list(_parts(trace))
+    learners = (part for part in parts if is_learners(part.tb_frame.f_code))
+    others = (part for part in parts if not part.tb_frame.f_code.co_filename.startswith(INTERNAL))
+    return next(chain(learners, others), trace)
+
+
+def _parts(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _innermost(trace: TracebackType | None) -> SourceLine | None:
+    """Return the innermost line of the learner's code in `trace`, with its caller."""
+    lines = [
+        SourceLine(frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(trace)
+        if is_learners(frame.f_code)
+    ]
+    if not lines:
+        return None
+    *_, caller = takewhile(lambda one: one.filename == lines[0].filename, lines)
+    return lines[-1] if lines[-1].filename == caller.filename else lines[-1]._replace(caller=caller)
