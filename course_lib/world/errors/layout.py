@@ -12,7 +12,6 @@ import torch
 
 from ..collectives.call import Call
 from ..collectives.values import Summed, summed
-from .not_finite import first_not_finite
 from .rank_error import grouped, who
 
 Side = dict[int, tuple[Summed, ...]]
@@ -72,7 +71,6 @@ def _of_calls(calls: Sequence[Sequence[Call]], known: Known) -> Iterator[tuple[s
         for call in theirs:
             if call.values is not None and call.op in _MEANT and len(call.ranks) > 1:
                 together[call.match][rank] = call
-    poisoned = first_not_finite(calls)
     for _, members in sorted(together.items()):
         call = next(iter(members.values()))
         brought = {rank: one.values.brought for rank, one in members.items() if one.values and one.values.brought}
@@ -80,8 +78,6 @@ def _of_calls(calls: Sequence[Sequence[Call]], known: Known) -> Iterator[tuple[s
         meant_before, meant_after = _MEANT[call.op]
         before, after = _layout(brought, meant_before), _layout(received, meant_after)
         remark = _remark(call, brought, before, known)
-        if any(one in members.values() for one in poisoned.values()):
-            remark = f"← {who([*poisoned])} brought a value that is not finite"
         known |= {(rank, _held(sums)): Held(before, call, False) for rank, sums in brought.items()}
         known |= {(rank, _held(sums)): Held(after, call, True) for rank, sums in received.items()}
         names = dict.fromkeys(sums[0].name for sums in (brought or received).values())

@@ -6,28 +6,22 @@ from ..collectives.call import Call
 from .rank_error import quoted, who
 
 
-def first_not_finite(calls: Sequence[Sequence[Call]]) -> dict[int, Call]:
-    """Return the first call to which ranks brought infinity or NaN, by these ranks; empty if there is none.
+def not_finite_warnings(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
+    """Yield a line on the first call to which ranks brought infinity or NaN, if there is one. `calls` are by rank.
 
-    `calls` are by rank. What a rank may have received does not count.
+    What a rank may have received does not count.
     """
     first_of = {rank: call for rank, theirs in enumerate(calls) if (call := _first_of(theirs)) is not None}
-    first = min((call.match for call in first_of.values()), default=0)
-    return {rank: call for rank, call in first_of.items() if call.match == first}
-
-
-def not_finite_warnings(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
-    """Yield a line on that call, if there is one."""
-    found = first_not_finite(calls)
-    if not found:
+    if not first_of:
         return
-    rank, call = next(iter(found.items()))
+    rank, call = min(first_of.items(), key=lambda item: item[1].match)
     assert call.values is not None
+    whose = [other for other, its_first in first_of.items() if its_first.match == call.match]
     name = next(one.name for one in call.values.brought if not one.finite)
     yield (
-        f"{who([*found], len(calls))} brought a value that is not finite (infinity or NaN) to {call.name}"
-        f"{name and f', in {name},'} at {quoted(call.line)}{_step(call, calls[rank])}. No earlier call had "
-        f"one. Next: look at how {who([*found])} computed it. A loss scaler expects such values, and skips the step."
+        f"{who(whose, len(calls))} brought a value that is not finite (infinity or NaN) to {call.name}"
+        f"{name and f', in {name},'} at {quoted(call.line)}{_step(call, calls[rank])}. No earlier call had one. "
+        f"Next: look at how {who(whose)} computed it. A loss scaler expects such values, and skips the step."
     )
 
 

@@ -189,8 +189,6 @@ def test_the_first_value_that_is_not_finite(local_world, value, dtype):
         "line _, in overflows:  dist.all_reduce(gradient, op), with step = 2. No earlier call had one. Next: "
         "look at how rank 1 computed it. A loss scaler expects such values, and skips the step."
     )
-    found = [(call, remark) for call, _, _, after in rows(run) if "finite" in (remark := after.partition("  ")[2])]
-    assert found == [("all_reduce #3", "← rank 1 brought a value that is not finite")]
 
 
 def test_infinity_in_a_maximum_and_finite_extremes_are_no_finding(local_world):
