@@ -14,7 +14,7 @@ from course_lib.exercises import Exercise
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("course_lib", "tests", "docs", "notebooks", "requirements", "benchmarks", ".devcontainer", ".github")
 PAGES = ("CONTRIBUTING.md", "README.md", "AGENTS.md")
-FILE = re.compile(r"(?<![\w./:-])[\w./-]*\w\.(?:py|md|toml|txt|cff|po|mo|ipynb|yml)\b|(?<=`)[\w./-]+/(?=`)")
+FILE = re.compile(r"(?<![\w./:-])[\w./-]*\w\.(?:py|md|toml|txt|cff|ipynb|yml)\b|(?<=`)[\w./-]+/(?=`)")
 NAME = re.compile(r"`([A-Za-z_][\w.]*)(?:\([^`\n]*\))?`")
 PLACEHOLDERS = {"notebooks/NN-topic.ipynb", "plot_name"}
 

@@ -136,9 +136,8 @@ def earlier_html(attempt: Attempt) -> str:
 def finding_html(finding: Finding) -> str:
     """Return a finding as HTML: observation, table, probable cause, next step, and the folded traceback."""
     parts = [f'<p class="course-observed">{escape(finding.observed)}</p>', table_html(finding.table)]
-    likely, following = "Likely:", "Next:"
-    parts += [f"<p><strong>{likely}</strong> {inline(finding.likely)}</p>"] if finding.likely else []
-    parts.append(f'<p class="course-next"><strong>{following}</strong> {inline(finding.action)}</p>')
+    parts += [f"<p><strong>Likely:</strong> {inline(finding.likely)}</p>"] if finding.likely else []
+    parts.append(f'<p class="course-next"><strong>Next:</strong> {inline(finding.action)}</p>')
     if finding.traceback:
         parts.append(details("Traceback", pre(escape(finding.traceback))))
     return f'<div class="course-finding">{"".join(parts)}</div>'
