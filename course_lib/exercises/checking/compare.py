@@ -107,8 +107,11 @@ def _cause(trial: Trial, gap: Gap, inner: Gap) -> Cause:
     named = isinstance(gap.expected[0], dict)
     whole = inner.path and not (named and (inner.alike or inner.decided))
     found = recognise_form(inner) or (recognise_pattern(gap) if whole else None) or recognise_pattern(inner)
-    if found is not None:
-        return found
+    return found or _next_step(trial, gap, inner)
+
+
+def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
+    """Return where to look if the numbers follow no known pattern."""
     if trial.world_size > 1 and any(trial.expected.calls) and not any(trial.yours.calls):
         return Cause(
             likely="No rank called a collective, a send or a recv, so no rank received data from a different rank.",

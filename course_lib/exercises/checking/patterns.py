@@ -60,22 +60,26 @@ def _scaled(gap: Gap) -> Cause | None:
     small = first == round(first) and abs(first) < 100
     if len(gap.ranks) == 1 < size and not more and small:
         return None  # as below: a rank's number times the world size is no sum over ranks
-    if size > 1 and ratio == size:
+    if size > 1 and ratio in (size, Fraction(1, size)):
+        return _by_the_world_size(size, ratio)
+    if len(values) == 1 and not more and (small or min(abs(ratio.numerator), ratio.denominator) > 1):
+        return None  # two numbers always have some ratio, and two small whole numbers often a simple one
+    where = "" if size == 1 else ", everywhere" if len(gap.ranks) == size else ", on each rank that is wrong"
+    return Cause(likely=f"Exactly {ratio} times the expected value{where}.", action=f"Look for a factor of {ratio}.")
+
+
+def _by_the_world_size(size: int, ratio: Fraction) -> Cause:
+    if ratio == size:
         return Cause(
             likely=f"Exactly {size} times the expected value, and there are {size} ranks: a sum where a mean is "
             "expected, or a value that every rank adds and one should.",
             action="Look for the place where the sum over the ranks is taken: divide by the world size, or sum once.",
         )
-    if size > 1 and ratio == Fraction(1, size):
-        return Cause(
-            likely=f"Exactly 1/{size} of the expected value, and there are {size} ranks: a mean where a sum is "
-            "expected, or divided by the world size twice.",
-            action="Look for the division by the world size.",
-        )
-    if len(values) == 1 and not more and (small or min(abs(ratio.numerator), ratio.denominator) > 1):
-        return None  # two numbers always have some ratio, and two small whole numbers often a simple one
-    where = "" if size == 1 else ", everywhere" if len(gap.ranks) == size else ", on each rank that is wrong"
-    return Cause(likely=f"Exactly {ratio} times the expected value{where}.", action=f"Look for a factor of {ratio}.")
+    return Cause(
+        likely=f"Exactly 1/{size} of the expected value, and there are {size} ranks: a mean where a sum is expected, "
+        "or divided by the world size twice.",
+        action="Look for the division by the world size.",
+    )
 
 
 def _ratio(gap: Gap) -> Fraction | None:
