@@ -20,7 +20,7 @@ from ..quizzes import Answer
 from . import export
 from .store import Store, merge
 
-JSON = {"findings", "value", "measured"}
+JSON = frozenset({"findings", "value", "measured"})
 """The columns whose text is JSON."""
 
 

@@ -7,6 +7,7 @@ Trial           one case: the behaviour of the reference, and of the solution un
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import time
 import warnings
@@ -152,9 +153,10 @@ def _observed(exercise: Declaration, solution: Solution, case: Case, world: Worl
     )
 
 
-_Observations = dict[tuple[Solution, tuple[Any, ...]], Observation]
-_kept: dict[Declaration, _Observations] = {}
-"""By exercise, the latest check last; then by solution and by the draw of the case."""
+@functools.lru_cache(maxsize=EXERCISES_KEPT)
+def _kept(exercise: Declaration) -> dict[tuple[Solution, tuple[Any, ...]], Observation]:
+    """Return the observations that are kept, by solution and by the draw of the case."""
+    return {}
 
 
 def recall(exercise: Declaration, solution: Solution, case: Case, world: World | None = None) -> Observation:
@@ -164,10 +166,7 @@ def recall(exercise: Declaration, solution: Solution, case: Case, world: World |
     """
     if world is not None:
         return observe(exercise, solution, case, world)
-    seen, key = _kept.pop(exercise, {}), (solution, case.drawn)
-    _kept[exercise] = seen
-    if len(_kept) > EXERCISES_KEPT:
-        del _kept[next(iter(_kept))]
+    seen, key = _kept(exercise), (solution, case.drawn)
     if key not in seen:
         observation = observe(exercise, solution, case)
         if observation.timed_out:
