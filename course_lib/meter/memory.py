@@ -56,8 +56,8 @@ class Snapshot:
             of_them = f", {rest:,} of them in no {_ONE[category]}" if rest else ""
             lines.append(f"  {category:<13} {nbytes:>18,} bytes{of_them}")
         if any(self.uncovered.values()):
-            rest = "a shard's padding, or what a view keeps of its tensor."
-            lines.append(f"  Bytes in no tensor of their category: {rest}")
+            which = "a shard's padding, or what a view keeps of its tensor."
+            lines.append(f"  Bytes in no tensor of their category: {which}")
         lines += [f"  {held}" for held in self.still_held]
         return "\n".join(lines)
 

