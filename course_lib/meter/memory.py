@@ -56,8 +56,7 @@ class Snapshot:
             of_them = f", {rest:,} of them in no {_ONE[category]}" if rest else ""
             lines.append(f"  {category:<13} {nbytes:>18,} bytes{of_them}")
         if any(self.uncovered.values()):
-            which = "a shard's padding, or what a view keeps of its tensor."
-            lines.append(f"  Bytes in no tensor of their category: {which}")
+            lines.append("  Bytes in no tensor of their category: a shard's padding, or the rest of a view's tensor.")
         lines += [f"  {held}" for held in self.still_held]
         return "\n".join(lines)
 

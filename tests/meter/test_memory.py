@@ -287,7 +287,7 @@ def test_a_parameter_that_is_a_view_keeps_the_rest_of_its_tensor():
     assert held(report) == {"parameters": BYTES} and report.uncovered == {"parameters": BYTES // 2}
     parameters, *_, explained = [line for line in str(report).splitlines() if "in no" in line.lower()]
     assert parameters.endswith(" 4,000 bytes, 2,000 of them in no parameter")
-    assert explained == "  Bytes in no tensor of their category: a shard's padding, or what a view keeps of its tensor."
+    assert explained == "  Bytes in no tensor of their category: a shard's padding, or the rest of a view's tensor."
 
 
 def test_parameters_that_share_a_flat_tensor_count_its_bytes_and_the_rest():
