@@ -153,7 +153,7 @@ def _before(timeline: Timeline, last: float) -> str:
         until = computed_until(call.issued)
         by_line[call.line] += until
     line = max(by_line, key=by_line.__getitem__)
-    return f"{1e3 * by_line[line]:.1f} ms of them before its calls at {line}"
+    return f"{1e3 * by_line[line]:.1f} ms of the computing before its calls at {line}"
 
 
 def _seconds(intervals: Iterable[Interval], until: float) -> float:

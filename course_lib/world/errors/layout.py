@@ -93,7 +93,7 @@ def _remark(call: Call, brought: Side, before: str, known: Known) -> str:
     by_chance = all(one.uniform for sums in brought.values() for one in sums)
     if source is not None and source.received and not by_chance:
         return f"← every rank brought what {source.call.name} returned: reduced twice?"
-    return "← every rank brought the same values: reduced before, the same data on every rank, or meant?"
+    return "← every rank brought the same values: reduced before, the same data on every rank, or on purpose?"
 
 
 def _of_results(results: Sequence[Any], known: Known) -> Iterator[tuple[str, Row]]:

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from course_lib import zero
 from tests.world.programs import rank
 
-SAME = "← every rank brought the same values: reduced before, the same data on every rank, or meant?"
+SAME = "← every rank brought the same values: reduced before, the same data on every rank, or on purpose?"
 SPARSE = torch.eye(2).to_sparse()
 
 
