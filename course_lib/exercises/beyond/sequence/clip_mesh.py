@@ -153,8 +153,8 @@ exercise.edit("always-scales", {"if norm > max_norm:\nfor shard in cut + whole:\
     """)
 
 exercise.edit("new-tensors", {"shard.grad *= max_norm / norm": "shard.grad = shard.grad * (max_norm / norm)"}, """
-    The numbers are right, but each `.grad` is a new tensor. A flat buffer of which the gradients were views still has
-    the old numbers. Next: multiply in place, with `*=`.
+    The numbers are right, but each `.grad` is a new tensor. If the gradients were views of a flat buffer, the buffer
+    still has the old numbers. Next: multiply in place, with `*=`.
     """)
 
 exercise.variant_edit("divided-copies", {OVER_BOTH:

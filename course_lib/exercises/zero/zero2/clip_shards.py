@@ -150,8 +150,8 @@ exercise.edit("a-call-for-each-shard", {SQUARES: "squares = torch.zeros(())\nfor
 
 exercise.edit("new-tensors", {SCALE: "if norm > max_norm:\n    for shard in shards:\n        "
     "shard.grad = None if shard.grad is None else shard.grad * (max_norm / norm)"}, """
-    The numbers are right, but each `.grad` is a new tensor. A flat buffer of which the gradients were views still has
-    the old numbers. Next: multiply in place, with `*=`.
+    The numbers are right, but each `.grad` is a new tensor. If the gradients were views of a flat buffer, the buffer
+    still has the old numbers. Next: multiply in place, with `*=`.
     """)
 
 

@@ -158,7 +158,7 @@ exercise.edit("mean-of-norms", {LOCAL: LOCAL.replace(".square()", ""), ROOT: "no
     Next: add up the squares of all stages, then take the root.""")
 
 exercise.edit("largest-norm", {OVER_STAGES: "dist.all_reduce(squares, op=dist.ReduceOp.MAX, group=stages)\n"}, """
-    All stages agree on one norm now, and it is that of a single stage. The norm of the whole model is larger, so
+    All stages agree on one norm now: the norm of a single stage. The norm of the whole model is larger, so
     one process would clip more. Next: add up the squares of all stages instead.""")
 
 exercise.edit("smaller-limit", {**OWN, ROOT: ONE_STAGE.replace("max_norm)", "max_norm / stages.size() ** 0.5)")}, """
