@@ -313,13 +313,17 @@ def test_the_first_part_that_differs_on_any_rank_is_named() -> None:
     [
         ([1.5, 2.5, 9.1], "The 2 items before it are right on every rank. Find what your program does after that, "),
         ([1.5, 9.1, 9.2], "The item before it is right on every rank. Find what your program does after that, "),
-        ([9.1, 2.5, 3.5], "Compute this value by hand on rank 1"),
+        ([9.1, 2.5, 3.5], "Find the line that first sets this value on rank 1, then print it"),
     ],
 )
 def test_what_is_right_before_a_step_is_named(given: list[float], action: str) -> None:
     others, right = {"losses": [0.1, 0.7, 0.3]}, {"losses": [1.5, 2.5, 3.5]}
 
     assert findings(trial([others, right], [others, {"losses": given}]))[0].action.startswith(action)
+
+
+def test_a_value_that_no_program_names_is_computed_by_hand() -> None:
+    assert findings(trial([1.5, 7.1], [1.5, 9.4]))[0].action.startswith("Compute this value by hand on rank 1")
 
 
 def test_a_part_that_is_none_is_not_called_the_wrong_kind_of_result() -> None:

@@ -91,9 +91,9 @@ def train(make_model: Callable[[], nn.Module], dataset: Dataset, folder: str, ep
     """Train with FSDP2, and return the loss of each of this rank's batches.
 
     All ranks start from the parameters that the model's `init_weights()` gives with seed 0. Each epoch
-    has an order of its own, which `DistributedSampler` shares out. Two batches make one step. After each
-    epoch all ranks save their shards of the whole model with `dcp`, in the folder `{folder}/epoch-0`
-    and so on.
+    has an order of its own, which `DistributedSampler` shares out. Two batches make one step.
+    After each epoch all ranks save their shards with `dcp`, in the folder `{folder}/epoch-0` and so on.
+    Each of these folders contains the whole model.
     """
     torch.manual_seed(0)
     with torch.device("meta"):
