@@ -132,6 +132,7 @@ def _next_step(trial: Trial, gap: Gap, inner: Gap) -> Cause:
     if any(trial.yours.calls) and trial.yours.call_forms == trial.expected.call_forms:
         action = "Your calls match the reference's in kind, size and order, so look at what is computed around them. "
         return Cause(likely="", action=f"{action}Print what goes into each{whose}, and what comes out.")
+    named = isinstance(gap.expected[0], dict)  # a part of what is measured, not a number that can be computed alone
     begin = "Find the line that first sets this value" if named else "Compute this value by hand"
     return Cause(likely="", action=f"{begin}{whose}, then print it after each line that changes it.")
 
