@@ -7,9 +7,9 @@ from statistics import median
 from course_lib.exercises import get, names
 from course_lib.exercises.checking.cases import draw, smallest
 from course_lib.exercises.checking.compare import findings
+from course_lib.exercises.checking.exercise import Exercise, Solution
 from course_lib.exercises.checking.observe import Trial, recall
 from course_lib.exercises.checking.plain import Array, Plain, leaves
-from course_lib.exercises.form.exercise import Exercise, Solution
 
 from .measure import Row
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import nbformat
 from nbclient import NotebookClient
 
-from course_lib.progress.lessons import lessons
+from course_lib.syllabus import lessons
 
 from .measure import Row, seconds
 

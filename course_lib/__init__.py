@@ -2,7 +2,7 @@
 
 What imports what, from the top; the contracts in `pyproject.toml` are the whole table:
 
-    widgets -> exercises -> zero, world, meter, planner;  widgets -> progress, plots, world;  world -> meter, plots
+    lessons -> exercises -> world, meter;  widgets -> exercises, progress, plots, world;  world -> meter, plots
     plots -> planner;  parallel -> data;  zero -> torch alone;  planner -> nothing
 
 A public name is imported when it is first asked for. torch takes seconds to load, which `course progress` need not

@@ -25,7 +25,7 @@ def example(tmp_path: Path) -> Iterator[Exercise]:
     (code,) = re.findall(r"```python\n(import random\n.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
     file = tmp_path / "mean.py"
     file.write_text(code)
-    spec = importlib.util.spec_from_file_location("course_lib.exercises.machine.ranks.mean", file)
+    spec = importlib.util.spec_from_file_location("course_lib.lessons.ranks.mean", file)
     assert spec is not None and spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

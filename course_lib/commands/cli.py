@@ -12,7 +12,8 @@ from typing import Any
 
 from course_lib.commands import doctor, explain, lab, work
 from course_lib.errors import CourseError
-from course_lib.progress import CourseMap, Progress, lessons
+from course_lib.progress import CourseMap, Progress
+from course_lib.syllabus import lessons
 
 Report = Callable[[Sequence[Any]], str]
 CSV = "utf-8-sig"  # Excel reads UTF-8 only after a byte order mark, which Canvas and Moodle accept

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import CourseError
-from ..progress import NOTEBOOKS
+from ..syllabus import NOTEBOOKS
 
 FIRST_LESSON = "00-start-here.ipynb"
 

@@ -21,7 +21,7 @@ from nbformat import NotebookNode
 
 from ..errors import CourseError
 from ..planner import PASSES, Hardware, bus_bandwidth, seconds
-from ..progress import read_cells
+from ..syllabus import read_cells
 from ..world import World
 from .journal import Collective, Entry, read
 

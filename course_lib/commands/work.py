@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 from nbformat.sign import NotebookNotary
 
 from ..errors import CourseError
-from ..progress import NOTEBOOKS
+from ..syllabus import NOTEBOOKS
 
 SHIPPED, OLD = ".shipped", "old"
 

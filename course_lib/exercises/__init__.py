@@ -14,15 +14,16 @@ observe, unready -> declaration             what a lesson's file says: edits of 
 observe, gap, texts -> plain                results as plain data
 """
 
+from .checking.exercise import Exercise
 from .checking.findings import Finding, Row, Verdict
 from .checking.observe import Observation, Trial
-from .checking.rules import at_most, holds_no_more, only_calls, same_calls
+from .checking.rules import Rule, at_most, byte_rows, holds_no_more, lets_go, only_calls, same_calls, sends_no_more
 from .evidence import Incident, incident
-from .form.declaration import Case, Mistake
-from .form.exercise import Exercise
+from .form.declaration import Case, Mistake, Solution
 from .registry import get, names
 
 __all__ = [
-    "Case", "Exercise", "Finding", "Incident", "Mistake", "Observation", "Row", "Trial", "Verdict", "at_most", "get",
-    "holds_no_more", "incident", "names", "only_calls", "same_calls",
+    "Case", "Exercise", "Finding", "Incident", "Mistake", "Observation", "Row", "Rule", "Solution", "Trial", "Verdict",
+    "at_most", "byte_rows", "get", "holds_no_more", "incident", "lets_go", "names", "only_calls", "same_calls",
+    "sends_no_more",
 ]  # fmt: skip

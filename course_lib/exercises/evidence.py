@@ -27,9 +27,9 @@ from .answers import ANSWERS
 from .checking.cases import draw
 from .checking.compare import findings
 from .checking.diagnose import known_mistake
+from .checking.exercise import Exercise
 from .checking.observe import Trial, observe, recall
 from .form.declaration import Solution
-from .form.exercise import Exercise
 from .registry import get
 
 LAST_CALLS = 4

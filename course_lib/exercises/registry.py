@@ -1,48 +1,34 @@
-"""The exercises and the quizzes of the course by name. Each is imported when it is first needed."""
+"""The exercises and the quizzes of the course by name. Each is imported when it is first needed.
+
+An exercise's name is its place: `zero1.partition` is `course_lib/lessons/zero1/partition.py`. The quiz of a lesson is
+`quiz.py` in its folder. Their order is that of the cells in the notebooks.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
-from functools import partial
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .. import quizzes
+from .. import lessons
 from ..errors import CourseError
+from ..syllabus import lessons as syllabus
 
 if TYPE_CHECKING:
     from ..quizzes import Quiz
-    from .form.exercise import Exercise
+    from .checking.exercise import Exercise
 
-LESSONS = {
-    "start": "machine.start",
-    "ranks": "machine.ranks",
-    "memory": "machine.memory",
-    "data_parallel": "zero.data_parallel",
-    "zero1": "zero.zero1",
-    "zero2": "zero.zero2",
-    "zero3": "zero.zero3",
-    "precision": "training.precision",
-    "activations": "training.activations",
-    "costs": "training.costs",
-    "production": "training.production",
-    "cluster": "training.cluster",
-    "capstone": "training.capstone",
-    "tensor": "beyond.tensor",
-    "sequence": "beyond.sequence",
-    "pipeline": "beyond.pipeline",
-    "incidents": "beyond.incidents",
+MOVED = {
+    "precision.activation_bytes": "activations.activation_bytes",
+    "precision.recompute": "activations.recompute",
 }
-"""The packages, by the first part of the names in them, except where an exercise has moved to a different lesson. A
-package has a module for each exercise, listed in its `EXERCISES` in the order of the lesson, and the module `quiz`."""
-
-WITHOUT_QUIZ = ("sequence", "incidents")
+"""The names of version 2.0, which stand in the records of learners."""
 
 
 def names() -> tuple[str, ...]:
     """Return the name of every exercise, in the order of the lessons."""
-    return tuple(exercise.name for lesson in LESSONS for exercise in _exercises(lesson))
+    return tuple(name for lesson in syllabus() for name in lesson.exercises)
 
 
 def get(name: str) -> Exercise:
@@ -56,29 +42,35 @@ def get(name: str) -> Exercise:
             f"An exercise is asked for by its name, and not by {name!r}. "
             'Write the name in quotation marks, as in @exercise("ranks.hello").'
         )
-    own = name.partition(".")[0]
-    for lesson in sorted(LESSONS, key=own.__ne__):  # its own first; some exercises moved on to a different lesson
-        for exercise in _exercises(lesson):
-            if exercise.name == name:
-                return exercise
-    near = difflib.get_close_matches(name, names(), n=3, cutoff=0.7)
-    advice = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are: {', '.join(names())}."
-    raise CourseError(f"There is no exercise named {name!r}. {advice}")
+    exercise: Exercise | None = getattr(_module(MOVED.get(name, name)), "exercise", None)
+    if exercise is None:
+        near = difflib.get_close_matches(name, names(), n=3, cutoff=0.7)
+        advice = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are: {', '.join(names())}."
+        raise CourseError(f"There is no exercise named {name!r}. {advice}")
+    return exercise
 
 
-def _exercises(lesson: str) -> Iterator[Exercise]:
-    for module in _imported(lesson).EXERCISES:
-        yield _imported(lesson, module).exercise
+def get_quiz(name: str) -> Quiz:
+    """Return the quiz of that name. Raises CourseError, with the names that exist, if there is none."""
+    quiz: Quiz | None = getattr(_module(f"{name}.quiz"), "QUIZ", None)
+    if quiz is None:
+        course = [name for lesson in syllabus() for name in lesson.quizzes]
+        near = difflib.get_close_matches(name, course, n=1)
+        raise CourseError(
+            f"There is no quiz named {name!r}. The course has: {', '.join(course)}."
+            + (f" Did you mean {near[0]!r}?" if near else "")
+        )
+    return quiz
 
 
-def _quiz(lesson: str) -> Quiz:
-    return _imported(lesson, "quiz").QUIZ  # type: ignore[no-any-return]
-
-
-def _imported(lesson: str, *module: str) -> Any:
-    return import_module(".".join(("", LESSONS[lesson], *module)), __package__)
-
-
-for _lesson in LESSONS:
-    if _lesson not in WITHOUT_QUIZ:
-        quizzes.register(_lesson, partial(_quiz, _lesson))
+def _module(name: str) -> Any:
+    """Return the module of a lesson's folder that `name` means; None if there is none."""
+    if not re.fullmatch(r"\w+\.\w+", name):
+        return None
+    place = f"{lessons.__name__}.{name}"
+    try:
+        return import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not place.startswith(error.name):
+            raise
+        return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..quizzes import Score
-from .lessons import Lesson
+from ..syllabus import Lesson
 from .progress import ExerciseProgress, Summary
 
 BAR = 20  # characters

@@ -60,6 +60,11 @@ MIGRATIONS = (
             id TEXT NOT NULL PRIMARY KEY, name TEXT NOT NULL, value TEXT NOT NULL,
             scored_ns INTEGER NOT NULL CHECK (typeof(scored_ns) = 'integer'))""",
     ),
+    tuple(  # two exercises got new names
+        f"UPDATE OR IGNORE {table} SET exercise = 'activations.{name}' WHERE exercise = 'precision.{name}'"
+        for table in ("attempts", "hints")
+        for name in ("activation_bytes", "recompute")
+    ),
 )
 TABLES = ("attempts", "verdicts", "hints", "answers", "predictions", "measurements", "imported", "scores")
 

@@ -3,19 +3,20 @@
     quizzes.get("ranks").questions[0].answer("b")       # mark one answer
     quizzes.Sitting(quizzes.get("ranks"))               # take the quiz, with retries and a score
 
-Imports point one way: review -> registry; registry, sitting -> quiz -> choice, numeric -> quantities, feedback.
+Imports point one way: review -> course;
+review, course, sitting -> quiz -> choice, numeric -> quantities, feedback.
 """
 
 from .choice import Choice, Option
+from .course import get, names
 from .feedback import Feedback
 from .numeric import Numeric
 from .quantities import Unreadable, read, write
 from .quiz import Problem, Question, Quiz
-from .registry import get, names, register
 from .review import review
 from .sitting import Answer, Score, Sitting, Turn
 
 __all__ = [
     "Answer", "Choice", "Feedback", "Numeric", "Option", "Problem", "Question", "Quiz", "Score", "Sitting", "Turn",
-    "Unreadable", "get", "names", "read", "register", "review", "write",
+    "Unreadable", "get", "names", "read", "review", "write",
 ]  # fmt: skip

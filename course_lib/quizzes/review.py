@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from .course import get
 from .quiz import Question, Quiz
-from .registry import get
 
 LESSONS_LATER = 2
 

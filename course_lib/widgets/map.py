@@ -3,7 +3,8 @@
 from html import escape
 from urllib.parse import quote
 
-from ..progress import CourseMap, Item, Stop, lessons
+from ..progress import CourseMap, Item, Stop
+from ..syllabus import lessons
 from .record import progress
 from .style import SHEET, details, inline, title
 

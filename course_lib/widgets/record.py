@@ -3,7 +3,8 @@
 import functools
 
 from .. import quizzes
-from ..progress import Progress, lessons
+from ..progress import Progress
+from ..syllabus import lessons
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from ..errors import CourseError
 from ..meter import SourceLine, is_learners
-from .learner_code import INTERNAL, source_line_in_dump
+from .learner_code import is_internal, source_line_in_dump
 
 LINE_LIMIT = 500  # the most characters shown of each line of an exception's text
 
@@ -107,7 +107,7 @@ def _from_the_learners(trace: TracebackType | None) -> TracebackType | None:
     """Return the part of `trace` that begins with the learner's code, or with the code that ranks run instead."""
     parts = list(_parts(trace))
     learners = (part for part in parts if is_learners(part.tb_frame.f_code))
-    others = (part for part in parts if not part.tb_frame.f_code.co_filename.startswith(INTERNAL))
+    others = (part for part in parts if not is_internal(part.tb_frame.f_code))
     return next(chain(learners, others), trace)
 
 

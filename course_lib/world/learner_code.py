@@ -21,9 +21,7 @@ from ..meter import SourceLine, is_learners, is_learners_code
 _DEPRECATED = distributed_c10d.all_gather_into_tensor.__wrapped__  # type: ignore[attr-defined]
 _C10D = (distributed_c10d.__file__, c10d_logger.__file__, _DEPRECATED.__code__.co_filename)
 _WORLD = os.path.join(os.path.dirname(__file__), "")
-_CHECK = os.path.join(os.path.dirname(_WORLD[:-1]), "exercises", "checking", "observe.py")  # calls solutions
-INTERNAL = (_WORLD, _CHECK, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
-"""How the files begin whose code runs ranks, and Python's own."""
+_INTERNAL = (_WORLD, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
 
 
 def importing(frame: FrameType | None) -> bool:
@@ -78,11 +76,16 @@ def source_line_on(frame: FrameType) -> SourceLine | None:
             if walker.f_code.co_filename != "<string>":
                 return _with_caller(walker)
             without_file = without_file or walker
-        elif not walker.f_code.co_filename.startswith(("<string>", *INTERNAL)):  # multiprocessing's command
+        elif not is_internal(walker.f_code) and walker.f_code.co_filename != "<string>":  # multiprocessing's command
             outermost = walker
         walker = walker.f_back
     found = without_file or outermost
     return None if found is None else SourceLine.of(found)
+
+
+def is_internal(code: CodeType) -> bool:
+    """Return whether `code` runs ranks, or has marked itself, as for pytest, as code that only calls the learner's."""
+    return code.co_filename.startswith(_INTERNAL) or "__tracebackhide__" in code.co_varnames
 
 
 def _with_caller(frame: FrameType) -> SourceLine:

@@ -18,9 +18,9 @@ from typing import Any
 import torch.distributed as dist
 
 from course_lib.exercises import Case, Exercise, get, names
-from course_lib.exercises.beyond.incidents.calls import thirty_minutes
 from course_lib.exercises.checking.cases import draw
 from course_lib.exercises.checking.plain import plain
+from course_lib.lessons.incidents import thirty_minutes
 
 INCIDENTS = [name for name in names() if name.startswith("incidents.")]
 

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 
 from course_lib.exercises import get
-from course_lib.exercises.training.capstone.decide import BRIEF, cost, planned_for
+from course_lib.lessons.capstone.decide import BRIEF, cost, planned_for
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "12-capstone.ipynb"
 DECIDE = get("capstone.decide")

@@ -194,7 +194,7 @@ FORMS: dict[str, Callable[[nn.Module], Any]] = {
 def test_a_checkpoint_is_read_in_whatever_form_it_has(form: str, tmp_path: Any) -> None:
     from torch.distributed import checkpoint as dcp
 
-    from course_lib.exercises.training.cluster.data import Model, what_was_saved
+    from course_lib.lessons.cluster.data import Model, what_was_saved
 
     def saved(folder: str) -> bool:
         torch.manual_seed(0)

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib import World, exercises
-from course_lib.exercises.machine.ranks.quiz import ring_all_reduce_bytes, ring_all_reduce_messages
-from course_lib.exercises.machine.ranks.ring_reduce_scatter import pass_right
+from course_lib.lessons.ranks.quiz import ring_all_reduce_bytes, ring_all_reduce_messages
+from course_lib.lessons.ranks.ring_reduce_scatter import pass_right
 
 broadcast, ring_reduce_scatter, ring_all_gather, all_reduce = (
     exercises.get(f"ranks.{name}").reference

@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 
-from course_lib.progress.lessons import NOTEBOOKS
+from course_lib.syllabus import NOTEBOOKS
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 

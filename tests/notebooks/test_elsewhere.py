@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.progress.lessons import NOTEBOOKS
+from course_lib.syllabus import NOTEBOOKS
 
 ELSEWHERE = {
     "processes": {"COURSE_WORLD": "processes"},

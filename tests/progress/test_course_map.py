@@ -8,7 +8,7 @@ import pytest
 from course_lib.commands import cli
 from course_lib.progress import Progress
 from course_lib.progress.course_map import CourseMap
-from course_lib.progress.lessons import Lesson, lessons
+from course_lib.syllabus import Lesson, lessons
 from course_lib.widgets.map import ShownMap
 from tests.progress.test_progress import answer
 

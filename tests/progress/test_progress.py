@@ -527,7 +527,7 @@ def test_a_file_from_a_newer_version_is_kept_aside(path: Path) -> None:
     progress = Progress(path)
     solve(progress, "zero1.step")
     aside = path.with_name("progress.sqlite3.newer-1")
-    assert "by a newer version of the course (format 4, this one reads up to 3)" in progress.notice
+    assert "by a newer version of the course (format 5, this one reads up to 4)" in progress.notice
     assert progress.notice.endswith("Update the course, then rename the file back.")
     assert aside.read_bytes() == newer
     assert Progress(path).summary().exercises.keys() == {"zero1.step"}
@@ -541,8 +541,19 @@ def test_an_older_file_is_brought_up_to_date(path: Path, monkeypatch: pytest.Mon
         assert progress.summary().exercises["zero1.step"].passed
         assert not progress.notice
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (4,)
+        assert db.execute("PRAGMA user_version").fetchone() == (len(store.MIGRATIONS),)
         assert db.execute("SELECT text FROM notes").fetchall() == [("from the next version",)]
+
+
+def test_exercises_that_were_renamed_stay_solved(path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "MIGRATIONS", store.MIGRATIONS[:3])  # as version 2.0 wrote it
+        solve(Progress(path), "precision.recompute")
+        Progress(path).hint_taken("precision.recompute", 1)
+
+    progress = Progress(path)
+    assert progress.summary().exercises["activations.recompute"].passed
+    assert progress.hints("activations.recompute") == [1]
 
 
 def test_half_a_migration_is_undone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from ...progress import Lesson
+from ...syllabus import Lesson
 from ...widgets.style import SHEET, details
 from .report import Grade, Graded, as_text, best
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CourseError
-from ...progress import Lesson, lessons, read_cells
+from ...syllabus import Lesson, lessons, read_cells
 from .judge import judge
 from .kernel import Ran, handed_in, run
 from .limits import Limits

@@ -20,7 +20,7 @@ from nbclient.util import ensure_async
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from ...progress import named
+from ...syllabus import named
 from .limits import Limits, Watch
 
 TAKE = "__import__('course_lib.commands.grading.capture', fromlist=['capture']).capture({name!r}, {file!r})"

@@ -178,6 +178,7 @@ def recall(exercise: Declaration, solution: Solution, case: Case, world: World |
 def _on_rank(
     trial: Callable[..., Any], solution: Solution, args: Callable[[int], tuple[Any, ...]]
 ) -> tuple[Plain, Plain, Plain]:
+    __tracebackhide__ = True
     arguments = args(dist.get_rank())
     before = plain(arguments)
     value = plain(trial(solution, *arguments))  # immediately: what is missing when it returns must not count
@@ -185,4 +186,5 @@ def _on_rank(
 
 
 def _call(solution: Solution, *args: Any) -> Any:
+    __tracebackhide__ = True
     return solution(*args)

@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.commands import cli
 from course_lib.commands.grading import Grade, Graded, as_gradebook, as_page
-from course_lib.progress import Lesson
+from course_lib.syllabus import Lesson
 
 COURSE = [
     Lesson(path=Path("03-first.ipynb"), title="03 · First", minutes=9, quizzes={}, exercises={"a.x": "X", "a.y": "Y"}),

@@ -1,1 +1,0 @@
-"""Beyond ZeRO: tensor and pipeline parallel."""

@@ -1,1 +1,0 @@
-"""Incidents in which no rank waits and no rank fails: the numbers are wrong."""

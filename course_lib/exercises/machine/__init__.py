@@ -1,1 +1,0 @@
-"""The machine: ranks, collectives and memory."""

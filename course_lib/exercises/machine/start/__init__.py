@@ -1,3 +1,0 @@
-"""Lesson 00, start here: one exercise and two questions that show how the course works."""
-
-EXERCISES = ("first",)

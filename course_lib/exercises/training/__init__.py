@@ -1,1 +1,0 @@
-"""Training for real."""

@@ -1,3 +1,0 @@
-"""Exercises of the lesson from notebook to cluster."""
-
-EXERCISES = ("repair_train",)

@@ -1,3 +1,0 @@
-"""Lesson 09, what communication costs: seconds for messages and bytes, and where they come from on real machines."""
-
-EXERCISES = ("ring", "fit", "overlap", "hybrid", "log")

@@ -1,1 +1,0 @@
-"""ZeRO, from data parallel to stage 3."""

@@ -1,0 +1,131 @@
+"""The bytes that a layer keeps from forward to backward, measured."""
+
+import random
+
+import torch
+from torch import nn
+
+from ...exercises import Case, Exercise
+from ..ranks.data import normal
+
+
+class Gated(nn.Module):
+    """A layer in which one storage is kept through two views, and a small view keeps a large storage."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.wide, self.last = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(width, 1)
+        self.register_buffer("mask", torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        value, gate = self.wide(self.norm(x)).chunk(2, dim=1)
+        first: torch.Tensor = self.last((value * gate * self.mask)[0])
+        return first
+
+
+def make_relu(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
+
+
+def draw(rng: random.Random, number: int) -> Case:
+    tokens, width = rng.randint(2, 4), rng.randint(2, 5)
+    dtype = (torch.float32, torch.bfloat16, torch.float64)[number % 3]
+    name, make = (("Linear, ReLU, Linear", make_relu), ("a gated layer", Gated))[number % 2]
+
+    def args(rank: int) -> tuple[nn.Module, torch.Tensor]:
+        return make(width).to(dtype), normal(tokens, width, seed=number, dtype=dtype)
+
+    return Case(world_size=0, args=args, what=f"{name}, {tokens} tokens, width {width}, {str(dtype)[6:]}")
+
+
+exercise = Exercise("activations.activation_bytes", title="What a layer keeps", draw=draw, inputs_matter=False, task="""
+    Call `layer(x)` once, and return the bytes that autograd keeps for backward. Autograd saves tensors, and several of
+    them can share one storage: count each storage once, with all of its bytes. Leave out the storages of the layer's
+    parameters and buffers, which exist anyway. The input `x` counts if it is saved.""", hints="""
+    Which operations need their input to compute a gradient? Which of them need their output?
+
+    `torch.autograd.graph.saved_tensors_hooks(pack, unpack)` is a context. In it, autograd calls `pack(tensor)` for each
+    tensor that it saves, and `unpack` in backward. What `pack` returns is saved instead of the tensor.
+
+    `tensor.untyped_storage()` is the memory behind a tensor, and `storage.nbytes()` its size. Two storages are the same
+    if their `data_ptr()` is.
+
+    ```python
+    own = {t.untyped_storage().data_ptr() for t in [*layer.parameters(), ...]}
+    saved = {}
+
+    def pack(tensor):
+        ...
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        layer(x)
+    ```
+    """, explanation="""
+    A view keeps the whole storage alive, so storages are what memory consists of: adding up tensors counts some bytes
+    twice and misses others. A linear layer saves its input, to compute the gradient of its weight. A ReLU saves its
+    output, which is also the input of the next layer: one storage. A GELU saves its input, so GELU and the next layer
+    keep two. An addition saves nothing. The dictionary holds the storages themselves, so that none is freed during
+    forward and its address given to a different one.""")
+
+
+@exercise
+def activation_bytes(layer: nn.Module, x: torch.Tensor) -> int:
+    """Return the bytes that `layer(x)` keeps for backward, without parameters and buffers."""
+    own = {t.untyped_storage().data_ptr() for t in [*layer.parameters(), *layer.buffers()]}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        layer(x)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+KEY = "kept[storage.data_ptr()]"
+
+exercise.edit("every-saved-tensor", {KEY: "kept[len(kept)]"}, """
+    You count a storage each time a tensor of it is saved. A ReLU and the layer after it save the same storage.
+    Next: remember each storage by its `data_ptr()`.""")
+
+exercise.edit("parameters-too", {"not in own": "not in ()"}, """
+    You count the layer's parameters. Autograd saves them, too, but they are in memory anyway.
+    Next: leave out storages of parameters and buffers.""")
+
+exercise.edit("parameters-by-type", {"storage.data_ptr() not in own": "not isinstance(tensor, nn.Parameter)"}, """
+    You leave out tensors that are parameters. A linear layer saves its weight transposed: a new tensor with the
+    parameter's storage. Next: compare storages: `untyped_storage().data_ptr()`.""")
+
+exercise.edit("buffers-too", {"[*layer.parameters(), *layer.buffers()]": "layer.parameters()"}, """
+    You count the layer's buffers. They are in memory whether the layer runs or not.
+    Next: leave out `layer.buffers()`, as you leave out the parameters.""")
+
+exercise.edit("size-of-the-view", {"= storage\n": "= tensor.clone().untyped_storage()\n"}, """
+    You count the bytes of the saved tensor. It may be a view of a larger storage, and keeps all of it in memory.
+    Next: count `tensor.untyped_storage().nbytes()`.""")
+
+exercise.edit("each-view-its-storage", {KEY: "kept[tensor.data_ptr()]"}, """
+    You tell tensors apart by the address of their first element. Two views of one storage can begin at different
+    addresses, and you then count the storage twice. Next: use `tensor.untyped_storage().data_ptr()`.""")
+
+exercise.edit("without-the-input", {"*layer.buffers()]": "*layer.buffers(), x]"}, """
+    You leave out the input. It is a result of the layer before, and stays in memory because this layer saves it.
+    Next: leave out only parameters and buffers.""")
+
+exercise.variant_edit("sizes-only", {": dict[int, torch.UntypedStorage]": "", "] = storage\n": "] = storage.nbytes()\n",
+    "storage.nbytes() for storage in kept.values()": "kept.values()"})
+
+
+@exercise.variant
+def by_tensors(layer: nn.Module, x: torch.Tensor) -> int:
+    saved: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or len(saved), lambda i: saved[i - 1]):  # type: ignore[func-returns-value]
+        layer(x).sum().backward()
+    storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in saved}
+    for tensor in layer.state_dict().values():
+        storages.pop(tensor.untyped_storage()._cdata, None)
+    return sum(map(len, storages.values()))

@@ -1,0 +1,80 @@
+"""The quiz of the lesson from notebook to cluster."""
+
+import random
+
+from ...quizzes import Choice, Numeric, Question, Quiz
+
+
+def global_batch(rng: random.Random) -> Numeric:
+    micro, steps, ranks = rng.choice([(4, 8, 16), (2, 4, 64), (1, 16, 32)])
+    return Numeric(
+        prompt=f"{ranks} ranks take batches of {micro} sequences, and accumulate {steps} batches before each step. How "
+        "many sequences does one update see?",
+        expected=micro * steps * ranks,
+        tolerance=0,
+        right="The update sees batch times accumulated batches times ranks.",
+        wrong="Each rank sees its own sequences. Multiply the three.",
+        mistakes=(
+            (micro * ranks, "That leaves out the accumulated batches."),
+            (micro * steps, "That is one rank. All ranks' gradients are averaged."),
+        ),
+    )
+
+
+QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
+    Question(id="local-rank", ask=Choice.read("""
+        What is LOCAL_RANK for?
+
+        - [x] To choose this process's GPU on its machine
+          > RANK counts over all machines, LOCAL_RANK on one.
+        - [ ] To choose this process's share of the data
+          > That is RANK.
+        - [ ] To find the address of rank 0
+          > That is MASTER_ADDR.""")),
+    Question(id="set-epoch", ask=Choice.read("""
+        A program never calls `sampler.set_epoch`. What happens?
+
+        - [x] Every epoch has the same order
+          > The sampler shuffles by seed and epoch number, which stays 0.
+        - [ ] The examples are not shuffled
+          > The sampler shuffles them, in the same way in each epoch.
+        - [ ] Ranks see each other's examples
+          > All ranks use the same order, and each takes every N-th of it.""")),
+    Question(id="global-batch", ask=global_batch),
+    Question(id="after-sharding", ask=Choice.read("""
+        Why is the optimizer made after `fully_shard`?
+
+        - [x] Because `fully_shard` replaces the parameters
+          > An optimizer that is made before updates tensors that nobody uses.
+        - [ ] Because the optimizer would be too large
+          > The optimizer makes its state in the first step, wherever you make the optimizer.
+        - [ ] Because `fully_shard` changes the learning rate
+          > `fully_shard` does not know the optimizer.""")),
+    Question(id="who-saves", ask=Choice.read("""
+        Which ranks call `dcp.save`?
+
+        - [x] All of them
+          > Each rank writes its shards, and `dcp.save` is a collective.
+        - [ ] Rank 0
+          > It has only its own shards, and it would wait for the others.
+        - [ ] One per machine
+          > Each rank has shards that no other rank has.""")),
+    Question(id="reserved", ask=Choice.read("""
+        `torch.cuda.memory_reserved()` is 31 GiB, `memory_allocated()` at most 23 GiB. What are the other 8?
+
+        - [x] Memory that the allocator keeps, in blocks that did not fit what was asked for
+          > These are fragments and cached blocks. `expandable_segments:True` often makes them fewer.
+        - [ ] Gathered parameters
+          > They are allocated while they exist.
+        - [ ] Other processes on the GPU
+          > Reserved counts this process only.""")),
+    Question(id="gpus-differ", ask=Choice.read("""
+        The loss falls on 8 GPUs. What shows that the program trains as one process would?
+
+        - [x] Equal gradients of a small model, here and in one process
+          > The loss also falls with each of the six faults of this lesson.
+        - [ ] A lower loss than on one GPU
+          > It may be lower for many reasons.
+        - [ ] No error and no warning
+          > None of the six faults raises one.""")),
+))

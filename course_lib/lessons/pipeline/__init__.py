@@ -1,0 +1,1 @@
+"""Exercises of the lesson on pipeline parallel."""

@@ -1,0 +1,214 @@
+"""Micro-batches through a pipeline, in the order of a schedule."""
+
+# mypy: disable-error-code="union-attr, arg-type, return-value"
+# (A gradient, and the handle of a send, are declared to be None at times; here they never are.)
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+from ...exercises import Case, Exercise, Finding, Row, Solution, Trial
+from ..ranks.data import draw_world_size, normal
+from .data import NO_GRADIENT_OF_THE_INPUT, STARTS_FROM_ONES, a_part, gradients
+from .one_forward_one_backward import one_forward_one_backward
+
+
+def draw(rng: random.Random, number: int) -> Case:
+    world_size, width, seed = draw_world_size(rng, number), rng.randint(2, 4), rng.getrandbits(31)
+    count = (3, 4, 5)[number % 3]
+
+    def args(rank: int) -> Any:
+        xs, targets = normal(2, count, 2, width, seed=seed)
+        schedule = one_forward_one_backward(rank, world_size, count)
+        return width, seed, schedule, list(xs), list(targets)
+
+    return Case(world_size=world_size, args=args, what=f"{count} micro-batches")
+
+
+def trained(solution: Solution, width: int, seed: int, *args: Any) -> Any:
+    part = a_part(width, seed)
+    loss = solution(part, *args)
+    return {"loss": loss, "gradients": gradients(part)}
+
+
+def in_the_order_of_the_schedule(trial: Trial) -> Iterator[Finding]:
+    """Require that each rank sends and receives in the reference's order."""
+    expected, yours = ([_peers(calls) for calls in seen.calls] for seen in (trial.expected, trial.yours))
+    wrong = [rank for rank in range(trial.world_size) if yours[rank] != expected[rank]]
+    if wrong:
+        rank = wrong[0]
+        yield Finding(
+            observed=f"rank {rank} did not send and receive in the order of its schedule.",
+            action="Go through `schedule` in one loop, and do each forward and each backward when its turn comes.",
+            table=tuple(Row(rank=r, expected=expected[r], yours=yours[r]) for r in range(trial.world_size)),
+        )
+
+
+def _peers(calls: Any) -> str:
+    return ", ".join(f"{call.op} {call.root}" for call in calls)
+
+
+exercise = Exercise("pipeline.run_schedule", title="Run the schedule", draw=draw, trial=trained,
+    asynchronous=True, rules=[in_the_order_of_the_schedule], task="""
+    Take all micro-batches through the pipeline, in the order of this rank's `schedule`. Each parameter then has the
+    gradient of the mean of the micro-batches' losses. The last rank returns this mean, the others None. Ranks send to
+    each other at the same time, so send with `dist.isend`, and wait for all sends at the end.
+    """, hints="""
+    Your `one_batch` does a forward and a backward at once. Here other actions come between them. What must a rank
+    remember of a micro-batch from its forward to its backward?
+
+    Its input (for `x.grad`) and its output (for `y.backward`). Two dictionaries, with the number of the micro-batch as
+    the key; `pop` also frees them.
+
+    Gradients add up over backwards by themselves. So divide each loss by the number of micro-batches.
+
+    ```python
+    for kind, n in schedule:
+        if kind == "forward":
+            ...
+            arrived[n], computed[n] = x, y
+        else:
+            x, y = arrived.pop(n), computed.pop(n)
+            ...
+    ```
+    """, explanation="""
+    The order is data, and the loop does not know which schedule it runs: the same engine runs GPipe, 1F1B and, with
+    several parts a rank, the interleaved schedule. `pop` frees the activations at the moment that the schedule meant.
+    The messages of two neighbours cross, hence `isend`: with `send` each would wait for the other.
+    """)
+
+
+@exercise
+def run_schedule(
+    part: nn.Module, schedule: list[tuple[str, int]], xs: list[torch.Tensor], targets: list[torch.Tensor]
+) -> torch.Tensor | None:
+    """Train this rank's part on all micro-batches, and return the mean loss on the last rank (None elsewhere).
+
+    `xs[n]` [batch, width] is the input of micro-batch n on rank 0, and `targets[n]` its target for
+    `F.mse_loss` on the last rank. Every part maps [batch, width] to the same shape.
+    """
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    arrived, computed, sends, losses = {}, {}, [], []
+    for kind, n in schedule:
+        if kind == "forward":
+            x = xs[n]
+            if rank > 0:
+                x = torch.empty_like(x)
+                dist.recv(x, src=rank - 1)
+                x.requires_grad_()
+            y = part(x)
+            if rank == last:
+                y = F.mse_loss(y, targets[n]) / len(xs)
+                losses.append(y.detach())
+            else:
+                sends.append(dist.isend(y.detach(), dst=rank + 1))
+            arrived[n], computed[n] = x, y
+        else:
+            x, y = arrived.pop(n), computed.pop(n)
+            grad = None
+            if rank < last:
+                grad = torch.empty_like(y)
+                dist.recv(grad, src=rank + 1)
+            y.backward(grad)
+            if rank > 0:
+                sends.append(dist.isend(x.grad, dst=rank - 1))
+    for work in sends:
+        work.wait()
+    return sum(losses) if rank == last else None
+
+
+exercise.edit("sum-of-the-losses", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])"}, """
+    You add up the losses of the micro-batches, and their gradients with them. Both are too large, by a factor of the
+    number of micro-batches. Next: divide each loss by `len(xs)` before its backward.
+    """)
+
+exercise.edit("mean-of-the-value-only", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])",
+    "sum(losses)": "sum(losses) / len(losses)"}, """
+    The loss that you return is the mean, but the gradients are those of the sum: you divided after backward.
+    Next: divide each loss by `len(xs)` before its backward.
+    """)
+
+exercise.edit("sends-that-wait", {
+    "sends.append(dist.isend(y.detach(), dst=rank + 1))": "dist.send(y.detach(), dst=rank + 1)",
+    "sends.append(dist.isend(x.grad, dst=rank - 1))": "dist.send(x.grad, dst=rank - 1)",
+    }, """
+    Two neighbours send to each other at the same time, one an activation and one a gradient, and `dist.send` waits
+    until the message is received: a deadlock. Next: use `dist.isend`, and wait for all sends at the end.
+    """)
+
+exercise.edit("no-wait", {"for work in sends:\nwork.wait()\n": ""}, """
+    You never wait for your sends: the tensors may still be on their way when you return. Next: keep what each `isend`
+    returns, and call `wait()` on all of them at the end.
+    """)
+
+exercise.edit("newest-first", {"arrived.pop(n), computed.pop(n)": "arrived.popitem()[1], computed.popitem()[1]"}, """
+    Your backward takes the newest micro-batch. The gradient that arrives belongs to the oldest: micro-batch n of the
+    schedule. Next: look both up by n: `arrived.pop(n)`, `computed.pop(n)`.
+    """)
+
+exercise.edit("clears-gradients", {"y.backward(grad)": "part.zero_grad()\ny.backward(grad)"}, """
+    You clear the gradients before each backward, so only the last micro-batch counts. Gradients of micro-batches add up
+    to the gradient of the batch. Next: do not clear them within a step.
+    """)
+
+exercise.edit("last-micro-batch-only", {"sum(losses) if": "losses[-1] if"}, """
+    You return the loss of the last micro-batch only. Next: add up the losses of all micro-batches, each divided by
+    `len(xs)`.
+    """)
+
+exercise.edit("no-gradient-of-the-input", {"\nx.requires_grad_()": ""}, NO_GRADIENT_OF_THE_INPUT)
+
+exercise.edit("one-buffer", {"{}, {}, [], []\n": "{}, {}, [], []\nbuffer = torch.empty_like(xs[0])\n",
+    "x = torch.empty_like(x)": "x = buffer.detach()"}, """
+    You receive every micro-batch in the same buffer. A later micro-batch overwrites the input of an earlier one, and
+    the backward of the earlier one still needs it. Next: make a new tensor for each `recv`.
+    """)
+
+exercise.edit("own-order", {"in schedule": "in sorted(schedule, key=lambda action: action[0] < \"c\")"}, """
+    You take all micro-batches forward before the first backward, whatever the schedule says. The results are the same,
+    but all activations are kept at once. Next: follow `schedule`.
+    """)
+
+exercise.edit("starts-from-ones", {"y.backward(grad)": "y.sum().backward()"}, STARTS_FROM_ONES)
+
+exercise.variant_edit("scales-the-gradient", {"F.mse_loss(y, targets[n]) / len(xs)": "F.mse_loss(y, targets[n])",
+    "grad = None": "grad = torch.tensor(1 / len(xs)) if rank == last else None",
+    "sum(losses)": "sum(losses) / len(xs)"})
+
+
+@exercise.variant
+def one_dictionary(
+    part: nn.Module, schedule: list[tuple[str, int]], xs: list[torch.Tensor], targets: list[torch.Tensor]
+) -> torch.Tensor | None:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    works: list[Any] = []
+    total = torch.zeros(())
+    for kind, n in schedule:
+        if kind == "forward":
+            x = xs[n].clone()
+            if rank:
+                dist.recv(x, rank - 1)
+            y = part(x.requires_grad_())
+            if rank + 1 < world_size:
+                works.append(dist.isend(y.detach(), rank + 1))
+            else:
+                y = F.mse_loss(y, targets[n])
+                total += y.detach()
+            kept[n] = x, y
+            continue
+        x, y = kept.pop(n)
+        grad = torch.tensor(1 / len(xs)) if rank + 1 == world_size else torch.empty_like(y)
+        if rank + 1 < world_size:
+            dist.recv(grad, rank + 1)
+        torch.autograd.backward(y, grad)
+        if rank:
+            works.append(dist.isend(x.grad, rank - 1))
+    for work in works:
+        work.wait()
+    return total / len(xs) if rank + 1 == world_size else None

@@ -1,0 +1,71 @@
+"""The first exercise, which shows how the course works."""
+
+import random
+
+import torch
+import torch.distributed as dist
+
+from ...exercises import Case, Exercise
+
+
+def draw(rng: random.Random, number: int) -> Case:
+    world_size = (4, 1, 2, 3)[number] if number < 4 else rng.randint(2, 4)
+    return Case(world_size=world_size, args=lambda rank: ())
+
+
+exercise = Exercise("start.first", title="Your first exercise", draw=draw, task="""
+    Return the square of the rank's number: 0 on rank 0, 1 on rank 1, 4 on rank 2, and so on.""", hints="""
+    Every rank runs the same line. What differs between the ranks, and how did the cell above find it out?
+
+    The square of a number is the number times itself. The number is the rank that runs your function.
+
+    `dist.get_rank()` returns the number, and `** 2` squares it.
+
+    ```python
+    return dist.get_rank() ...
+    ```
+    """, explanation="""
+    The function is the same on every rank, and there are four results, because `dist.get_rank()` returns a different
+    number on each rank.""")
+
+
+@exercise
+def first() -> int:
+    """Return the square of this rank's number: 9 on rank 3."""
+    return dist.get_rank() ** 2
+
+
+exercise.edit("the-rank-itself", {" ** 2": ""}, """
+    Your function returns the rank's number itself. The task asks for its square.
+    Next: multiply the number by itself: `dist.get_rank() ** 2`.""")
+
+exercise.edit("doubled", {"**": "*"}, """
+    Your function returns twice the rank's number. That equals the square on ranks 0 and 2, and not on the others.
+    Next: write `** 2` instead of `* 2`.""")
+
+exercise.edit("power-of-two", {"dist.get_rank() ** 2": "2 ** dist.get_rank()"}, """
+    Your function returns 2 to the power of the rank. The task asks for the rank to the power of 2.
+    Next: swap the two: `dist.get_rank() ** 2`.""")
+
+exercise.edit("caret", {"**": "^"}, """
+    In Python, `^` is not a power. It is the exclusive or of the bits of two numbers. Next: write `**` instead of `^`.
+    """)
+
+exercise.edit("counts-from-one", {"dist.get_rank()": "(dist.get_rank() + 1)"}, """
+    Your function squares the rank's number plus one. Ranks count from 0, as lists do.
+    Next: square `dist.get_rank()`, without adding 1.""")
+
+exercise.edit("prints-it", {"return dist.get_rank() ** 2": "print(dist.get_rank() ** 2)"}, """
+    Your function returns None. A rank's result is what your function returns; what it prints is only shown.
+    Next: write `return` before the square.""")
+
+
+@exercise.variant
+def times_itself() -> int:
+    rank = dist.get_rank()
+    return rank * rank
+
+
+@exercise.variant
+def with_pow() -> int:
+    return int(torch.tensor(dist.get_rank()).pow(2))

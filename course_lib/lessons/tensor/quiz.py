@@ -1,0 +1,190 @@
+"""The quiz of lesson 13."""
+
+import math
+import random
+from fractions import Fraction
+
+from ...quizzes import Choice, Numeric, Question, Quiz
+
+
+def block_sent_bytes(tokens: int, width: int, world_size: int, element_bytes: int) -> Fraction:
+    """Return the bytes that a rank sends for a block, forward and backward: four all-reduces of its activations."""
+    return 4 * 2 * Fraction(world_size - 1, world_size) * tokens * width * element_bytes
+
+
+def zero3_sent_elements(width: int, world_size: int) -> Fraction:
+    """Return the elements that a rank sends for the same block under ZeRO-3: three times its 12 · width² weights."""
+    return 3 * Fraction(world_size - 1, world_size) * 12 * width**2
+
+
+def kept_bytes(tokens: int, width: int, world_size: int, *, sequence_parallel: bool) -> int:
+    """Return the bytes of 16-bit activations, with dropout, that a block keeps without the core of the attention."""
+    if sequence_parallel:
+        return 34 * tokens * width // world_size
+    return 10 * tokens * width + 24 * tokens * width // world_size
+
+
+def volume(rng: random.Random) -> Numeric:
+    tokens, width, world_size = rng.choice([2048, 4096]), rng.choice([4096, 8192]), rng.choice([4, 8])
+    expected = block_sent_bytes(tokens, width, world_size, 2)
+    return Numeric(
+        prompt=f"A block of width {width} works on {tokens} tokens in bf16, tensor parallel on {world_size} ranks. How "
+        "much does each rank send for this block in forward and backward together, on a ring?",
+        expected=expected,
+        unit="MB",
+        right="There are two all-reduces in each pass, and a ring all-reduce sends 2(N − 1)/N of its tensor.",
+        wrong="Attention and MLP make one all-reduce each in forward, and one each in backward, of [tokens, width].",
+        mistakes=(
+            (expected / 2, "That is forward only, or an all-reduce that sends its tensor once."),
+            (expected / 4, "That is one all-reduce in each pass. Attention and MLP make one each."),
+            (expected * 2, "In bf16 an element has 2 bytes, not 4."),
+            (16 * tokens * width, "Nearly: a ring sends (N − 1)/N of it."),
+        ),
+    )
+
+
+def break_even(rng: random.Random) -> Numeric:
+    width = rng.choice([1024, 2048, 4096, 8192])
+    expected = zero3_sent_elements(width, 8) / block_sent_bytes(1, width, 8, 1)
+    return Numeric(
+        prompt=f"The matrices of a block of width {width} have 12 · {width}² elements. With how many tokens does "
+        "tensor parallel send as much for this block as ZeRO-3 does, on the same number of ranks, with elements of the "
+        "same size?",
+        expected=expected,
+        unit="tokens",
+        right="4 · 2 · tokens · width = 3 · 12 · width². With more tokens, ZeRO-3 sends less.",
+        wrong="ZeRO-3 sends the weights three times. Tensor parallel makes four all-reduces of [tokens, width]; each "
+        "sends its tensor twice. Both times (N − 1)/N.",
+        mistakes=(
+            (9 * width, "You count each all-reduce once. A ring all-reduce sends its tensor twice."),
+            (3 * width, "ZeRO-3 sends two all-gathers and one reduce-scatter: three times the weights."),
+            (1.5 * width, "You count the weights once. ZeRO-3 sends them three times."),
+        ),
+    )
+
+
+def activations(rng: random.Random) -> Numeric:
+    tokens, width, world_size = rng.choice([2048, 4096]), rng.choice([4096, 8192]), rng.choice([2, 4, 8])
+    expected = kept_bytes(tokens, width, world_size, sequence_parallel=False)
+    return Numeric(
+        prompt=f"Of the 34 bytes that a block keeps for each element of its input, tensor parallel divides 24 by the "
+        f"number of ranks. How much does a block of width {width} keep for {tokens} tokens on each of {world_size} "
+        "ranks, without sequence parallel?",
+        expected=expected,
+        unit="MB",
+        right="(10 + 24/N) bytes for each element. The 10 are the inputs of norms, the masks of dropout and the like.",
+        wrong="Ten bytes for each element stay on every rank. The other 24 are divided.",
+        mistakes=(
+            (
+                kept_bytes(tokens, width, world_size, sequence_parallel=True),
+                "You divide all 34 bytes. This needs sequence parallel.",
+            ),
+            (34 * tokens * width, "Nothing is divided here. Tensor parallel divides 24 of the 34 bytes."),
+            (24 * tokens * width / world_size, "Add the 10 bytes that every rank keeps."),
+        ),
+    )
+
+
+def scores(rng: random.Random) -> Numeric:
+    tokens, vocab, world_size = rng.choice([4096, 8192]), rng.choice([32_000, 128_000]), rng.choice([4, 8])
+    expected = Fraction(4 * tokens * vocab, world_size)
+    return Numeric(
+        prompt=f"The head and the loss are cut along a vocabulary of {vocab:,}. How much do the fp32 scores of "
+        f"{tokens} tokens take on each of {world_size} ranks?",
+        expected=expected,
+        unit="MB",
+        right="Each rank has the scores of vocabulary/N tokens, and no rank gathers them.",
+        wrong="Each rank has [tokens, vocabulary / N] scores, of 4 bytes.",
+        mistakes=(
+            (4 * tokens * vocab, "Those are all scores. A rank has only its part of the vocabulary."),
+            (expected / 2, "In fp32 a score has 4 bytes."),
+            (12 * tokens, "That is what travels, three numbers for each token. The scores stay."),
+        ),
+    )
+
+
+def clipped_norm(rng: random.Random) -> Numeric:
+    cut, whole, expected = rng.choice([(3, 4, 5), (12, 5, 13), (8, 6, 10), (15, 8, 17)])
+    tensor = rng.choice([2, 4, 8])
+    return Numeric(
+        prompt=f"On a mesh with {tensor} tensor ranks, all gradients of cut matrices together have the norm {cut}, "
+        f"and all gradients of norms and biases, which the tensor ranks have whole, {whole}. What is the norm for "
+        "clipping?",
+        expected=expected,
+        tolerance=0.001,
+        right="It is the root of the sum of both squares. The copies on the tensor ranks count once.",
+        wrong="Add the two squares. How often does a gradient count that several ranks have?",
+        mistakes=(
+            (
+                math.sqrt(cut**2 + tensor * whole**2),
+                "This is what a sum over all ranks gives. It counts the copies on every tensor rank.",
+            ),
+            (cut + whole, "Norms do not add up; their squares do."),
+            (cut, "The parameters that every tensor rank has count as well."),
+        ),
+    )
+
+
+QUIZ = Quiz(name="tensor", title="Tensor and sequence parallel", questions=(
+    Question(id="column-then-row", ask=Choice.read("""
+        Why is the first matrix of an MLP cut by its output features, and the second by its input features?
+
+        - [x] The output features of the first are the input features of the second, so nothing travels between them
+          > Each rank has complete features for GELU, and one all-reduce follows the second.
+        - [ ] The second matrix is smaller that way
+          > Each rank has 1/N of a matrix with either cut.
+        - [ ] GELU can be applied to summands, and the sum comes later
+          > GELU is not linear: gelu(a + b) is not gelu(a) + gelu(b).
+        - [ ] No collective is needed at all
+          > The second matrix leaves a summand on each rank. An all-reduce adds them.""")),
+    Question(id="no-sum-in-backward", ask=Choice.read("""
+        You forget the all-reduce in backward at the entrance of the parallel part. What do you see?
+
+        - [x] The first loss is right. Later losses are wrong, and what every rank has whole differs from rank to rank
+          > Each rank continues backward with its own part of the gradient.
+        - [ ] The ranks wait for each other until the watchdog ends the run
+          > All ranks leave the same call out, so none of them waits.
+        - [ ] The first loss is wrong
+          > Forward does not depend on backward.
+        - [ ] An error: the shapes do not fit
+          > The summand of a gradient has the shape of the gradient.""")),
+    Question(id="volume", ask=volume),
+    Question(id="break-even", ask=break_even),
+    Question(id="sequence-parallel-volume", ask=Choice.read("""
+        You switch sequence parallel on. How do the bytes of activations that a rank sends change?
+
+        - [x] They stay the same
+          > Each all-reduce becomes a reduce-scatter and an all-gather: its two halves.
+        - [ ] They double
+          > There are twice as many calls, of half the bytes each.
+        - [ ] They halve
+          > A reduce-scatter alone would be half. An all-gather follows.
+        - [ ] They are divided by the number of ranks
+          > Only the memory between the matrices is divided. The whole sequence still enters each pair.""")),
+    Question(id="gradients-to-sum", ask=Choice.read("""
+        Under sequence parallel, which gradients have to be summed over the tensor ranks?
+
+        - [x] Those of a norm's weight
+          > Every rank has it whole, and uses it for its own tokens only.
+        - [x] Those of the bias after the second matrix of the MLP
+          > It is added after the scatter, to this rank's tokens only.
+        - [ ] Those of the first matrix of the MLP
+          > Each rank has a different part of it, which sees the whole sequence.
+        - [ ] Those of a head's query matrix
+          > Only one rank has it, and it sees the whole sequence.""", several=True)),
+    Question(id="activations", ask=activations),
+    Question(id="scores", ask=scores),
+    Question(id="clipped-norm", ask=clipped_norm),
+    Question(id="which-axis-leaves-the-node", ask=Choice.read("""
+        A model trains with FSDP and tensor parallel on 64 GPUs, in nodes of 8. Which ranks belong on one node?
+
+        - [x] The ranks of a tensor group
+          > Their all-reduces stand between two matrices, where nothing else can be computed. The collectives of FSDP
+            overlap with the computation of other layers.
+        - [ ] The ranks of a data group
+          > Their collectives can wait for slower links: FSDP gathers a layer ahead.
+        - [ ] It makes no difference, because the sum of bytes is the same
+          > The sum is the same, but the links between nodes are several times slower than those inside.
+        - [ ] Half of each group
+          > Then both groups cross the slow links.""")),
+))

@@ -1,0 +1,201 @@
+"""A forward that gathers and frees its unit; autograd saves a description of each view instead of the view."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from ...exercises import Case, Exercise, at_most, lets_go
+from ...meter import mark
+from ..ranks.data import dtype_name, whole_numbers
+from .data import DTYPES, Memory, draw_world_size, mark_when_gone, memory_of
+from .start_gather import gather
+from .unit import Unit, free, poisoned_unit
+
+IN_USE, AFTER = "while the unit is in use", "after forward"
+
+
+class Scaled(nn.Module):
+    """A module for x of [2, width] that calls `on_use` while its parameters are in use.
+
+    It ends with a sum, so that a gradient arrives before backward has asked for any parameter.
+    """
+
+    def __init__(self, width: int, inner: int, dtype: torch.dtype, seed: int, on_use: Callable[[], None]) -> None:
+        super().__init__()
+        shapes = [(inner, width), (inner,), (inner,), (width, inner), (2, width)]
+        drawn = (whole_numbers(*shape, seed=seed, rank=place, dtype=dtype) for place, shape in enumerate(shapes))
+        self.up, self.gain, self.shift, self.down, self.places = (nn.Parameter(values / 500) for values in drawn)
+        self.on_use = on_use
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(x @ self.up.t()) * self.gain + self.shift
+        self.on_use()
+        return hidden @ self.down.t() + self.places
+
+
+def draw(rng: random.Random, number: int) -> Case:
+    world_size, dtype, seed = draw_world_size(rng, number), DTYPES[number % 2], rng.getrandbits(32)
+    width, inner = rng.randint(5, 7), rng.randint(8, 11)
+
+    def args(rank: int) -> tuple[int, int, Tensor, int]:
+        return width, inner, whole_numbers(2, width, seed=seed, rank=100 * rank, dtype=dtype) / 500, seed
+
+    what = f"a unit of {width} × {inner}, {dtype_name(dtype)}"
+    return Case(world_size=world_size, args=args, what=what)
+
+
+def output_and_gradients(
+    solution: Callable[[Unit, Tensor], Tensor], width: int, inner: int, x: Tensor, seed: int
+) -> Any:
+    memory: Memory = []
+
+    def on_use() -> None:
+        memory.extend(memory_of(unit.params))
+        if dist.get_rank() == 0:  # at later marks, the meter then searches for what holds the parameters; that is slow
+            mark(IN_USE)
+
+    unit = poisoned_unit(Scaled(width, inner, x.dtype, seed, on_use))
+    x.requires_grad_()
+    output = solution(unit, x)
+    mark_when_gone(AFTER, memory)
+    if not isinstance(output, Tensor):
+        return output
+    freed = [param.numel() for param in unit.params]
+    if not any(freed):  # otherwise the finding names the cause, not its consequences in backward
+        output.square().sum().backward()
+    return {
+        "the output": output.detach().clone(),
+        "elements in each parameter after forward": freed,
+        "the gradient of x": x.grad,
+        "the gradients": [param.grad for param in unit.params],
+        "elements in each parameter after backward": [param.numel() for param in unit.params],
+    }
+
+
+exercise = Exercise("zero3.sharded_forward", title="Gather, use, free", draw=draw, trial=output_and_gradients,
+    measured=True, inputs_matter=False, rules=[lets_go(AFTER, slack=256), at_most("all_gather", 2)],
+    case_count=4, task="""
+    Gather the unit, call its module, free the unit, and return the output. Two things remain. First: what autograd
+    saves for backward must not keep `unit.flat`. Whenever autograd saves a view of `unit.flat`, let it save a
+    description instead, from which you can make this view again. Second: backward needs the parameters from its very
+    beginning. Gather the unit again as soon as the gradient of the output has arrived. Call your `gather` and `free`;
+    there are two all-gathers in all.
+    """, hints="""
+    From which moment on does backward need the parameters, and what arrives at the output at that moment?
+
+    Autograd accepts two functions, `pack` and `unpack`. It keeps what `pack` returns instead of the saved tensor, and
+    `unpack` has to make the tensor from it. A view is a memory, a size, strides and an offset. The last three take
+    no memory.
+
+    `saved_tensors_hooks(pack, unpack)` around the call of the module. `tensor.untyped_storage().data_ptr()` identifies
+    a memory. `unit.flat.as_strided(size, stride, offset)` takes `tensor.size()`, `tensor.stride()` and
+    `tensor.storage_offset()`. `output.register_hook(lambda grad: ...)`.
+
+    ```python
+    def pack(tensor):
+        if ... == unit.flat.untyped_storage().data_ptr():
+            return ...  # size, strides, offset
+        return tensor
+
+    def unpack(saved):
+        return ... if isinstance(saved, tuple) else saved
+
+    ...  # gather
+    with saved_tensors_hooks(pack, unpack):
+        ...
+    ...  # free, and a hook on the output
+    ```
+    """, explanation="""
+    The gradient of a linear layer's input is computed with its weight, so autograd saves `weight.t()`, a view. This
+    view would keep every unit in memory. `pack` keeps only its size, strides and offset. `pack` and `unpack` refer to
+    `unit`, never to one `flat`: in backward, `unit.flat` is a new tensor, with the same values in the same places. The
+    hook on the output runs before any other part of the unit's backward. FSDP2 solves this differently: it keeps the
+    tensor and frees its memory (`untyped_storage().resize_(0)`), so that all views are valid again after the next
+    gather. Code that reads such a view too early reads memory that does not exist.""")
+
+
+@exercise
+def sharded_forward(unit: Unit, x: Tensor) -> Tensor:
+    """Return `unit.module(x)`; gather the unit before the call, and free it afterwards.
+
+    Until backward reaches the output, nothing keeps the whole parameters. Then the unit is gathered
+    again, and stays gathered, because backward needs its parameters.
+    """
+
+    def pack(tensor: Tensor) -> Tensor | tuple[torch.Size, tuple[int, ...], int]:
+        if tensor.untyped_storage().data_ptr() == unit.flat.untyped_storage().data_ptr():
+            return tensor.size(), tensor.stride(), int(tensor.storage_offset())
+        return tensor
+
+    def unpack(saved: Tensor | tuple[torch.Size, tuple[int, ...], int]) -> Tensor:
+        return unit.flat.as_strided(*saved) if isinstance(saved, tuple) else saved
+
+    gather(unit)
+    with saved_tensors_hooks(pack, unpack):
+        output: Tensor = unit.module(x)
+    free(unit)
+    output.register_hook(lambda grad: gather(unit))
+    return output
+
+
+exercise.edit("autograd-keeps-views", {"return tensor.size(), tensor.stride(), int(tensor.storage_offset())":
+    "return tensor"}, """
+    You free the parameters, but autograd still keeps them: it saved a view of `unit.flat` for backward (such as
+    `weight.t()`), and a view keeps the whole memory. Next: call the module inside `with saved_tensors_hooks(pack,
+    unpack):`, where `pack` returns a description of each tensor that is in the memory of `unit.flat`.""")
+
+exercise.edit("unpack-closes-over-the-whole", {"gather(unit)\nwith": "gather(unit)\nflat = unit.flat\nwith",
+    "unit.flat.as_strided": "flat.as_strided"}, """
+    A function that autograd keeps still refers to the tensor. A function keeps every variable that it closes over, and
+    autograd keeps `pack` and `unpack` until backward.
+    Next: read `unit.flat` inside `unpack`, when backward has gathered the unit again.""")
+
+exercise.edit("never-freed", {"free(unit)\n": ""}, """
+    The unit stays gathered, so after forward all parameters of all units are whole on every rank.
+    Next: call `free(unit)` once you have the output.""")
+
+exercise.edit("gathered-at-once", {"output.register_hook(lambda grad: gather(unit))": "gather(unit)"}, """
+    You free the unit and gather it again before your function returns. So after forward all parameters of all units are
+    whole on every rank. Next: pass `output.register_hook` a function for backward to call: `lambda grad: gather(unit)`.
+    """)
+
+exercise.edit("saves-copies", {"return tensor.size(), tensor.stride(), int(tensor.storage_offset())":
+    "return tensor.clone()"}, """
+    `pack` gives autograd copies of the tensors. A copy does not keep `unit.flat`, but it takes as much memory itself.
+    Next: for a view of `unit.flat`, return its size, its strides and its offset, and no tensor.""")
+
+exercise.edit("not-there-when-backward-begins", {"output.register_hook(lambda grad: gather(unit))\n": ""}, """
+    When backward begins, the parameters are empty. Gathering when autograd asks for a saved parameter is too late: the
+    gradient of a parameter that was only added needs no saved tensor. It arrives first, and does not fit an empty
+    parameter. Next: gather as soon as the gradient of the output has arrived: `output.register_hook(...)`.""")
+
+exercise.edit("without-the-offset", {"*saved)": "*saved[:2], 0)"}, """
+    Your description does not say where in `unit.flat` a view begins, so every saved parameter is read from the front.
+    Next: save `tensor.storage_offset()` too.""")
+
+exercise.edit("without-the-strides", {"as_strided(*saved)": "narrow(0, saved[2], saved[0].numel()).view(saved[0])"}, """
+    Your description has size and offset, but no strides. Autograd saved `weight.t()`: the same elements in a different
+    order. Next: save `tensor.stride()` too, and make the view with `as_strided`.""")
+
+
+@exercise.variant
+def computes_again(unit: Unit, x: Tensor) -> Tensor:
+    def run(x: Tensor) -> Tensor:
+        gather(unit)
+        output: Tensor = unit.module(x)
+        return output
+
+    output: Tensor = checkpoint(run, x, use_reentrant=False)
+    free(unit)
+    output.register_hook(lambda grad: gather(unit))
+    return output
+
+
+exercise.variant_edit("by-address", {"tensor.untyped_storage().data_ptr() == unit.flat.untyped_storage().data_ptr()":
+    "0 <= tensor.data_ptr() - unit.flat.data_ptr() < unit.flat.nbytes"})
