@@ -20,10 +20,11 @@ from .checking.observe import Observation, Trial
 from .checking.rules import Rule, at_most, byte_rows, holds_no_more, lets_go, only_calls, same_calls, sends_no_more
 from .evidence import Incident, incident
 from .form.declaration import Case, Mistake, Solution
+from .form.draws import DTYPES, draw_world_size, dtype_name, normal, whole_numbers
 from .registry import get, names
 
 __all__ = [
-    "Case", "Exercise", "Finding", "Incident", "Mistake", "Observation", "Row", "Rule", "Solution", "Trial", "Verdict",
-    "at_most", "byte_rows", "get", "holds_no_more", "incident", "lets_go", "names", "only_calls", "same_calls",
-    "sends_no_more",
+    "DTYPES", "Case", "Exercise", "Finding", "Incident", "Mistake", "Observation", "Row", "Rule", "Solution",
+    "Trial", "Verdict", "at_most", "byte_rows", "draw_world_size", "dtype_name", "get", "holds_no_more", "incident",
+    "lets_go", "names", "normal", "only_calls", "same_calls", "sends_no_more", "whole_numbers",
 ]  # fmt: skip

@@ -23,7 +23,6 @@ import torch.distributed as dist
 
 from ..errors import CourseError
 from ..world import Call, RankError, RankReport, Run, World
-from .answers import ANSWERS
 from .checking.cases import draw
 from .checking.compare import findings
 from .checking.diagnose import known_mistake
@@ -104,7 +103,7 @@ class Incident:
 
     def answer(self, question: str) -> str | float:
         """Return the answer to a prediction of the lesson. Raises CourseError if there is no such prediction."""
-        answers = ANSWERS[self._exercise.name]
+        answers = self._exercise.answers
         if question not in answers:
             raise CourseError(f"answer({question!r}): no such prediction. Give one of {', '.join(map(repr, answers))}.")
         return answers[question]

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from course_lib import World
-from course_lib.lessons.ranks.data import normal
+from course_lib.exercises import normal
 from course_lib.lessons.tensor import attention, column_linear, cross_entropy, embedding, mlp, row_linear, sequence_mlp
 from course_lib.lessons.tensor.data import linear, my_part
 from course_lib.lessons.tensor.quiz import block_sent_bytes

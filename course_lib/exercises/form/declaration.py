@@ -110,6 +110,8 @@ class Declaration:
             False if a solution may use them as scratch space.
         tolerance: relative, for floating-point results.
         case_count: the number of cases that a check tries.
+        answers: of an incident: the answers to the predictions in its lesson, by the names of the predictions. They are
+            kept out of the lesson's cells, where a learner would see them.
         reference: a right solution, written to be read: the learner sees its source as the last hint.
         mistakes: the known wrong solutions.
         variants: right solutions written differently, by name; each entry returns its solution. A pass shows the
@@ -129,6 +131,7 @@ class Declaration:
     inputs_matter: bool = True
     tolerance: float = 1e-5
     case_count: int = 6
+    answers: Mapping[str, str | float] = field(default_factory=dict)
     reference: Solution = field(init=False)
     mistakes: list[Mistake] = field(init=False, default_factory=list)
     variants: dict[str, Callable[[], Solution]] = field(init=False, default_factory=dict)

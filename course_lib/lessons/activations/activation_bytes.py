@@ -5,8 +5,7 @@ import random
 import torch
 from torch import nn
 
-from ...exercises import Case, Exercise
-from ..ranks.data import normal
+from ...exercises import Case, Exercise, normal
 
 
 class Gated(nn.Module):

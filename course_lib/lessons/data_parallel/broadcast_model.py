@@ -7,8 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...exercises import Case, Exercise, Solution
-from ..ranks.data import draw_world_size
+from ...exercises import Case, Exercise, Solution, draw_world_size
 
 
 class Model(nn.Module):

@@ -7,9 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ...exercises import Case, Finding, Row, Rule, Trial
+from ...exercises import Case, Finding, Row, Rule, Trial, draw_world_size, whole_numbers
 from ...world import Call
-from ..ranks.data import draw_world_size, whole_numbers
 
 DTYPES = (torch.float32, torch.float64)
 

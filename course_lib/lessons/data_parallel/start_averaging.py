@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...exercises import Case, Exercise, Solution, same_calls
-from ..ranks.data import draw_world_size
+from ...exercises import Case, Exercise, Solution, draw_world_size, same_calls
 from .data import DTYPES, draw_shapes, give_gradients, last_rank_comes_later, parameters, starts_in_time
 
 Bucket = list[nn.Parameter]

@@ -6,8 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from ...exercises import Case, Exercise, Solution
-from ..ranks.data import draw_world_size, whole_numbers
+from ...exercises import Case, Exercise, Solution, draw_world_size, whole_numbers
 
 
 def draw(rng: random.Random, number: int) -> Case:

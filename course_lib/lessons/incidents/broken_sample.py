@@ -35,6 +35,10 @@ def trained(solution: Solution, model: nn.Module, data: list[Batch]) -> dict[str
 
 
 exercise = Exercise("incidents.broken_sample", title="Incident: a broken sample", draw=draw, trial=trained,
+    answers={
+        "where": "line 18: if loss > 30",
+        "why": "different parameters; three of them trained with the broken sample",
+    },
     inputs_matter=False, case_count=4, task="""
     A broken sample gives a loss far above the usual. The program leaves such steps out, and nothing hangs; the model
     gets worse. In [WeatherGenerator, pull request 2718](https://github.com/ecmwf/WeatherGenerator/pull/2718) the ranks

@@ -43,6 +43,10 @@ def stopped_and_resumed(solution: Solution, width: int, seed: int) -> dict[str, 
 
 
 exercise = Exercise("incidents.cold_resume", title="Incident: the loss jumps after every restart", draw=draw,
+    answers={
+        "where": "the optimizer's part of states(), called at line 18",
+        "why": "dcp.load reads what the dict has names for, and it has none for the moments",
+    },
     trial=stopped_and_resumed, inputs_matter=False, case_count=2, task="""
     A node fails every few hours, and the job goes on from its last checkpoint. After each restart the loss jumps. The
     files contain everything: parameters, moments, step counts. Repair the program: a run that was stopped goes on

@@ -39,6 +39,10 @@ def trained(solution: Solution, model: nn.Module, data: list[Batch]) -> dict[str
 
 
 exercise = Exercise("incidents.first_checkpoint", title="Incident: the first checkpoint", draw=draw, trial=trained,
+    answers={
+        "where": "rank 0, at line 21",
+        "why": "With DDP rank 0 has the whole model, so it calls no collective",
+    },
     inputs_matter=False, case_count=2, task="""
     The job stops at its first checkpoint: [bergson, pull request
     376](https://github.com/EleutherAI/bergson/pull/376), rebuilt with FSDP2. Repair the program, so that what its

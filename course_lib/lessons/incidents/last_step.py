@@ -33,6 +33,10 @@ def trained(solution: Solution, model: nn.Module, x: torch.Tensor, y: torch.Tens
 
 
 exercise = Exercise("incidents.last_step", title="Incident: the last step", draw=draw, trial=trained,
+    answers={
+        "where": "rank 0 made a step more than ranks 1 and 2",
+        "weight": 2,
+    },
     inputs_matter=False, case_count=4, task="""
     The job trains well, and hangs in the last step of its first epoch. The report is the one that led to DDP's `join`:
     [PyTorch, issue 38174](https://github.com/pytorch/pytorch/issues/38174). Repair the program, so that what its

@@ -40,6 +40,10 @@ def tuned(solution: Solution, width: int, seed: int) -> dict[str, Any]:
 
 
 exercise = Exercise("incidents.lost_updates", title="Incident: the loss stands still", draw=draw, trial=tuned,
+    answers={
+        "small": 1,
+        "why": "weights in fp32 for the optimizer, rounded to bf16 for the layer",
+    },
     inputs_matter=False, case_count=2, task="""
     A model that was loaded in bf16 is trained with data parallel. With a large learning rate it learns; with the small
     one that the schedule ends with, the loss stays where it is, to the last digit, on every rank. The gradients are

@@ -46,6 +46,10 @@ def local(param: Any) -> torch.Tensor:
 
 
 exercise = Exercise("incidents.mixed_data", title="Incident: the new data", draw=draw, trial=trained,
+    answers={
+        "where": "rank 1's all-gather with number 9, at line 17",
+        "why": "shards of the vision tower and, from rank 1, of the language model",
+    },
     inputs_matter=False, case_count=3, task="""
     A model for images and text stops as soon as one rank has a batch without images:
     [transformers, issue 37186](https://github.com/huggingface/transformers/issues/37186), rebuilt. Repair the program,

@@ -53,6 +53,10 @@ def stopped_and_resumed(solution: Solution, width: int, seed: int) -> dict[str, 
 
 
 exercise = Exercise("incidents.one_dropout", title="Incident: noisier since the restart", draw=draw,
+    answers={
+        "where": "line 25: torch.save on rank 0",
+        "why": "Each restart repeats the masks that this seed begins with",
+    },
     trial=stopped_and_resumed, inputs_matter=False, case_count=3, task="""
     Since a restart the gradients are noisier, and the losses of the ranks move up and down together. The parameters
     and the learning rate are right. Repair the program: a run that was stopped goes on exactly as if it had not been,

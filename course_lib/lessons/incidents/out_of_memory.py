@@ -33,6 +33,10 @@ def trained(solution: Solution, model: nn.Module, data: list[Batch]) -> dict[str
 
 
 exercise = Exercise("incidents.out_of_memory", title="Incident: out of memory, batch skipped", draw=draw, trial=trained,
+    answers={
+        "where": "rank 2, at line 19",
+        "why": "those of one step earlier on the other ranks",
+    },
     inputs_matter=False, case_count=3, task="""
     A rank that ran out of memory caught the error and went on, and the job hung much later. That is fairseq's
     [pull request 3989](https://github.com/facebookresearch/fairseq/pull/3989), rebuilt. Repair the program, so that

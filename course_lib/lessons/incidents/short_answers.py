@@ -44,6 +44,10 @@ def four_steps(solution: Solution, lengths: list[int], padding: list[int], seed:
 
 
 exercise = Exercise("incidents.short_answers", title="Incident: a different curve on every cluster", draw=draw,
+    answers={
+        "weight": 4.5,
+        "where": "line 12: the loss",
+    },
     trial=four_steps, inputs_matter=False, case_count=3, task="""
     The same model, the same data, the same global batch: with 2 ranks and 4 micro-batches the loss curve differs from
     that with 8 ranks and 1. Answers of few tokens get better, long ones worse. Repair the step: every target token of

@@ -65,6 +65,10 @@ def through_all_stages(part: nn.Module, x: torch.Tensor, stages: dist.ProcessGro
 
 
 exercise = Exercise("incidents.stage_norm", title="Incident: two norms in one model", draw=draw, trial=four_steps,
+    answers={
+        "norm": 1.774,
+        "group": "stages: they have different parameters",
+    },
     inputs_matter=False, case_count=3, task="""
     With the same seed and the same data, a pipeline of two stages has another loss curve than one GPU. The log of rank
     0 and the log of rank 1 show different gradient norms for the same step. Repair the program: the model is clipped

@@ -40,6 +40,10 @@ def prepared(solution: Solution, texts: list[str], tokenize: Tokenizer) -> dict[
 
 
 exercise = Exercise("incidents.thirty_minutes", title="Incident: thirty minutes", draw=draw, trial=prepared,
+    answers={
+        "where": "rank 0, at line 10",
+        "why": "less work for the slowest rank",
+    },
     inputs_matter=False, case_count=3, task="""
     The job ends before its first step, always after the same time: [LongLoRA, issue
     45](https://github.com/JIA-Lab-research/LongLoRA/issues/45). Repair the program, so that what its docstring says is

@@ -50,6 +50,10 @@ def trained_and_exported(solution: Solution, width: int, seed: int) -> dict[str,
 
 
 exercise = Exercise("incidents.untied", title="Incident: worse after the export", draw=draw,
+    answers={
+        "where": "line 12: to_empty",
+        "count": 1,
+    },
     trial=trained_and_exported, inputs_matter=False, case_count=2, tolerance=1e-3, task="""
     Embedding and head of the model share one weight. The job trains well, and the exported model is much worse than
     the last loss of the training. The export has all names except `head.weight`, as the servers expect: they tie the

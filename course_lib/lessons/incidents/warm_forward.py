@@ -60,6 +60,10 @@ def gathered(param: Tensor) -> Tensor:
 
 
 exercise = Exercise("incidents.warm_forward", title="Incident: half of the model stands still", draw=draw,
+    answers={
+        "where": "line 12: the optimizer is made",
+        "why": "The optimizer has their whole tensors, and backward gives gradients to their shards",
+    },
     trial=trained, inputs_matter=False, case_count=2, task="""
     The loss falls, more slowly than on one GPU, and ends far above. No rank reports an error. Find the line, and repair
     the program so that every parameter is trained. The list of losses keeps its first entry, the loss before training.

@@ -42,6 +42,10 @@ def averaged(solution: Solution, width: int, seed: int) -> dict[str, Any]:
 
 
 exercise = Exercise("incidents.whole_average", title="Incident: twice the ranks, the same memory", draw=draw,
+    answers={
+        "held": 2400,
+        "where": "the average, filled before fully_shard",
+    },
     trial=averaged, measured=True, inputs_matter=False, rules=[lets_go(BETWEEN, slack=400)], case_count=2, task="""
     The model is sharded with FSDP2, and with twice the ranks a rank holds nearly as much as before. Find what still
     has the size of the whole model between two steps, and repair it. The program returns the same as before: on every

@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from ...exercises import Case, Exercise, Solution
-from ..ranks.data import draw_world_size, normal
+from ...exercises import Case, Exercise, Solution, draw_world_size, normal
 from .data import NO_GRADIENT_OF_THE_INPUT, STARTS_FROM_ONES, a_part, gradients
 
 

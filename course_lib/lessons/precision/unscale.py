@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...exercises import Case, Exercise, Solution, at_most
-from ..ranks.data import draw_world_size, normal
+from ...exercises import Case, Exercise, Solution, at_most, draw_world_size, normal
 
 
 def draw_bad(rng: random.Random, number: int, world_size: int, count: int) -> dict[tuple[int, int], float]:

@@ -6,8 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import pad
 
-from ...exercises import Case, Exercise, only_calls, sends_no_more
-from .data import DTYPES, draw_world_size, dtype_name, whole_numbers
+from ...exercises import DTYPES, Case, Exercise, draw_world_size, dtype_name, only_calls, sends_no_more, whole_numbers
 from .ring_all_gather import ring_all_gather
 from .ring_reduce_scatter import ring_reduce_scatter
 

@@ -8,8 +8,7 @@ import random
 import torch
 import torch.distributed as dist
 
-from ...exercises import Case, Exercise, only_calls
-from .data import DTYPES, draw_world_size, dtype_name, whole_numbers
+from ...exercises import DTYPES, Case, Exercise, draw_world_size, dtype_name, only_calls, whole_numbers
 
 
 def draw(rng: random.Random, number: int) -> Case:

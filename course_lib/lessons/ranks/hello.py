@@ -4,8 +4,7 @@ import random
 
 import torch.distributed as dist
 
-from ...exercises import Case, Exercise
-from .data import draw_world_size
+from ...exercises import Case, Exercise, draw_world_size
 
 
 def draw(rng: random.Random, number: int) -> Case:

@@ -5,8 +5,7 @@ import random
 import torch
 import torch.distributed as dist
 
-from ...exercises import Case, Exercise
-from .data import whole_numbers
+from ...exercises import Case, Exercise, whole_numbers
 
 
 def draw(rng: random.Random, number: int) -> Case:

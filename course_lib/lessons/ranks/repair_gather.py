@@ -5,8 +5,7 @@ import random
 import torch
 import torch.distributed as dist
 
-from ...exercises import Case, Exercise
-from .data import DTYPES, draw_world_size, dtype_name, whole_numbers
+from ...exercises import DTYPES, Case, Exercise, draw_world_size, dtype_name, whole_numbers
 
 
 def draw(rng: random.Random, number: int) -> Case:

@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from ...exercises import Case, Exercise, Solution, at_most, only_calls
-from ..ranks.data import normal
+from ...exercises import Case, Exercise, Solution, at_most, normal, only_calls
 
 NUMELS = (3, 2)
 """The sizes of a rank's shards, both of cut and of whole parameters."""

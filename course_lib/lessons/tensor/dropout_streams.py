@@ -6,8 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...exercises import Case, Exercise, Solution
-from ..ranks.data import draw_world_size
+from ...exercises import Case, Exercise, Solution, draw_world_size
 
 
 def draw(rng: random.Random, number: int) -> Case:

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...exercises import Case, Exercise, Solution, holds_no_more, sends_no_more
+from ...exercises import Case, Exercise, Solution, draw_world_size, holds_no_more, normal, sends_no_more
 from ...meter import mark
-from ..ranks.data import draw_world_size, normal
 from .copy import copy
 from .data import my_part, output_and_gradients
 from .gather_sequence import gather_sequence

@@ -6,8 +6,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from ...exercises import Case, Exercise, Solution, sends_no_more
-from ..ranks.data import draw_world_size
+from ...exercises import Case, Exercise, Solution, draw_world_size, sends_no_more
 from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters, shuffled_parts
 
 Parts = list[list[int]]

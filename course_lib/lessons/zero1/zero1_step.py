@@ -9,9 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...exercises import Case, Exercise, Solution, holds_no_more, sends_no_more
+from ...exercises import Case, Exercise, Solution, draw_world_size, holds_no_more, sends_no_more
 from ...meter import mark
-from ..ranks.data import draw_world_size
 from .data import OPTIMIZERS, draw_shapes, give_gradients, gradients, parameters
 from .flatten import flatten
 

@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ...exercises import Case, Exercise, Solution, at_most
-from ..ranks.data import draw_world_size
+from ...exercises import Case, Exercise, Solution, at_most, draw_world_size
 
 
 def draw(rng: random.Random, number: int) -> Case:

@@ -16,8 +16,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...exercises import Finding, Observation, Trial, byte_rows
-from ..ranks.data import whole_numbers
+from ...exercises import Finding, Observation, Trial, byte_rows, whole_numbers
 
 DTYPES = (torch.float32, torch.float64)
 

@@ -7,10 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...exercises import Case, Exercise, Solution, same_calls
+from ...exercises import Case, Exercise, Solution, draw_world_size, same_calls, whole_numbers
 from ...meter import mark
 from ..data_parallel.data import Ladder, last_rank_lags_behind, meet
-from ..ranks.data import draw_world_size, whole_numbers
 from .data import DTYPES, Bucket, grad_shard, keeps_no_more
 from .hand_over import hand_over
 from .start_reduction import start_reduction

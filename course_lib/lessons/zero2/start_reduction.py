@@ -10,10 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...exercises import Case, Exercise, Solution, same_calls
+from ...exercises import Case, Exercise, Solution, draw_world_size, dtype_name, same_calls, whole_numbers
 from ...meter import mark
 from ..data_parallel.data import hear_from_all_others
-from ..ranks.data import draw_world_size, dtype_name, whole_numbers
 from .data import DTYPES, Bucket, draw_shapes, grad_shard, keeps_no_more, parameters, poisoned_bucket
 
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from ...exercises import Case
+from ...exercises import Case, dtype_name, whole_numbers
 from ...meter import mark
-from ..ranks.data import dtype_name, whole_numbers
 
 Shapes = list[tuple[int, ...]]
 

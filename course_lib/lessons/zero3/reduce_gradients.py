@@ -8,9 +8,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from ...exercises import Case, Exercise, at_most, lets_go, only_calls
+from ...exercises import Case, Exercise, at_most, dtype_name, lets_go, only_calls, whole_numbers
 from ..data_parallel.data import draw_unused, give_gradients
-from ..ranks.data import dtype_name, whole_numbers
 from .data import DTYPES, Holder, Shapes, draw_shapes, draw_world_size, mark_when_gone, memory_of, total_numel
 from .start_gather import gather
 from .unit import Unit, free, poisoned_unit

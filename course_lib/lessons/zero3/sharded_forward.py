@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from ...exercises import Case, Exercise, at_most, lets_go
+from ...exercises import Case, Exercise, at_most, dtype_name, lets_go, whole_numbers
 from ...meter import mark
-from ..ranks.data import dtype_name, whole_numbers
 from .data import DTYPES, Memory, draw_world_size, mark_when_gone, memory_of
 from .start_gather import gather
 from .unit import Unit, free, poisoned_unit
