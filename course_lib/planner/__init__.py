@@ -4,7 +4,7 @@ questions       checks <- shapes <- models;  precision, optimizers <- settings; 
 bytes held      parts, partition <- layout <- held;  activations, held <- memory
 bytes sent      layout, cost <- volume
 seconds         cost <- hardware;  cost <- volume;  work, schedule, volume, hardware <- step
-the whole       memory, pieces, volume, step, explain <- questions <- plan <- choose, solve
+the whole       memory, pieces, volume, step, explain <- plan <- choose, solve
 compared with   plan <- validation: published runs
 """
 
@@ -12,8 +12,7 @@ from .choose import Candidate, Choice, choose
 from .explain import duration, how, shortage, size, verdict
 from .memory.parts import AVERAGING, CATEGORIES, MOMENTS, STEP, Part
 from .plan import Plan, plan
-from .questions import QUESTIONS, fits
-from .solve import Budget, cheapest, first_stage, largest_batch, longest_sequence
+from .solve import Budget, cheapest, first_stage, fits, largest_batch, longest_sequence
 from .timing.cost import PASSES, Group, Link, bus_bandwidth, ring_seconds, seconds, tree_seconds
 from .timing.hardware import HARDWARE, Hardware, hardware
 from .timing.schedule import Span, Timeline
@@ -28,7 +27,7 @@ from .validation import Compared, Run, Validation, validate
 
 __all__ = [
     "AVERAGING", "CATEGORIES", "CHECKPOINTING", "HARDWARE", "MODELS", "MOMENTS", "OPTIMIZERS", "PASSES", "PRECISIONS",
-    "QUESTIONS", "STEP", "Budget", "Candidate", "Choice", "Collective", "Compared", "Group", "Hardware", "Link",
+    "STEP", "Budget", "Candidate", "Choice", "Collective", "Compared", "Group", "Hardware", "Link",
     "Model", "Optimizer", "Part", "Plan", "Precision", "Run", "Settings", "Span", "Timeline", "Transformer",
     "Validation", "bus_bandwidth", "cheapest", "choose", "duration", "first_stage", "fits", "hardware", "how", "known",
     "largest_batch", "longest_sequence", "plan", "ring_seconds", "seconds", "shortage", "size",

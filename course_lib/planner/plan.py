@@ -13,7 +13,6 @@ from typing import Any
 from . import explain
 from .memory.memory import parts
 from .memory.parts import BEGIN, CATEGORIES, MOMENTS, STEP, Part
-from .questions import answer
 from .timing import step
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
@@ -154,16 +153,8 @@ class Plan:
             self.settings.policy.fast
         )
 
-    def explain(self, hardware: str | Hardware | None = None, question: str | None = None) -> str:
-        """Return where each byte goes, and with hardware each second, in words; or the answer to one of `QUESTIONS`.
-
-        Raises:
-            ValueError: as `timeline`; there is no such question, or it is asked without hardware.
-        """
-        if question is not None:
-            if hardware is None:
-                raise PlanError(f"question={question!r} without hardware. Name the hardware too, such as 'h100'.")
-            return answer(self, question, named(hardware))
+    def explain(self, hardware: str | Hardware | None = None) -> str:
+        """Return where each byte goes, and with hardware each second, in words; errors as `timeline`."""
         lines = [*explain.header(self.model, self.settings), *explain.memory(self), *explain.traffic(self)]
         return "\n".join([*lines, *(explain.time(self, named(hardware)) if hardware is not None else [])])
 

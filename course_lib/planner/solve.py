@@ -1,22 +1,26 @@
 """The largest or the least that a plan allows: micro-batch, sequence, stage, and GPU-hours for a number of tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from .explain import how, size
+from .explain import how, shortage, size
 from .plan import Plan, plan
-from .questions import fits, most_that_fits
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
 from .timing.work import token_flops
-from .training.checks import PlanError, whole
+from .training.checks import PlanError, largest, whole
 from .training.shapes import Transformer
+
+
+def fits(plan: Plan, machine: str | Hardware) -> bool:
+    """Return whether what the plan reserves on the device, and holds on the host, is not larger than the memory."""
+    return shortage(plan, named(machine))[0] <= 0
 
 
 def largest_batch(hardware: str | Hardware, **given: Any) -> int:
     """Return the most sequences in a micro-batch that fit, 0 if not even one does; `given` as for `plan`."""
-    return most_that_fits(plan(**given), hardware, "batch")
+    return _most_that_fits(plan(**given), hardware, "batch")
 
 
 def longest_sequence(hardware: str | Hardware, **given: Any) -> int:
@@ -24,12 +28,28 @@ def longest_sequence(hardware: str | Hardware, **given: Any) -> int:
 
     Memory for one more token may be there; what a model was not made for is not tried.
     """
-    return most_that_fits(plan(**{"sequence": 1} | given), hardware, "sequence")
+    return _most_that_fits(plan(**{"sequence": 1} | given), hardware, "sequence")
 
 
 def first_stage(hardware: str | Hardware, **given: Any) -> int | None:
     """Return the first stage of ZeRO that fits, or None; `given` as for `plan`."""
     return next((stage for stage in range(4) if fits(plan(**given | {"stage": stage}), hardware)), None)
+
+
+def _most_that_fits(plan: Plan, machine: str | Hardware, name: str) -> int:
+    """Return the largest "batch" or "sequence" that fits, 0 if none does. A sequence is not longer than the context."""
+    known = plan.model.transformer
+    if known is None:
+        raise PlanError(
+            f"the largest {name} for {plan.model.name}: only a transformer's activations are planned. Give model=..., "
+            "a transformer. A dry run measures them for any model."
+        )
+
+    def fitting(value: int) -> bool:
+        changes: dict[str, Any] = {name: value}
+        return fits(replace(plan, settings=replace(plan.settings, **changes)), machine)
+
+    return largest(fitting, known.context if name == "sequence" else 2**20)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ def test_a_short_context_is_searched_too() -> None:
 
 @pytest.mark.parametrize("solver", [largest_batch, longest_sequence])
 def test_without_activations_nothing_says_what_fits(solver: Callable[..., int]) -> None:
-    with pytest.raises(ValueError, match=r"for a model: Only a transformer's activations are planned.* Give model="):
+    with pytest.raises(ValueError, match=r"for a model: only a transformer's activations are planned.* Give model="):
         solver("h100", params=7e9)
 
 
