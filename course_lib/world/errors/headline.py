@@ -35,6 +35,8 @@ def _raised(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
     all_of = "" if len(same) == world_size > 1 else f" of {world_size}"
     headline = f"{who(same, world_size)}{all_of} raised {report.raised}"
     advice = "find the cause, in that line or before it, and run the cell again."
+    if report.raised.source_line is None:
+        advice = "no line of yours raised this. Look at what your code returned or passed on, and run the cell again."
     if report.raised.unfinished is not None:
         advice = f"look at both lines: the {report.raised.unfinished.type} came first, and led to the second."
     return headline, advice_for(report.raised.message) or advice

@@ -4,6 +4,7 @@ import linecache
 import pickle
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import pytest
 import torch
@@ -35,6 +36,14 @@ def test_the_traceback_has_the_lines_of_a_cell(world):
     assert error.traceback.startswith(f'{head}  File "<cell 5>", line 2, in program\n')
     assert '    raise KeyError("in a cell")' in error.traceback
     assert 'raise KeyError("in a cell")' in lines(error)[1]
+
+
+def test_an_exception_of_no_line_of_yours_asks_what_your_code_passed_on(world):
+    shown = lines(failure(world(1), partial(torch.zeros, -1)))
+    assert shown[1:] == [
+        "  rank 0 raised in library code",
+        "Next: no line of yours raised this. Look at what your code returned or passed on, and run the cell again.",
+    ]
 
 
 def test_the_line_that_called_a_helper_of_an_earlier_cell(local_world):
