@@ -28,5 +28,6 @@ def test_a_fresh_copy_shows_its_film_and_has_nothing_to_save(
     expect(page.frame_locator("iframe").locator("#caption")).to_be_visible(timeout=READY_MS)
     expect(page.locator(".course-saved").first).to_have_css("border-left-style", "solid")
     expect(page.locator(".jp-RenderedMarkdown > p").first).not_to_have_css("max-width", "none")
+    expect(page.locator(".jp-RenderedMarkdown > table").first).to_have_css("margin-left", "0px")
     assert page.evaluate(f"{NOTEBOOK}.context.model.metadata.language_info.version")  # the kernel's, by now
     assert not page.evaluate(f"{NOTEBOOK}.context.model.dirty")

@@ -67,6 +67,8 @@ def test_an_exercise_is_solved_wrong_and_then_right(lesson: Page) -> None:
     cell = run(lesson, number, solution("return dist.get_rank()"))
     expect(cell.get_by_text("Not right yet.").first).to_be_visible(timeout=READY_MS)
     expect(cell.get_by_role("table").first).to_be_visible()
+    for role, name in (("columnheader", "compared"), ("cell", "differs")):  # never cut to "comp/ared"
+        expect(cell.get_by_role(role, name=name).first).to_have_css("overflow-wrap", "normal")
 
     cell.get_by_role("button", name="Show hint 1 of").click()
     expect(cell.get_by_role("heading", name="Hint 1 of")).to_be_visible(timeout=READY_MS)
