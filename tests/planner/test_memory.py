@@ -225,3 +225,15 @@ def test_data_parallel_shards_no_activations() -> None:
     few, many = (plan(model="gpt2", world_size=ranks, stage=3).bytes["activations"] for ranks in (2, 64))
 
     assert few == many > 0
+
+
+@pytest.mark.parametrize(("offload", "missing"), [(["parameters"], set()), (["optimizer"], {"gathered parameters"})])
+def test_a_rank_without_peers_has_layers_on_the_device(offload: list[str], missing: set[str]) -> None:
+    def moving(world_size: int) -> dict[str, int]:
+        planned = plan(model="llama-7b", world_size=world_size, stage=3, offload=offload)
+        names = ("gathered parameters", "gradients under way")
+        return {p.name: p.nbytes for p in planned.parts if p.name in names and "end of backward" in p.moments}
+
+    with_peers = moving(8)
+    assert len(with_peers) == 2
+    assert moving(1) == {name: nbytes for name, nbytes in with_peers.items() if name not in missing}

@@ -61,10 +61,11 @@ def gradients(model: Model, engine: Layout, settings: Settings) -> list[Part]:
 
 
 def buffers(model: Model, engine: Layout, settings: Settings) -> list[Part]:
-    """Return the buffers of communication, and the whole gradients on their way there; none for a single rank."""
+    """Return the buffers of communication, and the whole gradients on their way there; for a single rank, only what
+    moves between the device and the host."""
     if settings.stage == 3:
         return _unit_buffers(model, engine, settings)
-    if settings.data_parallel == 1:
+    if settings.data_parallel == 1 and not (settings.stage == 2 and settings.offload):
         return []
     width = engine.policy.gradient
     if settings.engine in ("torch", "nanotron"):
@@ -101,13 +102,15 @@ def _flat_gradients(model: Model, engine: Layout, settings: Settings) -> list[Pa
 
 def _unit_buffers(model: Model, engine: Layout, settings: Settings) -> list[Part]:
     """Return stage 3's buffers: whole parameters of the outer unit and the layers in use, whole gradients."""
-    if settings.shards == 1 and settings.engine == "paper":
+    whole_here = settings.shards == 1 and settings.engine == "paper"
+    if whole_here and not settings.offload:
         return []
     policy, torch = engine.policy, settings.engine == "torch"
     outer, *layers = map(numel, model.units)
     at_once = 2 if settings.overlap and settings.engine == "paper" else 1
     under_way = largest_run(layers, at_once)
-    found = _gathered(model, policy.parameter, settings)
+    there = whole_here and "parameters" not in settings.offload
+    found = [] if there else _gathered(model, policy.parameter, settings)
     when = (START, END) if not torch or under_way > outer else (END,)
     whole = f"whole: {at_once} layers" if under_way > outer else "whole: the outer unit"
     found.append(_buffer("gradients under way", max(under_way, outer), policy.reduced, whole, *when))
