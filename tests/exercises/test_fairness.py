@@ -238,3 +238,16 @@ def test_an_optional_module_inside_a_unit_gets_right_gradients() -> None:
     (sum(alone(inputs(rank), rank == 1) for rank in range(2)) / 2).backward()
     for found in World(2).run(gradients):
         torch.testing.assert_close(found, [param.grad for param in alone.parameters()])
+
+
+def test_a_large_gradient_that_is_finite_is_no_overflow() -> None:
+    def unscale(shards: list[nn.Parameter], scale: float) -> bool:
+        grads = [shard.grad for shard in shards if shard.grad is not None]
+        for grad in grads:
+            grad /= scale
+        largest = torch.stack([torch.zeros(()), *(grad.abs().max() for grad in grads)]).max()
+        fits = torch.tensor(float(largest <= torch.finfo(torch.float16).max))
+        dist.all_reduce(fits, op=dist.ReduceOp.MIN)
+        return bool(fits)
+
+    assert get("precision.unscale").check(unscale).status == "failed"

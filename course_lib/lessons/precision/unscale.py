@@ -33,6 +33,8 @@ def draw(rng: random.Random, number: int) -> Case:
             if (rank, place) not in silent:
                 shard.grad = scale * normal(shard.numel(), seed=seed + 10 * rank + place)
                 shard.grad[-1] = bad.get((rank, place), shard.grad[-1])
+                if number == 4:
+                    shard.grad[0] = scale * 1e6  # far more than fp16 can hold, and finite
         return shards, scale
 
     what = f"{count} shard{'s' * (count > 1)} each, scale {scale:g}"
