@@ -88,6 +88,8 @@ def _remark(call: Call, brought: Side, before: str, known: Known) -> str:
     """Return what is suspicious about a reduction of tensors that all ranks had in common."""
     if _MEANT[call.op][0] != "Partial" or call.reduce_op not in ("sum", "avg") or before != "Replicate":
         return ""
+    if not all(one.finite for sums in brought.values() for one in sums):
+        return ""  # after the first NaN, all ranks compute NaN
     earlier = {known.get((rank, _held(sums))) for rank, sums in brought.items()}
     source = earlier.pop() if len(earlier) == 1 else None
     by_chance = all(one.uniform for sums in brought.values() for one in sums)

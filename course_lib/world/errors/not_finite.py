@@ -21,7 +21,8 @@ def not_finite_warnings(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
     yield (
         f"{who(whose, len(calls))} brought a value that is not finite (infinity or NaN) to {call.name}"
         f"{name and f', in {name},'} at {quoted(call.line)}{_step(call, calls[rank])}. No earlier call had one. "
-        f"Next: look at how {who(whose)} computed it. A loss scaler expects such values, and skips the step."
+        f"Next: look at how {who(whose)} computed it. An attention mask contains such values on purpose, and a loss "
+        "scaler expects them."
     )
 
 
