@@ -68,12 +68,12 @@ def test_each_rank_has_a_cache_of_its_own(helper):
     def program():
         from user_of_helper import my_rank
 
-        return my_rank(), helper.my_rank(), my_rank.cache_info().misses
+        return my_rank(), helper.my_rank(), my_rank.__wrapped__(), my_rank.cache_info().misses
 
     cached = helper.my_rank
     for world in (World(3), World(2), World(3, backend="dryrun", rank=2)):
         run = world.run(program)
-        assert list(run) == [(rank, rank, 1) for rank in run._ranks]
+        assert list(run) == [(rank, rank, rank, 1) for rank in run._ranks]
     assert helper.my_rank is cached and cached.cache_info().misses == 0
 
 
