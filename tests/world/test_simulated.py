@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import RankError, World
 from course_lib.world.collectives.local_call import LocalCall
+from course_lib.world.collectives.matching import Matching
 from course_lib.world.collectives.recorder import CallRecorder
 from course_lib.world.rank_threads.coordinator import ThreadCoordinator
 from course_lib.world.simulated.backend import Rank
@@ -146,3 +148,34 @@ def test_no_model_of_ddp_outlives_a_run_in_which_forwards_overlap():
     World(2).run(overlap)
     gc.collect()
     assert not [thing for thing in gc.get_objects() if type(thing) is DistributedDataParallel]
+
+
+@pytest.mark.parametrize("ranks", [[2], [1, 2]])
+def test_members_make_the_group_that_they_agree_on_although_a_rank_disagrees(monkeypatch, ranks):
+    """A member that is stopped before it enters the group's C++ code would leave the others waiting in it."""
+    make = distributed_c10d._new_process_group_helper
+
+    def makes(size, rank, members, *args, **kwargs):
+        if members and dist.get_rank() == 0:
+            time.sleep(30)  # until the rank must stop
+        return make(size, rank, members, *args, **kwargs)
+
+    def program():
+        if dist.get_rank() == 2:
+            time.sleep(0.1)
+        dist.new_group(ranks if dist.get_rank() == 2 else [0, 1])
+
+    monkeypatch.setattr(distributed_c10d, "_new_process_group_helper", makes)
+    error = failure(World(3), program)
+    assert error.kind == "mismatch" and "could not be interrupted" not in str(error)
+
+
+def test_a_call_that_disagrees_with_a_complete_group_leaves_it_complete() -> None:
+    recorders = [CallRecorder(rank, 0.0, threading.current_thread()) for rank in range(3)]
+    matching = Matching()
+    for rank in (0, 1):
+        pending = matching.pending(rank, recorders[rank].new_group("1", [0, 1]))
+        pending.calls[rank] = recorders[rank].calls[-1]
+    disagreeing = matching.pending(2, recorders[2].new_group("1", [2]))
+    matching.mark_broken(disagreeing)
+    assert disagreeing.calls == pending.calls and not pending.open

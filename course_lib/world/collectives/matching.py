@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -100,7 +100,9 @@ class Matching:
         if call.op == "new_group":
             made = self._groups.get(call.group_name)
             if made is not None and made.members != frozenset(call.ranks):
-                return made  # a group of other members has this name: the ranks disagree
+                # A group of other members has this name: the ranks disagree. If it is complete, its members go on: each
+                # waits in C++ for the others.
+                return made if made.open else replace(made, calls=dict(made.calls))
             pending = self._found(rank, ("new_group", call.group_name), frozenset(call.ranks))
             self._groups[call.group_name] = pending
             return pending

@@ -70,12 +70,12 @@ class ThreadCoordinator(Coordinator):
     # -- waiting -------------------------------------------------------------------------------------------------
 
     def wait(self, rank: int, pending: PendingCall) -> None:
-        """Wait until every member of `pending` has called; raise `Stopped` if the run is over."""
+        """Wait until every member of `pending` has called; raise `Stopped` if the run ends before."""
         if self._threads[rank] == threading.get_ident():  # a callback's wait does not block its rank
             super().wait(rank, pending)
         while pending.open and not self.stopping:
             self._gates.setdefault(pending, threading.Condition(self._lock)).wait()
-        if self.stopping:
+        if pending.open:  # else the call is complete: peers go on, and rely on this rank
             raise Stopped
 
     def _release(self, pending: PendingCall) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -176,9 +176,10 @@ def _gated_group_helper(helper: Callable[..., Any]) -> Callable[..., Any]:
         size: int, rank: int, ranks: list[int], backend: Any, store: Any, group_name: str, *args: Any, **kwargs: Any
     ) -> Any:
         interposer = current()
-        if interposer is not None and ranks and dist.get_rank() in ranks:
-            interposer.new_group(str(group_name), list(ranks))
-        group, group_store = helper(size, rank, ranks, backend, store, group_name, *args, **kwargs)
+        with interposer.shielded() if interposer is not None else nullcontext():  # peers wait in C++ for a member
+            if interposer is not None and ranks and dist.get_rank() in ranks:
+                interposer.new_group(str(group_name), list(ranks))
+            group, group_store = helper(size, rank, ranks, backend, store, group_name, *args, **kwargs)
         if interposer is not None and group_store is not None:  # the rank is a member
             interposer.groups.append(group)
         return group, group_store
