@@ -22,6 +22,7 @@ _DEPRECATED = distributed_c10d.all_gather_into_tensor.__wrapped__  # type: ignor
 _C10D = (distributed_c10d.__file__, c10d_logger.__file__, _DEPRECATED.__code__.co_filename)
 _WORLD = os.path.join(os.path.dirname(__file__), "")
 _INTERNAL = (_WORLD, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
+_IMPORTS = ("_find_and_load", "_lock_unlock_module")  # the second waits for a different thread's import
 
 
 def importing(frame: FrameType | None) -> bool:
@@ -35,7 +36,7 @@ def importing(frame: FrameType | None) -> bool:
 
 def _module_being_imported(frame: FrameType) -> str:
     """Return the outermost module that is being imported on the stack of `frame`; or empty."""
-    names = [one.f_locals["name"] for one in _frames_of_imports(frame) if one.f_code.co_name == "_find_and_load"]
+    names = [one.f_locals["name"] for one in _frames_of_imports(frame) if one.f_code.co_name in _IMPORTS]
     return str(names[-1]) if names else ""
 
 

@@ -179,3 +179,17 @@ def test_a_call_that_disagrees_with_a_complete_group_leaves_it_complete() -> Non
     disagreeing = matching.pending(2, recorders[2].new_group("1", [2]))
     matching.mark_broken(disagreeing)
     assert disagreeing.calls == pending.calls and not pending.open
+
+
+def test_ranks_that_wait_for_the_same_import_longer_than_the_time_limit(tmp_path, monkeypatch):
+    begun = slow_package(tmp_path / f"slow_{tmp_path.name}", seconds=2)
+    name = begun.parent.name
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program():
+        while dist.get_rank() and not begun.exists():
+            time.sleep(0.01)
+        __import__(name)  # as the statement does, in C
+
+    error = failure(World(2, timeout=1), program)
+    assert lines(error)[0].endswith(f"both ranks had not finished importing {name}")
