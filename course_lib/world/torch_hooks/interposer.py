@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 from torch.utils.hooks import RemovableHandle
 
-from . import dispatch, private
+from . import dispatch, module_hooks, private
 from .gloo import LoopbackGloo
 from .patching import Replacement, replaced
 
@@ -236,6 +236,7 @@ def _replacements_of_ranks() -> Iterator[Replacement]:
 def _replacements() -> Iterator[Replacement]:
     yield c10d, "_world", _WorldOfThread(c10d._world)
     yield from _replacements_of_ranks()
+    yield from module_hooks.replacements(current)
     for module in (torch, torch.random):
         yield module, "default_generator", _default_generator
 

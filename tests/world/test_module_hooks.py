@@ -1,0 +1,87 @@
+"""A hook on all modules runs only on the rank that has registered it, as in a process."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._functional_collectives import all_reduce
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn.modules import module
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib import World
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+
+
+def steps():
+    x = torch.ones(3, 2, requires_grad=True)
+    for _ in range(5):
+        net()(x).sum().backward()
+
+
+def counted():
+    with FlopCounterMode(display=False) as counter:
+        steps()
+    return {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
+
+
+@pytest.mark.parametrize("measure", [True, False])
+def test_flops_by_module(measure):
+    assert list(World(4, measure=measure).run(counted)) == [counted()] * 4
+
+
+def test_comm_debug_mode_follows_modules():
+    def program():
+        with CommDebugMode() as mode:
+            steps()
+            all_reduce(torch.ones(1), "sum", dist.group.WORLD).sum()
+        return mode.get_total_counts()
+
+    assert list(World(4).run(program)) == [1] * 4
+
+
+HOOKS = {
+    "register_module_forward_pre_hook": lambda note: lambda *_: note(),
+    "register_module_forward_hook": lambda note: lambda *_: note(),
+    "register_module_full_backward_pre_hook": lambda note: lambda *_: note(),
+    "register_module_full_backward_hook": lambda note: lambda *_: note(),
+    "register_module_parameter_registration_hook": lambda note: lambda *_: note(),
+}
+
+
+@pytest.mark.parametrize("register", HOOKS)
+def test_a_hook_runs_on_its_rank_and_ends_with_the_run(register):
+    def program():
+        seen = []
+        getattr(module, register)(HOOKS[register](lambda: seen.append(dist.get_rank())))
+        dist.barrier()
+        steps()
+        dist.barrier()
+        return seen
+
+    first, second = World(2).run(program)
+    assert set(first) == {0} and set(second) == {1} and len(first) == len(second)
+    assert not any(hooks for name, hooks in vars(module).items() if name.startswith("_global_") and "hooks" in name)
+
+
+def test_a_hook_of_the_notebook_runs_on_every_rank():
+    seen = []
+    handle = module.register_module_forward_hook(lambda *_: seen.append(dist.is_initialized() and dist.get_rank()))
+    try:
+        World(2).run(lambda: nn.ReLU()(torch.ones(1)))
+        nn.ReLU()(torch.ones(1))
+    finally:
+        handle.remove()
+    assert sorted(seen[:2]) == [0, 1] and seen[2:] == [False]
+
+
+def test_compiled_modules():
+    def program():
+        torch.manual_seed(0)
+        one = nn.Linear(2, 2)
+        return torch.equal(torch.compile(one, backend="eager")(torch.ones(1, 2)), one(torch.ones(1, 2)))
+
+    assert list(World(2).run(program)) == [True, True]
