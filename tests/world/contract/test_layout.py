@@ -108,10 +108,10 @@ def reduces_in_pairs_what_the_other_pair_has():
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("row", "column"))
     x = torch.tensor([0.5, 0.25]) * (1 + rank() // 2)
     if rank() > 1:
-        dist.recv(torch.empty(1), rank() - 2)  # the other pair is done
+        dist.recv(torch.zeros(1), rank() - 2)  # the other pair is done
     dist.all_reduce(x, group=mesh["column"].get_group())
     if rank() < 2:
-        dist.send(torch.empty(1), rank() + 2)
+        dist.send(torch.zeros(1), rank() + 2)
     dist.all_reduce(x, group=mesh["row"].get_group())
     return x
 
