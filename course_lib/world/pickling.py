@@ -42,6 +42,8 @@ class _Pickler(cloudpickle.Pickler):
             return pkgutil.resolve_name, (obj.__name__,)
         if isinstance(obj, private.OPERATORS):
             return pkgutil.resolve_name, (private.path_of(obj),)
+        if isinstance(obj, type) and private.is_renamed(obj):
+            return pkgutil.resolve_name, (private.path_of(obj),)
         if isinstance(obj, torch.finfo | torch.iinfo):
             return type(obj), (getattr(torch, obj.dtype),)
         if isinstance(obj, torch.Generator):

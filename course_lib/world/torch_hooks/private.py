@@ -3,6 +3,7 @@
 In worlds, only the modules of `torch_hooks` and `dryrun`, and `rank_threads/one_process.py`, use private torch names.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -76,8 +77,16 @@ def runs_on_cpu(operator: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CPU"))
 
 
+def is_renamed(kind: type) -> bool:
+    """Return whether a class of torch's C++ code has a different name in its module, as `SDPBackend` has."""
+    name = kind.__qualname__
+    return getattr(torch._C, name, None) is kind and not hasattr(sys.modules.get(kind.__module__), name)
+
+
 def path_of(operator: Any) -> str:
-    """Return the path of one of `OPERATORS`, such as `torch.ops.aten.mm.default`."""
+    """Return the path of one of `OPERATORS`, such as `torch.ops.aten.mm.default`, or of a renamed class."""
+    if isinstance(operator, type):
+        return f"torch._C:{operator.__qualname__}"
     return f"torch.ops.{'higher_order.' if isinstance(operator, HigherOrderOperator) else ''}{operator}"
 
 

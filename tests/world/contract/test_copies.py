@@ -6,11 +6,12 @@ import torch
 import torch.backends.cudnn as cudnn
 import torch.distributed as dist
 from torch._higher_order_ops import flex_attention
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from course_lib import World
 from tests.world.programs import rank
 
-aten = torch.ops.aten
+aten, MATH = torch.ops.aten, SDPBackend.MATH
 
 
 def sets_flags_of_backends():
@@ -33,6 +34,15 @@ def test_modules_with_a_type_of_their_own_and_operators(world):
     for program in (sets_flags_of_backends, calls_an_operator, names_them):
         assert list(world(2).run(in_the_notebook(program))) == [True, True]
         assert World(2, backend="dryrun").run(in_the_notebook(program))[0]
+
+
+def names_kernels_of_attention():
+    with sdpa_kernel([SDPBackend.MATH]):
+        return MATH == SDPBackend.MATH != SDPBackend.FLASH_ATTENTION
+
+
+def test_classes_that_torch_has_renamed_and_their_members(world):
+    assert list(world(2).run(in_the_notebook(names_kernels_of_attention))) == [True, True]
 
 
 def in_the_notebook(program):
