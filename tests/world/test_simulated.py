@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import RankError, World
@@ -20,6 +21,7 @@ from course_lib.world.collectives.local_call import LocalCall
 from course_lib.world.collectives.matching import Matching
 from course_lib.world.collectives.recorder import CallRecorder
 from course_lib.world.rank_threads.coordinator import ThreadCoordinator
+from course_lib.world.rank_threads.process_state import collect_garbage
 from course_lib.world.simulated.backend import Rank
 from tests.world import programs
 from tests.world.programs import failure, lines, slow_package, total
@@ -193,3 +195,42 @@ def test_ranks_that_wait_for_the_same_import_longer_than_the_time_limit(tmp_path
 
     error = failure(World(2, timeout=1), program)
     assert lines(error)[0].endswith(f"both ranks had not finished importing {name}")
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+def test_what_ranks_switch_in_overlapping_blocks_is_restored() -> None:
+    def switches():
+        return torch.backends.cuda.flash_sdp_enabled(), torch.backends.mkldnn.enabled
+
+    def program():
+        with sdpa_kernel([SDPBackend.MATH]), torch.backends.mkldnn.flags(enabled=False):
+            dist.barrier()
+
+    before = switches()
+    for _ in range(5):
+        World(2).run(program)
+    assert switches() == before == (True, True)
+
+
+def test_garbage_that_only_other_garbage_releases_is_collected() -> None:
+    class Releases:
+        """As a graph of autograd's, in C++, it holds what Python's garbage collector cannot see."""
+
+        def __init__(self, released: list[object]) -> None:
+            self.itself, self.number = self, hidden.setdefault(id(released), released) and id(released)
+
+        def __del__(self) -> None:
+            del hidden[self.number]
+
+    class Held:
+        pass
+
+    hidden: dict[int, list[object]] = {}
+    held = Held()
+    cycle: list[object] = [held]
+    cycle.append(cycle)
+    gone = weakref.ref(held)
+    Releases(cycle)
+    del held, cycle
+    collect_garbage()
+    assert gone() is None

@@ -20,11 +20,17 @@ _one_run = threading.Lock()
 _one_collection = threading.Lock()
 """Held while garbage is collected: Python ignores a collection that a second thread begins meanwhile."""
 
+_KERNELS_OF_ATTENTION = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
+"""What `torch.nn.attention.sdpa_kernel` switches, also on the CPU."""
+
 
 def collect_garbage() -> None:
-    """Collect the garbage of all ranks."""
+    """Collect the garbage of all ranks, and what is garbage only once C++ has released it, such as what a graph of
+    autograd's held."""
     with _one_collection:
-        gc.collect()
+        for _ in range(3):
+            if not gc.collect():
+                break
 
 
 @contextmanager
@@ -52,16 +58,23 @@ def meters_informed() -> Iterator[None]:
 
 @contextmanager
 def _process_settings_kept() -> Iterator[None]:
-    """Restore what ranks set for the whole process, and `sys.excepthook`, which `init_process_group` sets."""
+    """Restore what ranks set for the whole process, and `sys.excepthook`, which `init_process_group` sets.
+
+    What ranks set in a `with` is not restored by it: a rank may enter it when a different one is inside.
+    """
     stdout, stderr = sys.stdout, sys.stderr
     dtype, excepthook, unraisablehook = torch.get_default_dtype(), sys.excepthook, sys.unraisablehook
-    threads = torch.get_num_threads()
+    threads, mkldnn = torch.get_num_threads(), torch.backends.mkldnn.enabled
+    attention = {name: getattr(torch.backends.cuda, f"{name}_enabled")() for name in _KERNELS_OF_ATTENTION}
     sys.unraisablehook = without_stopped(unraisablehook)
     try:
         yield
     finally:
         torch.set_default_dtype(dtype)
         torch.set_num_threads(threads)
+        torch.backends.mkldnn.enabled = mkldnn
+        for name, enabled in attention.items():
+            getattr(torch.backends.cuda, f"enable_{name}")(enabled)
         sys.excepthook, sys.unraisablehook = excepthook, unraisablehook
         sys.stdout, sys.stderr = stdout, stderr
 
