@@ -87,11 +87,16 @@ def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
     largest = sorted(there, key=lambda part: -part.nbytes)[:3]
     held = ", ".join(f"{part.name} ({size(part.nbytes)})" for part in largest)
     reserved = f"torch reserves {size(plan.reserved_bytes)} for a peak of {size(plan.peak_bytes)}"
-    host = hardware.host_bytes // hardware.devices
+    host = _of_host(plan, hardware)
     return max(
         (plan.reserved_bytes - hardware.memory_bytes, f"{plan.peak_moment}, mostly {held}; {reserved}"),
         (plan.host_bytes - host, f"in the host's memory, of which a rank has {size(host)}"),
     )
+
+
+def _of_host(plan: Plan, hardware: Hardware) -> int:
+    """Return the bytes of the host's memory that a rank has: the ranks of a node share it."""
+    return hardware.host_bytes // min(hardware.devices, plan.settings.world_size)
 
 
 def _fullest_end(plan: Plan) -> Plan:
@@ -109,9 +114,7 @@ def verdict(plan: Plan, hardware: Hardware) -> str:
     """Return "fits", "may fit", which a dry run and a trial on the device decide, or "does not fit"."""
     if shortage(plan, hardware)[0] <= 0:
         return "fits"
-    missing = max(
-        _fullest_end(plan).peak_bytes - hardware.memory_bytes, plan.host_bytes - hardware.host_bytes // hardware.devices
-    )
+    missing = max(_fullest_end(plan).peak_bytes - hardware.memory_bytes, plan.host_bytes - _of_host(plan, hardware))
     return "may fit" if missing <= MARGIN * hardware.memory_bytes else "does not fit"
 
 

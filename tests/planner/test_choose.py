@@ -189,6 +189,16 @@ def test_an_explanation_without_hardware_has_no_seconds() -> None:
     assert "A step of" not in text
 
 
+def test_a_rank_that_is_alone_has_the_hosts_whole_memory() -> None:
+    given = {"model": "llama-7b", "stage": 3, "offload": ["optimizer", "parameters"], "checkpointing": "full"}
+    alone, four = (plan(**given, attention="flash", world_size=ranks) for ranks in (1, 4))
+    machine = replace(HARDWARE["rtx-4090"], host_bytes=alone.host_bytes)
+    assert alone.host_bytes > machine.host_bytes // machine.devices
+    assert fits(alone, machine) and verdict(alone, machine) == "fits"
+    assert fits(four, replace(machine, host_bytes=4 * four.host_bytes))
+    assert not fits(four, replace(machine, host_bytes=4 * four.host_bytes - 4))
+
+
 def test_an_explanation_says_what_lives_on_the_host() -> None:
     text = plan(params=[(1000, 1000)], world_size=8, stage=2, offload=["optimizer"]).explain()
 
