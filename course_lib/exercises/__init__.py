@@ -4,7 +4,7 @@ exercises.names()                           # of the whole course
 exercises.get("ranks.hello").check(hello)   # -> Verdict
 
 evidence    -> registry, check              what production shows of an incident's program
-registry    -> lessons -> exercise          a lesson's file declares an exercise, and is imported when needed
+registry    -> lessons -> exercise          finds course_lib/lessons/<lesson>/<exercise>.py by the name of the exercise
 exercise    -> check                        a declaration that can be checked
 check       -> diagnose, compare, unready
 compare     -> forms, patterns -> gap       recognise causes: a missing return, a sum for a mean, ...

@@ -1,1 +1,1 @@
-"""What is taught: a folder for each lesson, and in it a file for each exercise, `quiz.py` and `data.py`."""
+"""The lessons: a folder for each, and in it a file for each exercise, `quiz.py` and `data.py`."""

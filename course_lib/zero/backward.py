@@ -1,4 +1,4 @@
-"""What happens in a backward: its beginning and end, and buckets that are reduced as soon as they are complete.
+"""A backward: its beginning and its end, and buckets that are reduced as soon as they are complete.
 
 Hooks do not keep their owner alive.
 """
