@@ -3,8 +3,7 @@
     quizzes.get("ranks").questions[0].answer("b")       # mark one answer
     quizzes.Sitting(quizzes.get("ranks"))               # take the quiz, with retries and a score
 
-Imports point one way: review -> course;
-review, course, sitting -> quiz -> choice, numeric -> quantities, feedback.
+Imports point one way: review -> course -> quiz; sitting -> quiz -> choice, numeric -> quantities, feedback.
 """
 
 from .choice import Choice, Option

@@ -124,9 +124,11 @@ class LocalCall:
 
     def _complete_as_rank(self, result: Any) -> None:
         assert self.future is not None and self._identity is not None
-        with self._identity():
-            _complete(self.future, result)
-        self.call.delivering = False
+        try:
+            with self._identity():
+                _complete(self.future, result)
+        finally:  # the rank waits for this before it closes its groups
+            self.call.delivering = False
 
     def call_off(self) -> None:
         """Complete the future with an error, and release the call's group, which must end on its rank's own thread.

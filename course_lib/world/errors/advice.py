@@ -1,4 +1,4 @@
-"""What to do next about exceptions whose text says too little."""
+"""Advice on exceptions whose text says too little."""
 
 _NO_GPU = (
     'this torch finds no GPU here. Run on the CPU: leave out what names CUDA or NCCL (`device = "cuda" if '
@@ -61,7 +61,7 @@ _ADVICE = {
     ),
     "<torch.distributed.distributed_c10d.ProcessGroup object": _UNKNOWN_GROUP,  # a KeyError; last: others name one, too
 }
-"""What to do next for errors without advice, by a part of their text. The first that fits counts."""
+"""The advice on an error, by a part of its text. The first that fits counts."""
 
 
 def advice_for(message: str) -> str:

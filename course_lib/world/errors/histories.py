@@ -27,7 +27,7 @@ _OTHERS = ("send", "recv", "new_group")
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """What the histories show: a line of the message, and advice. Empty texts are left to the rest of the message."""
+    """A finding: a line of the message, and advice. Empty texts are left to the rest of the message."""
 
     line: str = ""
     advice: str = ""

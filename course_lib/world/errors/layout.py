@@ -27,7 +27,7 @@ class Held(NamedTuple):
 
 
 Known = dict[tuple[int, Any], Held]
-"""What each rank holds, by the rank and the checksums. Ranks outside of a call may hold the same by chance."""
+"""The tensors of each rank, by the rank and the checksums. Ranks outside of a call may hold the same by chance."""
 
 Row = tuple[str, ...]
 """A line of the table: a call or a result, the tensor, the layout before and after the call, and a remark."""

@@ -21,7 +21,7 @@ _one_collection = threading.Lock()
 """Held while garbage is collected: Python ignores a collection that a second thread begins meanwhile."""
 
 _KERNELS_OF_ATTENTION = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
-"""What `torch.nn.attention.sdpa_kernel` switches, also on the CPU."""
+"""The settings that `torch.nn.attention.sdpa_kernel` switches, also on the CPU."""
 
 
 def collect_garbage() -> None:
@@ -60,7 +60,8 @@ def meters_informed() -> Iterator[None]:
 def _process_settings_kept() -> Iterator[None]:
     """Restore what ranks set for the whole process, and `sys.excepthook`, which `init_process_group` sets.
 
-    What ranks set in a `with` is not restored by it: a rank may enter it when a different one is inside.
+    If ranks overlap in a `with` that changes a setting, the `with` does not restore it: the last rank to leave writes
+    back what it found when it entered.
     """
     stdout, stderr = sys.stdout, sys.stderr
     dtype, excepthook, unraisablehook = torch.get_default_dtype(), sys.excepthook, sys.unraisablehook
