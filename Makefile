@@ -28,6 +28,7 @@ lab: $(INSTALLED)  ## open the first lesson in JupyterLab (LAB_ARGS="--no-browse
 
 test: $(INSTALLED)  ## check style and types, then run every test and every notebook
 	$(VENV_PYTHON) -m ruff check
+	$(VENV_PYTHON) -m ruff format --check
 	$(VENV_PYTHON) -m mypy
 	$(VENV_PYTHON) -m pytest
 

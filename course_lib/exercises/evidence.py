@@ -1,10 +1,10 @@
 """Incidents: a failing program as production shows it, and the course's diagnosis only when it is asked for.
 
-    case = incident("incidents.out_of_memory")   # runs the program that this exercise starts from
-    case                                        # each rank's log, its last calls, and the program
-    case.answer("where")                        # the answer to the lesson's prediction of this name
-    case.diagnosis()                            # the course's message
-    case.replay()                               # the run as a film
+case = incident("incidents.out_of_memory")   # runs the program that this exercise starts from
+case                                        # each rank's log, its last calls, and the program
+case.answer("where")                        # the answer to the lesson's prediction of this name
+case.diagnosis()                            # the course's message
+case.replay()                               # the run as a film
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pipeline parallel: each rank has some consecutive blocks of the model; micro-batches travel through the ranks.
 
-    part         the blocks that this rank has, see schedules.py; with interleaving a rank has several
-    activation   [batch, length, width], sent to the next part in forward; its gradient comes back in backward
-    tag          tells the messages between two ranks apart: by direction, part and micro-batch
+part         the blocks that this rank has, see schedules.py; with interleaving a rank has several
+activation   [batch, length, width], sent to the next part in forward; its gradient comes back in backward
+tag          tells the messages between two ranks apart: by direction, part and micro-batch
 """
 
 from collections.abc import Callable, Sequence

@@ -149,8 +149,10 @@ class Plan:
         What backward recomputes is not useful (PaLM, arXiv 2204.02311, appendix B).
         """
         machine = named(hardware)
-        return self.tokens_per_second(machine) * token_flops(self.model, self.settings) / machine.peak_flops(
-            self.settings.policy.fast
+        return (
+            self.tokens_per_second(machine)
+            * token_flops(self.model, self.settings)
+            / machine.peak_flops(self.settings.policy.fast)
         )
 
     def explain(self, hardware: str | Hardware | None = None) -> str:

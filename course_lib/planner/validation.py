@@ -149,9 +149,7 @@ def _cuts(tensor: int, pipeline: int) -> list[str]:
 def _summary(source: str, what: str, name: str, errors: Iterable[float]) -> str:
     sizes = [abs(error) for error in errors]
     near = sum(one <= 0.1 for one in sizes) / len(sizes)
-    return (
-        f"{source:26}  {what:12}  {name:34}  {len(sizes):6}  {median(sizes):14.1%}  {near:11.0%}  {max(sizes):7.0%}"
-    )
+    return f"{source:26}  {what:12}  {name:34}  {len(sizes):6}  {median(sizes):14.1%}  {near:11.0%}  {max(sizes):7.0%}"
 
 
 def _compare(run: Run) -> Iterator[Compared]:

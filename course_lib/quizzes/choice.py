@@ -41,12 +41,12 @@ class Choice:
     def read(cls, text: str, *, several: bool = False) -> "Choice":
         """Return the choice that Markdown describes. Line ends in a paragraph do not count.
 
-            Which rank updates a parameter?
+        Which rank updates a parameter?
 
-            - [x] Its owner
-              > Only the owner has the state.
-            - [ ] Rank 0
-              > Each rank updates its part.
+        - [x] Its owner
+          > Only the owner has the state.
+        - [ ] Rank 0
+          > Each rank updates its part.
         """
         prompt, *parts = _OPTION.split(inspect.cleandoc(text))
         code = _CODE.split(prompt.strip())

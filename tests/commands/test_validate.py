@@ -6,9 +6,7 @@ from course_lib import planner
 from course_lib.commands.cli import main
 
 
-def test_it_prints_a_summary_and_the_rows(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_prints_a_summary_and_the_rows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     runs = planner.validate().runs
     fitted, crashed = (next(run for run in runs if run.given and run.fitted is fits) for fits in (True, False))
     two = planner.Validation(runs=(fitted, crashed))

@@ -38,9 +38,7 @@ def judge(solutions: Sequence[tuple[str, Path]], scratch: Path, limits: Limits) 
         yield Grade(exercise=name, status="error", observed=NO_TIME)
 
 
-def _checked(
-    solutions: Sequence[tuple[str, Path]], scratch: Path, limits: Limits, seconds: float
-) -> Iterator[Grade]:
+def _checked(solutions: Sequence[tuple[str, Path]], scratch: Path, limits: Limits, seconds: float) -> Iterator[Grade]:
     """Yield the grades from one process, up to the first exercise for which it has no answer."""
     token, work = secrets.token_hex(), scratch / "work"
     ours, theirs = Pipe()

@@ -1,14 +1,14 @@
 """The declaration of an exercise: what a lesson's file says about it. Every variation is an edit of the reference.
 
-    exercise = Declaration("lesson.task", title=..., task=..., hints=..., explanation=..., draw=...)
+exercise = Declaration("lesson.task", title=..., task=..., hints=..., explanation=..., draw=...)
 
-    @exercise                              the reference; its signature and docstring start the cell of the learner
-    exercise.edit("id", {old: new}, ...)   a known mistake: the reference with edits, and the message for the learner
-    @exercise.mistake                      a known mistake that is a function of its own; its docstring is the message
-    exercise.variant_edit("id", {...})     a right answer written differently, as edits
-    @exercise.variant                      the same, as a function of its own
-    @exercise.start                        for a repair: the program that the learner repairs
-    exercise.start_edit({...})             the same, as edits of the reference
+@exercise                              the reference; its signature and docstring start the cell of the learner
+exercise.edit("id", {old: new}, ...)   a known mistake: the reference with edits, and the message for the learner
+@exercise.mistake                      a known mistake that is a function of its own; its docstring is the message
+exercise.variant_edit("id", {...})     a right answer written differently, as edits
+@exercise.variant                      the same, as a function of its own
+@exercise.start                        for a repair: the program that the learner repairs
+exercise.start_edit({...})             the same, as edits of the reference
 """
 
 import random

@@ -65,8 +65,9 @@ def _activations(model: Model, transformer: Transformer, settings: Settings) -> 
     yield _activation("activations of the last layer left", left, f"{tokens} tokens{flights}", END)
     yield _activation("activations computed again", tokens * (everything - one), "one layer at a time", START, END)
     by_moment: list[tuple[str, float, tuple[str, ...]]] = [
-                 ("gradients of activations", activations.gradients_at_work(transformer, settings), (START, END)),
-                 ("whole tokens of a tensor-parallel layer", activations.gathered(transformer, settings), (START, END))]
+        ("gradients of activations", activations.gradients_at_work(transformer, settings), (START, END)),
+        ("whole tokens of a tensor-parallel layer", activations.gathered(transformer, settings), (START, END)),
+    ]
     if settings.last_stage:
         for name, nbytes in activations.ends(transformer, settings).items():
             yield _activation(name, tokens * nbytes, f"{tokens} tokens", FORWARD)
