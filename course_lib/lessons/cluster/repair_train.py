@@ -1,6 +1,5 @@
 """A training program with six faults."""
 
-# mypy: disable-error-code="operator, arg-type, assignment, attr-defined, type-arg, var-annotated"
 # (fully_shard is declared to return what is no module; here it always is one.)
 
 import random

@@ -1,6 +1,5 @@
 """Incident: after every restart the loss jumps, because the optimizer's state was never loaded."""
 
-# mypy: disable-error-code="arg-type,no-untyped-def"
 # (annotations of inner functions are code, which the learner's cell would evaluate)
 
 import random

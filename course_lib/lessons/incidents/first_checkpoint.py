@@ -1,6 +1,5 @@
 """Incident: rank 0 alone gathers the model for a checkpoint."""
 
-# mypy: disable-error-code="operator, attr-defined"
 # (fully_shard is declared to return what is no module; here it always is one.)
 
 import random

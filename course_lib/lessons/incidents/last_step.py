@@ -1,6 +1,5 @@
 """Incident: some ranks have a batch more than the others."""
 
-# mypy: disable-error-code="arg-type, operator, assignment"
 # (A gradient is declared to be None at times; here it never is.)
 
 import random

@@ -1,6 +1,5 @@
 """Incident: the loss stands still when the learning rate falls, because the weights are in bf16."""
 
-# mypy: disable-error-code="no-untyped-call"
 
 import random
 from typing import Any

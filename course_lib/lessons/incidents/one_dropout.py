@@ -1,6 +1,5 @@
 """Incident: after a restart all ranks drop the same elements."""
 
-# mypy: disable-error-code="assignment,operator"
 # (for mypy, a gradient may be None)
 
 import random

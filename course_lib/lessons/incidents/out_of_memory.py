@@ -1,6 +1,5 @@
 """Incident: a rank skips a batch that does not fit, and is one batch behind from then on."""
 
-# mypy: disable-error-code="arg-type, operator, assignment"
 # (A gradient is declared to be None at times; in the edits it never is.)
 
 import random

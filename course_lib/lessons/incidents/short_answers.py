@@ -1,6 +1,5 @@
 """Incident: short sequences count more than long ones, by the split into micro-batches and ranks."""
 
-# mypy: disable-error-code="assignment,operator"
 # (for mypy, a gradient may be None)
 
 import random

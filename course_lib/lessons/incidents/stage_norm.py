@@ -1,6 +1,5 @@
 """Incident: the stages of a pipeline clip by different norms."""
 
-# mypy: disable-error-code="arg-type,assignment,misc,operator,union-attr"
 # (for mypy, a gradient may be None)
 
 import random

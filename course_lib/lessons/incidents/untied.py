@@ -1,6 +1,5 @@
 """Incident: the exported model is far worse than the trained one, because `to_empty` untied its weights."""
 
-# mypy: disable-error-code="union-attr"
 
 import random
 from collections.abc import Callable

@@ -1,6 +1,5 @@
 """Incident: memory does not fall with the number of ranks, because something holds whole parameters."""
 
-# mypy: disable-error-code="arg-type,attr-defined,operator,union-attr"
 # (fully_shard is declared to return what is no module; here it always is one.)
 
 import random

@@ -11,7 +11,7 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=0, args=lambda _: (world_size, blocks), what=what)
 
 
-def of_every_rank(solution, world_size, blocks):  # type: ignore[no-untyped-def]
+def of_every_rank(solution, world_size, blocks):
     """Return each rank's numbers, whether a range or a list was returned: parts must not overlap."""
     parts = {f"rank {rank}": solution(rank, world_size, blocks) for rank in range(world_size)}
     return {rank: None if numbers is None else list(numbers) for rank, numbers in parts.items()}

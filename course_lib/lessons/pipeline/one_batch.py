@@ -1,6 +1,5 @@
 """One batch through all ranks, forward and back."""
 
-# mypy: disable-error-code="arg-type"
 # (A gradient is declared to be None at times; here it never is.)
 
 import random

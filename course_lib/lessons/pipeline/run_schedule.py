@@ -1,6 +1,5 @@
 """Micro-batches through a pipeline, in the order of a schedule."""
 
-# mypy: disable-error-code="union-attr, arg-type, return-value"
 # (A gradient, and the handle of a send, are declared to be None at times; here they never are.)
 
 import random

@@ -103,7 +103,7 @@ exercise.edit("asks-the-copies", {FROZEN: "", GET: GET.replace("return ", "state
 
 @exercise.variant
 def parameter_by_parameter(model: nn.Module) -> dict[str, Any]:
-    whole = {name: param.full_tensor() for name, param in model.named_parameters() if param.requires_grad}  # type: ignore
+    whole = {name: param.full_tensor() for name, param in model.named_parameters() if param.requires_grad}
     return {name: value.detach().cpu() for name, value in whole.items()} if dist.get_rank() == 0 else {}
 
 

@@ -1,6 +1,5 @@
 """FSDP2: units, and the optimizer that goes with them."""
 
-# mypy: disable-error-code="union-attr"
 
 from typing import Any
 

@@ -1,6 +1,5 @@
 """Repair: two units of FSDP2 that share a weight."""
 
-# mypy: disable-error-code="union-attr,list-item"
 
 from typing import Any
 

@@ -1,6 +1,5 @@
 """Reduce-scatter on a ring."""
 
-# mypy: disable-error-code="union-attr"
 # (isend is declared to give None where the rank is not in the group; here it always is.)
 
 import torch

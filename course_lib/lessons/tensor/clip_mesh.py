@@ -1,6 +1,5 @@
 """Clipping by the norm of all gradients, on a mesh with an axis of ZeRO and an axis of tensor parallel."""
 
-# mypy: disable-error-code="arg-type,misc,operator,union-attr"
 # (for mypy, a gradient may be None)
 
 import random

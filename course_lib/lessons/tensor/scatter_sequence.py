@@ -1,6 +1,5 @@
 """Out of the layer, if each rank has a part of the sequence: reduce-scatter in forward, all-gather in backward."""
 
-# mypy: disable-error-code="no-untyped-def,no-any-return"
 # (the functions inside have no annotations, because a notebook would evaluate them)
 
 import torch

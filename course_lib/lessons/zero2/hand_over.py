@@ -1,6 +1,5 @@
 """Gradients that are handed over as soon as they are complete, and that nothing keeps."""
 
-# mypy: disable-error-code="arg-type"
 # (for mypy, a gradient may be None)
 
 import random

@@ -1,6 +1,5 @@
 """Repair: a stage 2 in which every parameter has an owner, which keeps its gradient and updates it."""
 
-# mypy: disable-error-code="arg-type,misc,no-untyped-def,operator"
 # (annotations of inner functions are code, which the learner's cell would evaluate; for mypy, a gradient may be None)
 
 import random

@@ -1,6 +1,5 @@
 """One bucket's gradients: sent without waiting, averaged, added to the shard, and freed."""
 
-# mypy: disable-error-code="assignment"
 # (a variable that holds a tensor holds None once the tensor is freed)
 
 import random

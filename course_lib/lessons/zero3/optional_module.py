@@ -1,6 +1,5 @@
 """Repair: a module that only some ranks use."""
 
-# mypy: disable-error-code="no-any-return, no-untyped-def"
 
 import random
 from typing import Any
