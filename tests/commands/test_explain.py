@@ -14,7 +14,7 @@ def progress(tmp_path):
     return Progress(tmp_path / "progress.sqlite3")
 
 
-def attempted(progress, name, mistake):
+def attempted(progress, name, mistake) -> None:
     exercise = exercises.get(name)
     solutions = {one.id: one.solution for one in exercise.mistakes}
     verdict = exercise.check(solutions.get(mistake, exercise.reference))
@@ -22,7 +22,7 @@ def attempted(progress, name, mistake):
     progress.finish_attempt(stored, verdict.status, [asdict(finding) for finding in verdict.findings])
 
 
-def test_a_wrong_attempt_is_printed_with_its_findings(progress):
+def test_a_wrong_attempt_is_printed_with_its_findings(progress) -> None:
     attempted(progress, "ranks.hello", "counts-from-one")
     text = explain(None, progress)
     assert text.startswith("# Say hello by rank (ranks.hello): not right yet\n\n## Task\n\nReturn")
@@ -30,7 +30,7 @@ def test_a_wrong_attempt_is_printed_with_its_findings(progress):
     assert "Your ranks count from 1." in text and "rank  expected" in text and "Next: " in text
 
 
-def test_the_last_exercise_unless_one_is_named(progress):
+def test_the_last_exercise_unless_one_is_named(progress) -> None:
     attempted(progress, "ranks.hello", "counts-from-one")
     attempted(progress, "memory.optimizer", "")
     assert "(memory.optimizer): passed" in explain(None, progress)
@@ -38,7 +38,7 @@ def test_the_last_exercise_unless_one_is_named(progress):
     assert "(ranks.hello): not right yet" in explain("ranks.hello", progress)
 
 
-def test_without_an_attempt_the_error_says_what_to_do(progress):
+def test_without_an_attempt_the_error_says_what_to_do(progress) -> None:
     with pytest.raises(CourseError, match=r"no attempt at ranks\.hello yet\. Run the cell"):
         explain("ranks.hello", progress)
     with pytest.raises(CourseError, match=r"ranks\.hello"):

@@ -17,13 +17,13 @@ def temporaries(peak: Peak, size: int) -> dict[str, int]:
     return {holding.operator: holding.count for holding in blocks}
 
 
-def test_a_small_one_trains_alike_with_and_without_sharding():
+def test_a_small_one_trains_alike_with_and_without_sharding() -> None:
     with_zero, without = recipe.run(True, **SMALL), recipe.run(False, **SMALL)
     assert with_zero[0] == with_zero[1] == without[0] == without[1]
     assert recipe.peaks_mb(with_zero)[:3] == recipe.peaks_mb(without)[:3]
 
 
-def test_the_last_denominator_is_still_held_where_weights_come_before_biases():
+def test_the_last_denominator_is_still_held_where_weights_come_before_biases() -> None:
     weight = 4 * 256 * 256
     for sharded, expected in ((True, {"sqrt": 1, "div": 2}), (False, {"sqrt": 1, "div": 1})):
         peak = recipe.run(sharded, **SMALL).memory[0].at_peak
@@ -31,19 +31,19 @@ def test_the_last_denominator_is_still_held_where_weights_come_before_biases():
         assert temporaries(peak, weight) == expected
 
 
-def test_foreach_makes_the_temporaries_of_all_weights_at_once():
+def test_foreach_makes_the_temporaries_of_all_weights_at_once() -> None:
     peak = recipe.run(False, foreach=True, **SMALL).memory[0].at_peak
     assert temporaries(peak, 4 * 256 * 256) == {"_foreach_sqrt": 4}
 
 
-def test_the_table_compares_with_what_was_published():
+def test_the_table_compares_with_what_was_published() -> None:
     table = recipe.table(recipe.run(True, **SMALL), recipe.PUBLISHED_MB[True])
     assert table.splitlines()[0].split() == ["most", "memory", "held", "until", "measured", "published", "difference"]
     assert table.splitlines()[1].split() == ["the", "model", "is", "made", "1.1", "MB", "335", "MB", "-99.7%"]
 
 
 @pytest.mark.slow
-def test_the_whole_recipe_gives_the_published_table():
+def test_the_whole_recipe_gives_the_published_table() -> None:
     with_zero, without = recipe.run(True), recipe.run(False)
     assert with_zero[0] == with_zero[1] == without[0] == without[1]
     assert with_zero[0] == pytest.approx(-3453.6, abs=0.1)  # the digits after that are the CPU's own
@@ -54,7 +54,7 @@ def test_the_whole_recipe_gives_the_published_table():
     assert recipe.peaks_mb(with_zero)[3] == pytest.approx(recipe.PUBLISHED_MB[True][3] + one_weight, rel=0.001)
 
 
-def test_course_recipe_tells_both_runs_the_sums_the_peaks_and_foreach(capsys, monkeypatch):
+def test_course_recipe_tells_both_runs_the_sums_the_peaks_and_foreach(capsys, monkeypatch) -> None:
     monkeypatch.setattr(recipe, "report", partial(recipe.report, **SMALL))
     assert main(["recipe"]) == 0
     told = capsys.readouterr().out

@@ -16,7 +16,7 @@ def code(id_, source, output="42\n", **metadata):
     return new_code_cell(source, id=id_, outputs=[new_output("stream", text=output)], metadata=metadata)
 
 
-def ship(folder, *cells, name="03-topic.ipynb"):
+def ship(folder, *cells, name="03-topic.ipynb") -> None:
     folder.mkdir(exist_ok=True)
     nbformat.write(new_notebook(cells=list(cells)), folder / name)
 
@@ -45,13 +45,13 @@ def folders(tmp_path, jupyter):
     return tmp_path / "lessons", tmp_path / "work"
 
 
-def edit(folder, id_, source):
+def edit(folder, id_, source) -> None:
     notebook = nbformat.read(folder / "03-topic.ipynb", as_version=4)
     next(cell for cell in notebook.cells if cell.id == id_).source = source
     nbformat.write(notebook, folder / "03-topic.ipynb")
 
 
-def test_a_copy_has_no_answers(folders):
+def test_a_copy_has_no_answers(folders) -> None:
     lessons, copies = folders
     assert work.update(lessons, copies) == copies
     made = cells(copies)
@@ -60,7 +60,7 @@ def test_a_copy_has_no_answers(folders):
     assert cells(lessons)["answer"].outputs  # the course's own file stays as it is
 
 
-def test_a_second_start_changes_nothing(folders):
+def test_a_second_start_changes_nothing(folders) -> None:
     work.update(*folders)
     edit(folders[1], "answer", "mine()")
     before = (folders[1] / "03-topic.ipynb").read_bytes()
@@ -68,7 +68,7 @@ def test_a_second_start_changes_nothing(folders):
     assert (folders[1] / "03-topic.ipynb").read_bytes() == before
 
 
-def test_a_later_version_comes_in_and_the_learners_cells_stay(folders):
+def test_a_later_version_comes_in_and_the_learners_cells_stay(folders) -> None:
     lessons, copies = folders
     work.update(*folders)
     edit(copies, "answer", "mine()")
@@ -85,7 +85,7 @@ def test_a_later_version_comes_in_and_the_learners_cells_stay(folders):
     assert list(cells(copies)) == ["text", "own", "answer", "more"]
 
 
-def test_a_changed_cell_that_the_lesson_no_longer_has_stays(folders):
+def test_a_changed_cell_that_the_lesson_no_longer_has_stays(folders) -> None:
     work.update(*folders)
     edit(folders[1], "shown", "my show()")
     ship(folders[0], new_markdown_cell("Text", id="text"))
@@ -93,14 +93,14 @@ def test_a_changed_cell_that_the_lesson_no_longer_has_stays(folders):
     assert {id_: cell.source for id_, cell in cells(folders[1]).items()} == {"text": "Text", "shown": "my show()"}
 
 
-def test_a_copy_is_trusted_and_has_nothing_to_save(folders):
+def test_a_copy_is_trusted_and_has_nothing_to_save(folders) -> None:
     work.update(*folders)
     assert trusted(folders[1])
     language = nbformat.read(folders[1] / "03-topic.ipynb", as_version=4).metadata.language_info
     assert (language.name, language.version) == ("python", sys.version.split()[0])
 
 
-def test_after_a_merge_a_copy_is_trusted_if_it_was_before(folders):
+def test_after_a_merge_a_copy_is_trusted_if_it_was_before(folders) -> None:
     lessons, copies = folders
     for source in ("run(2)", "run(3)"):
         work.update(*folders)
@@ -112,7 +112,7 @@ def test_after_a_merge_a_copy_is_trusted_if_it_was_before(folders):
     assert not trusted(copies)
 
 
-def test_a_copy_that_nobody_changed_becomes_trusted(folders):
+def test_a_copy_that_nobody_changed_becomes_trusted(folders) -> None:
     work.update(*folders)
     with NotebookNotary() as notary:
         notary.unsign(nbformat.read(folders[1] / "03-topic.ipynb", as_version=4))
@@ -122,7 +122,7 @@ def test_a_copy_that_nobody_changed_becomes_trusted(folders):
     assert trusted(folders[1])
 
 
-def no_folder(jupyter):
+def no_folder(jupyter) -> None:
     jupyter.write_text("a file")
 
 
@@ -134,7 +134,7 @@ def locked(jupyter):
 
 
 @pytest.mark.parametrize("unusable", [no_folder, pytest.param(locked, marks=pytest.mark.slow)])
-def test_copies_are_made_where_nothing_can_be_signed(folders, jupyter, unusable, capsys):
+def test_copies_are_made_where_nothing_can_be_signed(folders, jupyter, unusable, capsys) -> None:
     held = unusable(jupyter)
     assert work.update(*folders) == folders[1]
     assert "The copies could not be signed (" in capsys.readouterr().out
@@ -142,7 +142,7 @@ def test_copies_are_made_where_nothing_can_be_signed(folders, jupyter, unusable,
     del held
 
 
-def test_what_was_not_taken_is_printed(folders, capsys):
+def test_what_was_not_taken_is_printed(folders, capsys) -> None:
     work.update(*folders)
     edit(folders[1], "answer", "mine()")
     ship(folders[0], new_markdown_cell("New", id="text"), code("answer", "run(\n2)"), code("shown", "show()"))
@@ -153,7 +153,7 @@ def test_what_was_not_taken_is_printed(folders, capsys):
     )
 
 
-def test_reset_keeps_the_earlier_copy(folders):
+def test_reset_keeps_the_earlier_copy(folders) -> None:
     work.update(*folders)
     edit(folders[1], "answer", "mine()")
     copy, aside = work.reset("03", *folders)
@@ -162,7 +162,7 @@ def test_reset_keeps_the_earlier_copy(folders):
     assert copy == folders[1] / "03-topic.ipynb"
 
 
-def test_reset_leaves_the_copy_where_it_cannot_be_moved(folders):
+def test_reset_leaves_the_copy_where_it_cannot_be_moved(folders) -> None:
     work.update(*folders)
     (folders[1] / work.OLD).write_text("a file of the learner's")
     with pytest.raises(CourseError, match=r"03-topic\.ipynb cannot be moved to .*old: File exists"):
@@ -171,12 +171,12 @@ def test_reset_leaves_the_copy_where_it_cannot_be_moved(folders):
 
 
 @pytest.mark.parametrize("number", ["07", "x", "*"])
-def test_an_unknown_lesson_is_refused(folders, number):
+def test_an_unknown_lesson_is_refused(folders, number) -> None:
     with pytest.raises(CourseError, match="Give the number of one: 03"):
         work.reset(number, *folders)
 
 
-def test_a_damaged_copy_is_named_and_stays(folders):
+def test_a_damaged_copy_is_named_and_stays(folders) -> None:
     work.update(*folders)
     (folders[1] / "03-topic.ipynb").write_text("{")
     ship(folders[0], new_markdown_cell("Other", id="text"))
@@ -185,7 +185,7 @@ def test_a_damaged_copy_is_named_and_stays(folders):
     assert (folders[1] / "03-topic.ipynb").read_text() == "{"
 
 
-def test_the_commands_use_the_copies(folders, monkeypatch, capsys):
+def test_the_commands_use_the_copies(folders, monkeypatch, capsys) -> None:
     opened = []
     monkeypatch.setattr(work, "reset", lambda number: (folders[1] / number, None))
     monkeypatch.setattr(work, "update", lambda: folders[1])
@@ -197,7 +197,7 @@ def test_the_commands_use_the_copies(folders, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("writable", "folder"), [(True, work.NOTEBOOKS.parent / "work"), (False, "home/sharded")])
-def test_copies_go_home_where_the_clone_cannot_be_written(tmp_path, monkeypatch, capsys, writable, folder):
+def test_copies_go_home_where_the_clone_cannot_be_written(tmp_path, monkeypatch, capsys, writable, folder) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(work.os, "access", lambda path, mode: writable)
     monkeypatch.setattr(work, "update", lambda: work.folder())

@@ -51,7 +51,7 @@ MATRICES = {"gradient of up weight": 0, "gradient of up bias": 0, "gradient of d
     ],
     ids=["mlp", "sequence_mlp", "attention", "embedding", "cross_entropy"],
 )  # fmt: skip
-def test_a_reference_gives_the_output_and_the_gradients_of_one_process(step, alone, together, cut_dims):
+def test_a_reference_gives_the_output_and_the_gradients_of_one_process(step, alone, together, cut_dims) -> None:
     (expected,) = World(1).run(step, alone)
     ranks = World(2).run(step, together)
 
@@ -61,7 +61,7 @@ def test_a_reference_gives_the_output_and_the_gradients_of_one_process(step, alo
         torch.testing.assert_close(joined, value, rtol=1e-4, atol=1e-5)
 
 
-def test_a_column_and_a_row_parallel_layer_give_the_output_of_two_whole_layers():
+def test_a_column_and_a_row_parallel_layer_give_the_output_of_two_whole_layers() -> None:
     weights = normal(6, WIDTH, seed=1), normal(6, seed=2), normal(5, 6, seed=3), normal(5, seed=4)
     x = normal(3, WIDTH, seed=5)
 
@@ -75,8 +75,8 @@ def test_a_column_and_a_row_parallel_layer_give_the_output_of_two_whole_layers()
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_the_quiz_knows_what_a_block_sends(world_size):
-    def block():
+def test_the_quiz_knows_what_a_block_sends(world_size) -> None:
+    def block() -> None:
         x = normal(1, TOKENS, 12 * 4, seed=1).requires_grad_()
         attended = attention.attention(x, normal(3 * 48, 48, seed=2), normal(48, 48, seed=3), 4)
         up, down = (linear(my_part(normal(48, 48, seed=4), dim), normal(48, seed=5)) for dim in (0, 1))

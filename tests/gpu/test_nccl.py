@@ -36,28 +36,28 @@ def step(stage) -> list[list[float]]:
     return [value.flatten().tolist() for value in engine.state_dict().values()]
 
 
-def test_nccl_with_one_rank():
+def test_nccl_with_one_rank() -> None:
     run = World(1, backend="nccl:1").run(total)
     x, device = run[0]
     assert device == "cuda:0" and x.device.type == "cpu" and x.tolist() == [1.0] * 4
     assert run.calls[0][0].op == "all_reduce"
 
 
-def test_nccl_wants_a_gpu_for_every_rank():
+def test_nccl_wants_a_gpu_for_every_rank() -> None:
     with pytest.raises(CourseError, match="share_gpu=True"):
         World(torch.cuda.device_count() + 1, backend="nccl")
 
 
 @pytest.mark.parametrize("stage", [zero.DataParallel, zero.Stage1, zero.Stage2, zero.Stage3])
-def test_a_stage_on_nccl_has_its_memory_seen_by_the_allocator(stage):
+def test_a_stage_on_nccl_has_its_memory_seen_by_the_allocator(stage) -> None:
     report = World(1, backend="nccl:1", allocator="cuda").run(step, stage).memory[0]
     assert report.cuda is not None and report.marks["trained"].cuda is not None
     assert report.cuda.max_allocated_bytes >= report.peak_bytes > 0
     assert report.cuda.max_reserved_bytes >= report.cuda.max_allocated_bytes
 
 
-def test_a_snapshot_of_the_allocator_has_its_segments_and_what_came_and_went(tmp_path):
-    def program(folder):
+def test_a_snapshot_of_the_allocator_has_its_segments_and_what_came_and_went(tmp_path) -> None:
+    def program(folder) -> None:
         with cuda_snapshot(folder / f"rank-{dist.get_rank()}.pickle"):
             step(zero.Stage3)
 
@@ -68,14 +68,14 @@ def test_a_snapshot_of_the_allocator_has_its_segments_and_what_came_and_went(tmp
 
 
 @pytest.mark.parametrize("stage", [zero.DataParallel, zero.Stage2])
-def test_two_ranks_share_a_gpu_over_gloo(stage):
+def test_two_ranks_share_a_gpu_over_gloo(stage) -> None:
     world = World(2, backend="nccl:1", share_gpu=True)
     assert [(x.tolist(), device) for x, device in world.run(total)] == [([3.0] * 4, "cuda:0")] * 2
     first, second = world.run(step, stage)
     assert first == second
 
 
-def test_what_fails_on_nccl_is_told_and_the_next_run_is_right():
+def test_what_fails_on_nccl_is_told_and_the_next_run_is_right() -> None:
     world = World(1, backend="nccl:1", timeout=30)
     with pytest.raises(RankError, match="raised OutOfMemoryError"):
         world.run(lambda: torch.empty(1 << 50, dtype=torch.uint8))
@@ -87,8 +87,8 @@ def test_what_fails_on_nccl_is_told_and_the_next_run_is_right():
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_a_collective_that_a_rank_skips_on_nccl_is_aborted_and_told():
-    def program():
+def test_a_collective_that_a_rank_skips_on_nccl_is_aborted_and_told() -> None:
+    def program() -> None:
         if dist.get_rank() == 0:
             dist.all_reduce(torch.ones(4))
 
@@ -100,7 +100,7 @@ def test_a_collective_that_a_rank_skips_on_nccl_is_aborted_and_told():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [True, False])
-def test_the_recipe_gives_its_published_table_on_a_real_card(sharded):
+def test_the_recipe_gives_its_published_table_on_a_real_card(sharded) -> None:
     world = World(recipe.RANKS, backend="nccl:1", share_gpu=True, timeout=300)
     marks = world.run(recipe.train, sharded, False).memory[0].marks
     measured = [marks[label].cuda.max_allocated_bytes / 1e6 for label in recipe.MARKS]

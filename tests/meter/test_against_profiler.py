@@ -60,7 +60,7 @@ def allocations(event: Any) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("make", [mlp, Residual, transformer])
-def test_the_peak_is_the_profilers(make):
+def test_the_peak_is_the_profilers(make) -> None:
     def program() -> None:
         step, _ = step_of(make())
         step()

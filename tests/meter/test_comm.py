@@ -62,7 +62,7 @@ RING = {  # (op, how often (N-1)/N of the whole is sent, calls of it: every vari
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("op", RING)
-def test_ring_ops_send_their_share_to_the_next_rank(op, world_size):
+def test_ring_ops_send_their_share_to_the_next_rank(op, world_size) -> None:
     times, variants = RING[op]
     for call in variants:
         run = World(world_size).run(call)
@@ -74,8 +74,8 @@ def test_ring_ops_send_their_share_to_the_next_rank(op, world_size):
             assert comm.by_rank == ({(r + 1) % world_size: sent} if world_size > 1 else {})
 
 
-def test_variants_count_as_their_meaning_and_are_told():
-    def gather():
+def test_variants_count_as_their_meaning_and_are_told() -> None:
+    def gather() -> None:
         for variant in RING["all_gather"][1]:
             variant()
         with dist._coalescing_manager():
@@ -88,8 +88,8 @@ def test_variants_count_as_their_meaning_and_are_told():
     assert [call.total_bytes for call in comm.calls] == [40, 40, 56]
 
 
-def test_shares_that_are_no_whole_bytes_are_added_up_before_they_are_rounded():
-    def three_bytes():
+def test_shares_that_are_no_whole_bytes_are_added_up_before_they_are_rounded() -> None:
+    def three_bytes() -> None:
         for _ in range(3):
             dist.all_reduce(torch.ones(1, dtype=torch.uint8))
 
@@ -98,8 +98,8 @@ def test_shares_that_are_no_whole_bytes_are_added_up_before_they_are_rounded():
     assert comm.sent_bytes == 4
 
 
-def test_gather_and_scatter_are_sends_from_and_to_the_root():
-    def program():
+def test_gather_and_scatter_are_sends_from_and_to_the_root() -> None:
+    def program() -> None:
         dist.gather(torch.ones(5), pieces() if rank() == 1 else None, dst=1)
         dist.scatter(torch.ones(6), pieces(6) if rank() == 2 else None, src=2)
 
@@ -107,8 +107,8 @@ def test_gather_and_scatter_are_sends_from_and_to_the_root():
     assert run.comm_matrix == ((0, 20, 0), (0, 0, 0), (24, 20 + 24, 0))
 
 
-def test_all_to_all_sends_each_piece_to_its_rank():
-    def program():
+def test_all_to_all_sends_each_piece_to_its_rank() -> None:
+    def program() -> None:
         splits = [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
         to, of = splits[rank()], [row[rank()] for row in splits]
         dist.all_to_all_single(torch.ones(sum(of), 2), torch.ones(sum(to), 2), of, to)
@@ -118,8 +118,8 @@ def test_all_to_all_sends_each_piece_to_its_rank():
     assert run.comm[1].calls[0].op == "all_to_all"
 
 
-def test_a_message_is_sent_by_its_sender_only():
-    def message():
+def test_a_message_is_sent_by_its_sender_only() -> None:
+    def message() -> None:
         if rank() == 2:
             dist.send(torch.ones(5), 0)
         elif rank() == 0:
@@ -130,8 +130,8 @@ def test_a_message_is_sent_by_its_sender_only():
     assert [comm.by_op for comm in run.comm] == [{"recv": 0}, {}, {"send": 20}]
 
 
-def test_barriers_and_new_groups_send_nothing():
-    def program():
+def test_barriers_and_new_groups_send_nothing() -> None:
+    def program() -> None:
         dist.barrier()
         dist.monitored_barrier()
         dist.new_group([0, 1])
@@ -141,8 +141,8 @@ def test_barriers_and_new_groups_send_nothing():
     assert comm.count("barrier") == 2
 
 
-def test_a_ring_goes_through_the_members_of_its_group():
-    def program():
+def test_a_ring_goes_through_the_members_of_its_group() -> None:
+    def program() -> None:
         group = dist.new_group([3, 0, 1], use_local_synchronization=True) if rank() != 2 else None
         if group is not None:
             dist.all_reduce(torch.ones(3), group=group)
@@ -151,7 +151,7 @@ def test_a_ring_goes_through_the_members_of_its_group():
     assert run.comm_matrix == ((0, 16, 0, 0), (0, 0, 0, 16), (0, 0, 0, 0), (16, 0, 0, 0))
 
 
-def test_an_op_that_there_is_not_is_refused():
+def test_an_op_that_there_is_not_is_refused() -> None:
     comm = World(1).run(dist.barrier).comm[0]
     with pytest.raises(ValueError, match=r"count\('allreduce'\): there is no such op.*all_reduce, reduce_scatter"):
         comm.count("allreduce")
@@ -160,8 +160,8 @@ def test_an_op_that_there_is_not_is_refused():
 # What is known of a call
 
 
-def test_a_call_tells_its_group_dtype_number_line_and_times():
-    def program():
+def test_a_call_tells_its_group_dtype_number_line_and_times() -> None:
+    def program() -> None:
         dist.all_reduce(torch.ones(4, dtype=torch.float16))
         dist.all_reduce(torch.ones(2, 3), op=dist.ReduceOp.MAX)
 
@@ -173,8 +173,8 @@ def test_a_call_tells_its_group_dtype_number_line_and_times():
     assert 0 < first.issued <= first.matched < first.done < second.issued < second.done
 
 
-def test_the_text_tells_each_op():
-    def program():
+def test_the_text_tells_each_op() -> None:
+    def program() -> None:
         dist.all_reduce(torch.ones(1000))
         dist.barrier()
 
@@ -195,24 +195,24 @@ def model():
     return nn.Sequential(nn.Linear(SIZES[0], SIZES[1]), nn.Linear(SIZES[1], SIZES[2]))
 
 
-def train(net, optimizer):
+def train(net, optimizer) -> None:
     for _ in range(STEPS):
         optimizer.zero_grad()
         net(torch.ones(2, SIZES[0])).sum().backward()
         optimizer.step()
 
 
-def ddp():
+def ddp() -> None:
     net = DistributedDataParallel(model())
     train(net, torch.optim.Adam(net.parameters()))
 
 
-def zero_redundancy():
+def zero_redundancy() -> None:
     net = DistributedDataParallel(model())
     train(net, ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam))
 
 
-def fsdp2(reshard):
+def fsdp2(reshard) -> None:
     net = model()
     for layer in net:
         fully_shard(layer, reshard_after_forward=reshard)
@@ -229,7 +229,7 @@ def sent_bytes(calls):
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_ddp_broadcasts_once_and_all_reduces_two_psi_a_step(world_size):
+def test_ddp_broadcasts_once_and_all_reduces_two_psi_a_step(world_size) -> None:
     for comm in World(world_size).run(ddp).comm:
         assert len(floats(comm, "broadcast")) == 1  # all parameters, when the model is wrapped
         assert sent_bytes(floats(comm, "broadcast")) == share(1, 4 * NUMEL, world_size)
@@ -239,7 +239,7 @@ def test_ddp_broadcasts_once_and_all_reduces_two_psi_a_step(world_size):
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_the_zero_redundancy_optimizer_sends_three_psi_a_step(world_size):
+def test_the_zero_redundancy_optimizer_sends_three_psi_a_step(world_size) -> None:
     for comm in World(world_size).run(zero_redundancy).comm:
         at_setup, *in_steps = floats(comm, "broadcast")
         assert at_setup.total_bytes == 4 * NUMEL
@@ -250,7 +250,7 @@ def test_the_zero_redundancy_optimizer_sends_three_psi_a_step(world_size):
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.parametrize(("reshard", "gathers"), [(True, 2), (False, 1)])
-def test_fsdp2_sends_psi_for_each_gathering_and_psi_for_the_gradients(world_size, reshard, gathers):
+def test_fsdp2_sends_psi_for_each_gathering_and_psi_for_the_gradients(world_size, reshard, gathers) -> None:
     def padded(rows, columns):  # FSDP2 cuts each parameter by rows, as many on each rank
         return ceil(rows / world_size) * world_size * columns
 

@@ -53,8 +53,8 @@ def padded(numel: int) -> int:
 # Memory
 
 
-def test_ddp_with_adam_holds_16_bytes_for_each_parameter():
-    def program():
+def test_ddp_with_adam_holds_16_bytes_for_each_parameter() -> None:
+    def program() -> None:
         net = DistributedDataParallel(Model())
         optimizer = torch.optim.Adam(net.parameters())
         backward(net)
@@ -68,7 +68,7 @@ def test_ddp_with_adam_holds_16_bytes_for_each_parameter():
         assert lasting(step) - STEP_COUNTERS == 16 * PSI
 
 
-def test_ddp_holds_its_buckets_beside_the_gradients():
+def test_ddp_holds_its_buckets_beside_the_gradients() -> None:
     def program(view: bool):
         net = DistributedDataParallel(Model(), gradient_as_bucket_view=view)
         backward(net)
@@ -81,7 +81,7 @@ def test_ddp_holds_its_buckets_beside_the_gradients():
 
 
 @pytest.mark.parametrize("wrap", [DistributedDataParallel, lambda net: zero.Stage2(net, torch.optim.SGD, lr=1e-3)])
-def test_a_models_buffers_are_other_though_they_were_broadcast(wrap):
+def test_a_models_buffers_are_other_though_they_were_broadcast(wrap) -> None:
     def program():
         made = wrap(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)))
         made(torch.randn(4, 6)).sum().backward()
@@ -97,7 +97,7 @@ def test_a_models_buffers_are_other_though_they_were_broadcast(wrap):
         assert sum(memory.uncovered.values()) == 0
 
 
-def test_zero_redundancy_optimizer_shards_the_state_and_nothing_else():
+def test_zero_redundancy_optimizer_shards_the_state_and_nothing_else() -> None:
     def program():
         net = DistributedDataParallel(Model())
         optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=1e-3)
@@ -118,7 +118,7 @@ def sharded_by_fsdp2(reshard: bool) -> nn.Module:
 
 
 @pytest.mark.slow
-def test_fsdp2_shards_everything_and_its_padding_is_told_apart():
+def test_fsdp2_shards_everything_and_its_padding_is_told_apart() -> None:
     def program():
         net = sharded_by_fsdp2(reshard=True)
         optimizer = torch.optim.Adam(net.parameters())
@@ -141,7 +141,7 @@ def test_fsdp2_shards_everything_and_its_padding_is_told_apart():
         (zero.Stage3, {"parameters": 1, "gradients": 1, "optimizer": 1}),
     ],
 )
-def test_our_engines_hold_what_the_closed_forms_say(engine, copies: dict[str, int]):
+def test_our_engines_hold_what_the_closed_forms_say(engine, copies: dict[str, int]) -> None:
     def program():
         net = engine(Model(), torch.optim.Adam, lr=1e-3)
         backward(net)
@@ -177,8 +177,8 @@ def after_the_first_step(run) -> list[dict[str, int]]:
     return sent
 
 
-def test_ddp_sends_two_psi():
-    def program():
+def test_ddp_sends_two_psi() -> None:
+    def program() -> None:
         net = DistributedDataParallel(Model())
         dist.barrier()
         mark("set up")
@@ -187,8 +187,8 @@ def test_ddp_sends_two_psi():
     assert after_the_first_step(World(N).run(program)) == [{"all_reduce": 2 * 4 * PSI * (N - 1) / N}] * N
 
 
-def test_zero_redundancy_optimizer_sends_three_psi():
-    def program():
+def test_zero_redundancy_optimizer_sends_three_psi() -> None:
+    def program() -> None:
         net = DistributedDataParallel(Model())
         optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=1e-3)
         dist.barrier()
@@ -202,8 +202,8 @@ def test_zero_redundancy_optimizer_sends_three_psi():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reshard", [True, False])
-def test_fsdp2_gathers_twice_with_resharding_and_once_without(reshard: bool):
-    def program():
+def test_fsdp2_gathers_twice_with_resharding_and_once_without(reshard: bool) -> None:
+    def program() -> None:
         net = sharded_by_fsdp2(reshard)
         dist.barrier()
         mark("set up")
@@ -218,8 +218,8 @@ def test_fsdp2_gathers_twice_with_resharding_and_once_without(reshard: bool):
 
 
 @pytest.mark.slow
-def test_two_hundred_steps_do_not_drift():
-    def program():
+def test_two_hundred_steps_do_not_drift() -> None:
+    def program() -> None:
         net = DistributedDataParallel(Model())
         optimizer = torch.optim.Adam(net.parameters())
         for step in range(200):

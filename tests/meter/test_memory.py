@@ -34,7 +34,7 @@ def held(snapshot) -> dict[str, int]:
 # Each category
 
 
-def test_parameters_gradients_and_optimizer_state():
+def test_parameters_gradients_and_optimizer_state() -> None:
     def program():
         net = nn.Linear(N, 1, bias=False)
         mark("model")
@@ -54,7 +54,7 @@ def test_parameters_gradients_and_optimizer_state():
     assert held(marks["zero_grad"]) == {"parameters": BYTES, "optimizer": 2 * BYTES + 4}
 
 
-def test_a_label_used_again_keeps_its_last_snapshot_and_each_time():
+def test_a_label_used_again_keeps_its_last_snapshot_and_each_time() -> None:
     def program():
         kept = []
         for _ in range(2):
@@ -68,8 +68,8 @@ def test_a_label_used_again_keeps_its_last_snapshot_and_each_time():
     assert first == last == "made" and earlier < later == report.marks["made"].seconds
 
 
-def test_what_is_freed_after_a_mark_is_not_dated_before_it():
-    def program():
+def test_what_is_freed_after_a_mark_is_not_dated_before_it() -> None:
+    def program() -> None:
         kept = torch.ones(N)
         mark("made")
         del kept
@@ -81,8 +81,8 @@ def test_what_is_freed_after_a_mark_is_not_dated_before_it():
     assert allocation.seconds < made <= free.seconds < freed and free.current_bytes == 0
 
 
-def test_saved_for_backward_is_activations_until_backward():
-    def program():
+def test_saved_for_backward_is_activations_until_backward() -> None:
+    def program() -> None:
         weight = nn.Parameter(torch.zeros(N))
         y = (weight.exp() * 2).sum()
         mark("forward")
@@ -94,7 +94,7 @@ def test_saved_for_backward_is_activations_until_backward():
     assert held(marks["backward"]) == {"parameters": BYTES, "gradients": BYTES, "other": 4}
 
 
-def test_an_input_that_is_saved_for_backward_is_an_activation():
+def test_an_input_that_is_saved_for_backward_is_an_activation() -> None:
     def program():
         weight = nn.Parameter(torch.zeros(N))
         x = torch.ones(N)
@@ -109,7 +109,7 @@ def test_an_input_that_is_saved_for_backward_is_an_activation():
 
 
 @pytest.mark.parametrize("hooks", ["copies", "checkpoint"])
-def test_what_hooks_make_to_be_saved_counts(hooks):
+def test_what_hooks_make_to_be_saved_counts(hooks) -> None:
     def copies(fn, x):
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.clone() + 0, lambda packed: packed):
             return fn(x)
@@ -117,7 +117,7 @@ def test_what_hooks_make_to_be_saved_counts(hooks):
     def checkpoint(fn, x):
         return torch.utils.checkpoint.checkpoint(fn, x, use_reentrant=False)
 
-    def program():
+    def program() -> None:
         x = torch.ones(N, requires_grad=True)
         mark("before")
         y = (copies if hooks == "copies" else checkpoint)(lambda x: x.exp().sin(), x)
@@ -133,7 +133,7 @@ def test_what_hooks_make_to_be_saved_counts(hooks):
     assert backward - before == BYTES  # the gradient of x
 
 
-def test_what_a_function_of_the_learners_own_saved_is_activations():
+def test_what_a_function_of_the_learners_own_saved_is_activations() -> None:
     class Half(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -151,7 +151,7 @@ def test_what_a_function_of_the_learners_own_saved_is_activations():
     assert held(measured(program)) == {"activations": 3 * BYTES, "other": 8}
 
 
-def test_what_goes_to_a_collective_is_communication():
+def test_what_goes_to_a_collective_is_communication() -> None:
     def program():
         x, whole = torch.ones(N), torch.empty(2 * N)
         mark("before")
@@ -163,8 +163,8 @@ def test_what_goes_to_a_collective_is_communication():
     assert held(report) == {"communication": 3 * BYTES}
 
 
-def test_gathered_memory_is_a_parameters_once_a_parameter_points_at_it():
-    def program():
+def test_gathered_memory_is_a_parameters_once_a_parameter_points_at_it() -> None:
+    def program() -> None:
         net, whole = nn.Linear(N, 1, bias=False), torch.empty(2 * N)
         dist.all_gather_single(whole, net.weight.data.flatten())
         net.weight.data = whole.view(1, 2 * N)
@@ -174,7 +174,7 @@ def test_gathered_memory_is_a_parameters_once_a_parameter_points_at_it():
     assert {name: nbytes for name, nbytes in peak.by_category.items() if nbytes} == {"parameters": 3 * BYTES}
 
 
-def test_a_gradient_that_is_reduced_remains_a_gradient():
+def test_a_gradient_that_is_reduced_remains_a_gradient() -> None:
     def program():
         net = nn.Linear(N, 1, bias=False)
         net(torch.ones(1, N)).sum().backward()
@@ -184,7 +184,7 @@ def test_a_gradient_that_is_reduced_remains_a_gradient():
     assert held(measured(program, world_size=2)) == {"parameters": BYTES, "gradients": BYTES}
 
 
-def test_masters_of_a_bf16_model_are_optimizer_state():
+def test_masters_of_a_bf16_model_are_optimizer_state() -> None:
     def program():
         net = nn.Linear(N, 1, bias=False, dtype=torch.bfloat16)
         master = net.weight.detach().float().requires_grad_()
@@ -202,7 +202,7 @@ def test_masters_of_a_bf16_model_are_optimizer_state():
 # Every byte once
 
 
-def test_views_and_slices_add_nothing():
+def test_views_and_slices_add_nothing() -> None:
     def program():
         x = torch.zeros(N)
         return (
@@ -218,7 +218,7 @@ def test_views_and_slices_add_nothing():
     assert measured(program).current_bytes == BYTES
 
 
-def test_in_place_operators_add_nothing():
+def test_in_place_operators_add_nothing() -> None:
     def program():
         x = torch.zeros(N)
         x += 1
@@ -231,7 +231,7 @@ def test_in_place_operators_add_nothing():
     assert [event.operator for event in report.timeline] == ["zeros"]
 
 
-def test_measured_operators_with_numbers_give_what_unmeasured_ones_give():
+def test_measured_operators_with_numbers_give_what_unmeasured_ones_give() -> None:
     def program():
         made = []
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.complex64, torch.bool):
@@ -251,7 +251,7 @@ def test_measured_operators_with_numbers_give_what_unmeasured_ones_give():
         assert torch.equal(one, other)
 
 
-def test_a_number_that_an_operator_reads_is_the_same_each_time():
+def test_a_number_that_an_operator_reads_is_the_same_each_time() -> None:
     def program():
         x, y = torch.ones(3), torch.empty(3)
         with torch.inference_mode():
@@ -272,7 +272,7 @@ def test_a_number_that_an_operator_reads_is_the_same_each_time():
     assert not operators._number(2.5, torch.float32).is_inference()
 
 
-def test_tied_parameters_count_once():
+def test_tied_parameters_count_once() -> None:
     def program():
         a, b = nn.Linear(N, 1, bias=False), nn.Linear(N, 1, bias=False)
         b.weight = a.weight
@@ -282,7 +282,7 @@ def test_tied_parameters_count_once():
     assert held(measured(program)) == {"parameters": BYTES, "gradients": BYTES}
 
 
-def test_a_parameter_that_is_a_view_keeps_the_rest_of_its_tensor():
+def test_a_parameter_that_is_a_view_keeps_the_rest_of_its_tensor() -> None:
     report = measured(lambda: nn.ParameterList([torch.zeros(N)[: N // 2]]))
     assert held(report) == {"parameters": BYTES} and report.uncovered == {"parameters": BYTES // 2}
     parameters, *_, explained = [line for line in str(report).splitlines() if "in no" in line.lower()]
@@ -290,7 +290,7 @@ def test_a_parameter_that_is_a_view_keeps_the_rest_of_its_tensor():
     assert explained == "  Bytes in no tensor of their category: a shard's padding, or the rest of a view's tensor."
 
 
-def test_parameters_that_share_a_flat_tensor_count_its_bytes_and_the_rest():
+def test_parameters_that_share_a_flat_tensor_count_its_bytes_and_the_rest() -> None:
     def program():
         flat = torch.zeros(N)
         net = nn.ParameterList([flat[:300], flat[300:900]])
@@ -301,7 +301,7 @@ def test_parameters_that_share_a_flat_tensor_count_its_bytes_and_the_rest():
     assert report.uncovered == {"parameters": 400}
 
 
-def test_resizing_in_place():
+def test_resizing_in_place() -> None:
     def program():
         x = torch.zeros(N)
         x.resize_(3 * N)
@@ -316,7 +316,7 @@ def test_resizing_in_place():
     assert (report.current_bytes, report.peak_bytes) == (BYTES, 3 * BYTES)
 
 
-def test_set_takes_another_storage():
+def test_set_takes_another_storage() -> None:
     def program():
         x, y = torch.zeros(N), torch.zeros(2 * N)
         x.set_(y)
@@ -325,7 +325,7 @@ def test_set_takes_another_storage():
     assert measured(program).current_bytes == 2 * BYTES
 
 
-def test_an_out_that_is_too_small_grows():
+def test_an_out_that_is_too_small_grows() -> None:
     def program():
         out = torch.empty(0)
         torch.ones(N, out=out)
@@ -334,7 +334,7 @@ def test_an_out_that_is_too_small_grows():
     assert measured(program).current_bytes == BYTES
 
 
-def test_what_a_different_rank_made_counts_there():
+def test_what_a_different_rank_made_counts_there() -> None:
     def program():
         if dist.get_rank() == 0:
             torch.distributed.handed = torch.zeros(N)  # a module is the same on all ranks
@@ -355,8 +355,8 @@ def test_what_a_different_rank_made_counts_there():
 # Freed means freed
 
 
-def test_what_is_deleted_is_gone_and_the_peak_remembers_it():
-    def program():
+def test_what_is_deleted_is_gone_and_the_peak_remembers_it() -> None:
+    def program() -> None:
         x = torch.zeros(N)
         y = torch.zeros(N)
         del x
@@ -368,8 +368,8 @@ def test_what_is_deleted_is_gone_and_the_peak_remembers_it():
     assert [event.current_bytes // BYTES for event in report.timeline] == [1, 2, 1, 2, 1, 0]
 
 
-def test_parameters_that_a_variable_holds_are_not_freed():
-    def program():
+def test_parameters_that_a_variable_holds_are_not_freed() -> None:
+    def program() -> None:
         net = nn.Linear(N, 1, bias=False)
         reference = net.weight.detach()
         net.weight.data = torch.empty(0)
@@ -384,7 +384,7 @@ def test_parameters_that_a_variable_holds_are_not_freed():
     assert (marks["freed"].current_bytes, marks["freed"].still_held) == (0, ())
 
 
-def test_parameters_that_autograd_holds_are_not_freed():
+def test_parameters_that_autograd_holds_are_not_freed() -> None:
     def program():
         net = nn.Linear(N, N, bias=False)
         y = net(torch.ones(1, N, requires_grad=True))
@@ -396,7 +396,7 @@ def test_parameters_that_autograd_holds_are_not_freed():
     assert [holder for holder in still.holders if "autograd" in holder] == ["autograd, which saved it for MmBackward0"]
 
 
-def test_parameters_that_a_notebooks_global_holds_are_not_freed():
+def test_parameters_that_a_notebooks_global_holds_are_not_freed() -> None:
     cell: dict = {"__name__": "__main__", "nn": nn, "torch": torch, "N": N, "KEPT": []}
     exec(
         "def keep_in_a_global():\n"
@@ -409,7 +409,7 @@ def test_parameters_that_a_notebooks_global_holds_are_not_freed():
     assert still.holders == ("something in global variable `KEPT`",)
 
 
-def test_parameters_that_an_attribute_or_a_list_holds_are_not_freed():
+def test_parameters_that_an_attribute_or_a_list_holds_are_not_freed() -> None:
     class Keeper:
         pass
 
@@ -428,7 +428,7 @@ def test_parameters_that_an_attribute_or_a_list_holds_are_not_freed():
 # Reports
 
 
-def test_the_peak_tells_what_was_held_and_which_line_made_the_last():
+def test_the_peak_tells_what_was_held_and_which_line_made_the_last() -> None:
     def program():
         a = [torch.zeros(N) for _ in range(3)]
         b = torch.ones(2 * N)
@@ -443,8 +443,8 @@ def test_the_peak_tells_what_was_held_and_which_line_made_the_last():
     assert "3 x         4,000 bytes  other          float32 [1000] made by zeros" in str(peak)
 
 
-def test_a_mark_that_comes_again_stands_for_the_last_time():
-    def program():
+def test_a_mark_that_comes_again_stands_for_the_last_time() -> None:
+    def program() -> None:
         held = []
         for _ in range(3):
             held.append(torch.zeros(N))
@@ -453,7 +453,7 @@ def test_a_mark_that_comes_again_stands_for_the_last_time():
     assert measured(program).marks["step"].current_bytes == 3 * BYTES
 
 
-def test_variables_count_at_the_end_also_where_torch_wraps_the_function():
+def test_variables_count_at_the_end_also_where_torch_wraps_the_function() -> None:
     @torch.no_grad()
     def program():
         x = torch.zeros(N)
@@ -462,14 +462,14 @@ def test_variables_count_at_the_end_also_where_torch_wraps_the_function():
     assert measured(program).current_bytes == BYTES
 
 
-def test_mark_does_nothing_where_nothing_is_measured():
+def test_mark_does_nothing_where_nothing_is_measured() -> None:
     assert mark("here") is None
     assert World(1, measure=False).run(lambda: mark("here"))[0] is None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: see tests/gpu")
-def test_a_snapshot_of_a_gpu_that_is_not_there_is_refused(tmp_path):
-    def program():
+def test_a_snapshot_of_a_gpu_that_is_not_there_is_refused(tmp_path) -> None:
+    def program() -> None:
         with cuda_snapshot(tmp_path / "snapshot.pickle"):
             torch.ones(1)
 
@@ -478,13 +478,13 @@ def test_a_snapshot_of_a_gpu_that_is_not_there_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_that_was_not_measured_says_so():
+def test_a_run_that_was_not_measured_says_so() -> None:
     run = World(2, measure=False).run(dist.get_rank)
     with pytest.raises(CourseError, match=r"its world was made with measure=False\. Make it without that"):
         run.memory  # noqa: B018
 
 
-def test_the_text_has_every_category():
+def test_the_text_has_every_category() -> None:
     text = str(measured(lambda: torch.zeros(N)))
     assert text.startswith(
         "rank 0: 4,000 bytes held, 4,000 at the peak so far\n  parameters                     0 bytes"
@@ -493,7 +493,7 @@ def test_the_text_has_every_category():
 
 
 @pytest.mark.slow
-def test_a_long_history_is_condensed_and_still_adds_up():
+def test_a_long_history_is_condensed_and_still_adds_up() -> None:
     def program():
         kept = [torch.zeros(N)]
         for _ in range(25_000):
@@ -509,7 +509,7 @@ def test_a_long_history_is_condensed_and_still_adds_up():
 # CUDA's allocator
 
 
-def test_the_allocator_rounds_as_cuda_does():
+def test_the_allocator_rounds_as_cuda_does() -> None:
     def program():
         small, medium, large = (torch.empty(size, dtype=torch.uint8) for size in (1, 2**20, 16_000_000))
         return small, medium, large
@@ -517,12 +517,12 @@ def test_the_allocator_rounds_as_cuda_does():
     assert measured(program, allocator="cuda").current_bytes == 512 + 2**20 + 8 * 2**21  # 15.26 MiB in 16
 
 
-def test_an_unknown_allocator_is_refused():
+def test_an_unknown_allocator_is_refused() -> None:
     with pytest.raises(CourseError, match=r"World\(allocator='jemalloc'\): there is no such allocator here"):
         World(2, allocator="jemalloc")
 
 
-def test_gradients_of_each_sample_can_be_taken_on_a_measured_rank():
+def test_gradients_of_each_sample_can_be_taken_on_a_measured_rank() -> None:
     def per_sample() -> torch.Tensor:
         layer, x = nn.Linear(4, 2), torch.arange(12.0).reshape(3, 4)
 
@@ -543,7 +543,7 @@ def test_gradients_of_each_sample_can_be_taken_on_a_measured_rank():
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-def test_a_nested_tensor_has_the_bytes_of_its_parts():
+def test_a_nested_tensor_has_the_bytes_of_its_parts() -> None:
     def program():
         layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16, batch_first=True)
         encoder = nn.TransformerEncoder(layer, num_layers=1).eval()
@@ -558,7 +558,7 @@ def test_a_nested_tensor_has_the_bytes_of_its_parts():
     assert marks["after"].current_bytes - marks["before"].current_bytes == 3 * BYTES
 
 
-def test_a_fake_tensor_has_no_bytes():
+def test_a_fake_tensor_has_no_bytes() -> None:
     def program():
         with FakeTensorMode():
             return [torch.ones(N) * 2]
@@ -569,7 +569,7 @@ def test_a_fake_tensor_has_no_bytes():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # which torch's compiler reads
 @pytest.mark.parametrize("backend", ["simulated", "processes"])
-def test_compiling_a_function_leaves_the_meter_out(backend):
+def test_compiling_a_function_leaves_the_meter_out(backend) -> None:
     def program(compiled):
         from torch._dynamo import convert_frame
 

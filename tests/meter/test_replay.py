@@ -40,7 +40,7 @@ def test_a_run_becomes_steps_with_marks_bytes_and_values() -> None:
 
 
 def test_a_rank_waits_for_as_many_steps_as_its_peers_need() -> None:
-    def late():
+    def late() -> None:
         rank, x = dist.get_rank(), torch.ones(1)
         if rank == 0:
             dist.send(x, dst=1)
@@ -57,7 +57,7 @@ def test_a_rank_waits_for_as_many_steps_as_its_peers_need() -> None:
 
 
 def test_a_collective_that_ranks_call_from_different_lines_is_named() -> None:
-    def skips():
+    def skips() -> None:
         if dist.get_rank() == 0:
             dist.barrier()
         else:
@@ -105,7 +105,7 @@ def test_keeping_values_changes_neither_the_results_nor_the_bytes() -> None:
 
 
 def test_values_are_kept_of_small_tensors_only_and_of_the_variables_around() -> None:
-    def program():
+    def program() -> None:
         chunks, large = [torch.tensor([1]), torch.tensor([2])], torch.zeros(1000)
         dist.all_reduce(large)
         dist.all_reduce(chunks[0])
@@ -143,7 +143,7 @@ def test_a_variable_whose_memory_is_freed_has_no_values() -> None:
 
 
 def test_a_failed_run_keeps_its_replay_when_it_is_pickled() -> None:
-    def raises():
+    def raises() -> None:
         dist.barrier()
         raise ValueError("no data")
 
@@ -166,7 +166,7 @@ def test_the_page_needs_nothing_else() -> None:
 
 
 def test_text_of_the_learners_cannot_end_the_pages_script() -> None:
-    def marks():
+    def marks() -> None:
         mark("</script><b>'bold' & \"quoted\"</b>")
 
     replay = World(1).run(marks).replay()
@@ -187,7 +187,7 @@ def test_the_page_shows_the_function_that_the_ranks_are_in(tmp_path) -> None:
 
 @pytest.mark.slow
 def test_64_ranks_and_100_collectives_take_less_than_a_megabyte() -> None:
-    def many():
+    def many() -> None:
         x = torch.ones(4)
         for _ in range(100):
             dist.all_reduce(x)

@@ -43,25 +43,25 @@ def spans(intervals):
 # By hand
 
 
-def test_a_rank_computes_when_it_does_not_wait():
+def test_a_rank_computes_when_it_does_not_wait() -> None:
     t = timeline(call(2, 3, 4, 2), call(6, 6, 9, 7))
     assert spans(t.waited) == [(2, 4), (7, 9)]
     assert spans(t.computed) == [(0, 2), (4, 7), (9, 10)]
 
 
-def test_waiting_for_a_peer_and_for_bytes_are_told_apart():
+def test_waiting_for_a_peer_and_for_bytes_are_told_apart() -> None:
     t = timeline(call(2, 3, 4, 2), call(5, 5, 9, 7))
     assert spans(t.waited_for_peers) == [(2, 3)]
     assert spans(t.waited_for_bytes) == [(3, 4), (7, 9)]
 
 
-def test_waiting_for_several_calls_at_once_is_counted_once():
+def test_waiting_for_several_calls_at_once_is_counted_once() -> None:
     t = timeline(call(1, 2, 6, 5), call(1, 3, 8, 5), call(1, 3, 7, 5))
     assert spans(t.waited) == [(5, 6), (6, 7), (7, 8)]
     assert sum(interval.seconds for interval in t.computed) == 7
 
 
-def test_what_ends_after_its_rank_left_is_cut_there():
+def test_what_ends_after_its_rank_left_is_cut_there() -> None:
     t = timeline(call(1, 9, inf))
     assert spans(t.in_flight) == [(9, 10)] and t.waited == () and spans(t.computed) == [(0, 10)]
 
@@ -77,15 +77,15 @@ def test_what_ends_after_its_rank_left_is_cut_there():
         ([], None),
     ],
 )
-def test_overlap_is_the_part_of_the_bytes_that_moved_while_computing(calls, overlap):
+def test_overlap_is_the_part_of_the_bytes_that_moved_while_computing(calls, overlap) -> None:
     assert timeline(*calls).overlap == overlap
 
 
-def test_waiting_for_another_call_does_not_hide_a_flight():
+def test_waiting_for_another_call_does_not_hide_a_flight() -> None:
     assert timeline(call(0, 2, 6), call(3, 4, 6, 4, nbytes=0, op="barrier")).overlap == 0.5
 
 
-def test_the_text_tells_where_the_time_went():
+def test_the_text_tells_where_the_time_went() -> None:
     assert str(timeline(call(2, 3, 4, 2), end=0.005)).startswith("rank 0, 5.0 ms\n  computed              5.0 ms\n")
     assert str(timeline(call(2, 3, 4, 3.5))).endswith("  50% of what it sent moved while it computed")
 
@@ -93,8 +93,8 @@ def test_the_text_tells_where_the_time_went():
 # In runs
 
 
-def test_peers_wait_for_a_late_rank():
-    def program():
+def test_peers_wait_for_a_late_rank() -> None:
+    def program() -> None:
         if dist.get_rank() == 1:
             time.sleep(LATE)
         dist.all_reduce(torch.ones(4))
@@ -106,8 +106,8 @@ def test_peers_wait_for_a_late_rank():
     assert punctual.overlap == late.overlap == 0
 
 
-def test_a_collective_that_runs_while_its_rank_computes_is_hidden():
-    def program():
+def test_a_collective_that_runs_while_its_rank_computes_is_hidden() -> None:
+    def program() -> None:
         work = dist.all_reduce(torch.ones(4), async_op=True)
         dist.barrier()
         time.sleep(LATE)  # computing, as far as the network is concerned
@@ -118,8 +118,8 @@ def test_a_collective_that_runs_while_its_rank_computes_is_hidden():
         assert not [wait for wait in timeline.waited if wait.call is all_reduce]
 
 
-def test_a_work_that_is_waited_for_at_once_is_not_hidden():
-    def program():
+def test_a_work_that_is_waited_for_at_once_is_not_hidden() -> None:
+    def program() -> None:
         if dist.get_rank() == 1:
             time.sleep(LATE)
         dist.all_reduce(torch.ones(4), async_op=True).wait()
@@ -129,8 +129,8 @@ def test_a_work_that_is_waited_for_at_once_is_not_hidden():
     assert punctual.waited[0].seconds > 0.8 * LATE and punctual.overlap < 0.5
 
 
-def test_the_wait_of_ddp_at_the_end_of_backward_is_seen():
-    def program():
+def test_the_wait_of_ddp_at_the_end_of_backward_is_seen() -> None:
+    def program() -> None:
         net = DistributedDataParallel(nn.Linear(3, 3))
         loss = net(torch.ones(1, 3)).sum()
         if dist.get_rank() == 1:
@@ -143,8 +143,8 @@ def test_the_wait_of_ddp_at_the_end_of_backward_is_seen():
     assert waits[0].call.line.source == "loss.backward()"
 
 
-def test_a_bucket_of_ddp_that_moves_while_backward_goes_on_is_hidden():
-    def program():
+def test_a_bucket_of_ddp_that_moves_while_backward_goes_on_is_hidden() -> None:
+    def program() -> None:
         net = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 600))
         late = LATE * (1 + dist.get_rank())
         net[0].weight.register_hook(lambda grad: time.sleep(late))  # the other layer's bucket is on its way by then
@@ -159,8 +159,8 @@ def test_a_bucket_of_ddp_that_moves_while_backward_goes_on_is_hidden():
     assert early.waited_for_peers[-1].call is early.calls[-1]
 
 
-def test_a_call_in_backward_that_nobody_waits_for_there_leaves_the_rank_computing():
-    def program():
+def test_a_call_in_backward_that_nobody_waits_for_there_leaves_the_rank_computing() -> None:
+    def program() -> None:
         works, x = [], torch.ones(3, requires_grad=True)
         x.register_post_accumulate_grad_hook(lambda p: works.append(dist.all_reduce(p.grad, async_op=True)))
         if dist.get_rank() == 0:
@@ -176,7 +176,7 @@ def test_a_call_in_backward_that_nobody_waits_for_there_leaves_the_rank_computin
     assert sum(interval.seconds for interval in early.computed) > 0.8 * LATE
 
 
-def test_the_broadcasts_by_which_ddp_sets_up_are_waited_for():
+def test_the_broadcasts_by_which_ddp_sets_up_are_waited_for() -> None:
     timeline = World(2).run(lambda: DistributedDataParallel(nn.Linear(3, 3)).reducer is None).timeline[0]
     broadcasts = [call for call in timeline.calls if call.op == "broadcast"]
     assert broadcasts and all(call.waited_from == call.issued for call in broadcasts)

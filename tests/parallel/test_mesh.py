@@ -63,7 +63,7 @@ def trained(shape, stage, sequence_parallel):
     return train(mesh, engine, range(3)), whole_state_dict(engine, mesh.get_group("tensor"))
 
 
-def same(ours, expected):
+def same(ours, expected) -> None:
     for (loss, norm), (their_loss, their_norm) in zip(ours, expected, strict=True):
         assert loss == pytest.approx(their_loss, rel=1e-8)
         assert norm == pytest.approx(their_norm, rel=1e-8)
@@ -71,7 +71,7 @@ def same(ours, expected):
 
 @pytest.mark.parametrize("shape", [(2, 2), (1, 4), (4, 1)], ids=str)
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-def test_stage_3_and_tensor_parallel_equal_one_process(shape, sequence_parallel):
+def test_stage_3_and_tensor_parallel_equal_one_process(shape, sequence_parallel) -> None:
     history, state = alone(range(3))
     for ours, whole in World(4).run(trained, shape, zero.Stage3, sequence_parallel):
         same(ours, history)
@@ -80,7 +80,7 @@ def test_stage_3_and_tensor_parallel_equal_one_process(shape, sequence_parallel)
 
 
 @pytest.mark.parametrize("stage", [zero.DataParallel, zero.Stage1, zero.Stage2])
-def test_every_stage_goes_with_tensor_parallel(stage):
+def test_every_stage_goes_with_tensor_parallel(stage) -> None:
     history, _ = alone(range(3))
     for ours, _ in World(4).run(trained, (2, 2), stage, False):
         same(ours, history)
@@ -99,7 +99,7 @@ def loaded(shape, state):
 
 
 @pytest.mark.parametrize(("ranks", "shape"), [(2, (1, 2)), (4, (4, 1)), (1, (1, 1))], ids=str)
-def test_another_mesh_loads_the_model(ranks, shape):
+def test_another_mesh_loads_the_model(ranks, shape) -> None:
     state = World(4).run(saved, (2, 2))[0]
     for ours in World(ranks).run(loaded, shape, state):
         torch.testing.assert_close(dict(ours), dict(state), rtol=0, atol=0)

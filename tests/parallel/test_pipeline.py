@@ -49,24 +49,24 @@ def in_a_pipeline(schedule, sizes, chunks=1, dtype=torch.float32):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("sizes", [[2, 2, 2, 2], [3, 1, 2], [4]], ids=str)
-def test_loss_and_gradients_equal_one_process(schedule, world_size, sizes):
+def test_loss_and_gradients_equal_one_process(schedule, world_size, sizes) -> None:
     same_as_alone(World(world_size).run(in_a_pipeline, schedule, sizes), sizes)
 
 
 @pytest.mark.parametrize(("world_size", "chunks"), [(2, 2), (2, 3), (4, 2)])
-def test_interleaved_equals_one_process(world_size, chunks):
+def test_interleaved_equals_one_process(world_size, chunks) -> None:
     sizes = [1, 2, 1, 2]
     same_as_alone(World(world_size).run(in_a_pipeline, "1f1b", sizes, chunks), sizes)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_a_model_of_a_different_dtype_equals_one_process(dtype):
+def test_a_model_of_a_different_dtype_equals_one_process(dtype) -> None:
     results = World(3).run(in_a_pipeline, "1f1b", [2, 1], dtype=dtype)
     rounding = 0.05 if dtype == torch.bfloat16 else 1e-7
     same_as_alone(results, [2, 1], dtype, rtol=rounding, atol=rounding / 10)
 
 
-def same_as_alone(results, sizes, dtype=torch.float32, rtol=1e-4, atol=1e-6):
+def same_as_alone(results, sizes, dtype=torch.float32, rtol=1e-4, atol=1e-6) -> None:
     loss, expected = alone(sizes, dtype)
     assert results[-1][0] == pytest.approx(loss, rel=rtol / 10)
     assert [each[0] for each in results][:-1] == [None] * (len(results) - 1)
@@ -79,7 +79,7 @@ def same_as_alone(results, sizes, dtype=torch.float32, rtol=1e-4, atol=1e-6):
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 @pytest.mark.parametrize("count", [1, 2, 8])
-def test_each_micro_batch_goes_forward_and_then_backward_once(name, world_size, count):
+def test_each_micro_batch_goes_forward_and_then_backward_once(name, world_size, count) -> None:
     for rank in range(world_size):
         actions = SCHEDULES[name](rank, world_size, count)
         assert len(actions) == 2 * count
@@ -96,7 +96,7 @@ def kept(actions):
     return most
 
 
-def test_one_forward_one_backward_keeps_at_most_as_many_as_ranks_follow():
+def test_one_forward_one_backward_keeps_at_most_as_many_as_ranks_follow() -> None:
     assert [kept(one_forward_one_backward(rank, 4, 8)) for rank in range(4)] == [4, 3, 2, 1]
     assert [kept(all_forward_all_backward(rank, 4, 8)) for rank in range(4)] == [8] * 4
 
@@ -128,22 +128,22 @@ def duration(schedule, world_size, count, chunks=1):
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values())
 @pytest.mark.parametrize(("world_size", "count"), [(2, 4), (4, 4), (4, 8), (8, 32)])
-def test_the_bubble_is_that_of_the_formula(schedule, world_size, count):
+def test_the_bubble_is_that_of_the_formula(schedule, world_size, count) -> None:
     took = duration(schedule, world_size, count)
     assert 1 - 2 * count / took == pytest.approx((world_size - 1) / (count + world_size - 1))
 
 
-def test_interleaving_divides_the_bubble():
+def test_interleaving_divides_the_bubble() -> None:
     took = duration(one_forward_one_backward, 4, 8, chunks=2)
     assert took - 2 * 8 == pytest.approx((duration(one_forward_one_backward, 4, 8) - 2 * 8) / 2)
 
 
-def test_what_cannot_be_interleaved_is_refused():
+def test_what_cannot_be_interleaved_is_refused() -> None:
     with pytest.raises(ValueError, match="6 micro-batches cannot be interleaved over 4 ranks"):
         one_forward_one_backward(0, 4, 6, chunks=2)
 
 
-def test_activations_and_their_gradients_are_sent_once():
+def test_activations_and_their_gradients_are_sent_once() -> None:
     run = World(4).run(in_a_pipeline, "1f1b", [2, 2, 2])
     activation = 2 * 12 * 16 * 4
     assert [run.comm[rank].sent_bytes // activation for rank in range(4)] == [3, 6, 6, 3]

@@ -49,7 +49,7 @@ def together(sequence_parallel, steps=2):
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-def test_losses_and_gradients_equal_one_process(world_size, sequence_parallel):
+def test_losses_and_gradients_equal_one_process(world_size, sequence_parallel) -> None:
     losses, grads = alone()
     for theirs, whole in World(world_size).run(together, sequence_parallel):
         assert theirs == pytest.approx(losses, rel=1e-5)
@@ -57,13 +57,13 @@ def test_losses_and_gradients_equal_one_process(world_size, sequence_parallel):
             torch.testing.assert_close(whole[name], grad, rtol=1e-4, atol=1e-6)
 
 
-def forward_and_backward(sequence_parallel):
+def forward_and_backward(sequence_parallel) -> None:
     cut = TensorParallelGPT(model(), sequence_parallel=sequence_parallel)
     inputs, targets = batch(0, 4, 12)
     cut.loss_of(cut(inputs), targets).backward()
 
 
-def test_two_all_reduces_of_activations_a_block_and_pass():
+def test_two_all_reduces_of_activations_a_block_and_pass() -> None:
     run = World(4).run(forward_and_backward, False)
     activations = 4 * 12 * 16 * 4  # batch, length, width, bytes
     # One for the embedding and one for the head's input; three of the loss, which are as small as the tokens.
@@ -72,7 +72,7 @@ def test_two_all_reduces_of_activations_a_block_and_pass():
     assert run.comm[0].sent_bytes == 2 * 3 / 4 * ((in_blocks + 2) * activations + 3 * 4 * 12 * 4)
 
 
-def test_sequence_parallel_sends_as_much_for_activations():
+def test_sequence_parallel_sends_as_much_for_activations() -> None:
     run = World(4).run(forward_and_backward, True)
     activations = 4 * 12 * 16 * 4
     assert run.comm[0].count("reduce_scatter") == run.comm[0].count("all_gather") == 3 * 4 + 2
@@ -97,12 +97,12 @@ def kept_for_backward(sequence_parallel):
     return sum(nbytes for pointer, nbytes in kept.items() if pointer not in params)
 
 
-def test_sequence_parallel_keeps_no_copies_between_the_matrices():
+def test_sequence_parallel_keeps_no_copies_between_the_matrices() -> None:
     copies, parts = (World(4).run(kept_for_backward, choice)[0] for choice in (False, True))
     assert parts < copies
 
 
-def test_parameters_are_one_quarter_except_what_is_whole():
+def test_parameters_are_one_quarter_except_what_is_whole() -> None:
     def numel():
         return sum(param.numel() for param in TensorParallelGPT(model()).parameters())
 
@@ -111,7 +111,7 @@ def test_parameters_are_one_quarter_except_what_is_whole():
     assert list(World(4).run(numel)) == [(whole - uncut) // 4 + uncut] * 4
 
 
-def test_the_loss_is_exact_for_large_scores():
+def test_the_loss_is_exact_for_large_scores() -> None:
     def loss():
         torch.manual_seed(0)
         scores, targets = 1000 * torch.randn(6, 8), torch.tensor([0, 7, 3, 4, 5, 1])
@@ -122,6 +122,6 @@ def test_the_loss_is_exact_for_large_scores():
         assert ours == pytest.approx(whole, rel=1e-6)
 
 
-def test_heads_that_do_not_divide_are_refused():
+def test_heads_that_do_not_divide_are_refused() -> None:
     with pytest.raises(RankError, match="4 heads cannot be shared by 3 ranks"):
         World(3).run(lambda: TensorParallelGPT(model()))

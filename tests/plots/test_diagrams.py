@@ -17,7 +17,7 @@ from tests.plots.test_plots import SVG, rects, texts
 # The stages
 
 
-def test_the_zero_figure_has_the_bytes_of_the_plan():
+def test_the_zero_figure_has_the_bytes_of_the_plan() -> None:
     picture = plot_zero(7.5e9, world_size=64)
     assert {"120 GB", "31.4 GB", "16.6 GB", "1.88 GB", "rank 0", "rank 1", "rank 63", "…"} <= texts(picture.svg)
     for stage, line in enumerate(picture.text.split("\n")):
@@ -27,13 +27,13 @@ def test_the_zero_figure_has_the_bytes_of_the_plan():
     assert picture.caption.endswith("120 GB on each rank become 31.4 GB, 16.6 GB and 1.88 GB.")
 
 
-def test_gathered_parameters_are_no_state():
+def test_gathered_parameters_are_no_state() -> None:
     planned = plan(model="gpt2", world_size=8, stage=3)
     assert planned.bytes["parameters"] > 2 * planned.model.params / 8
     assert "stage 3, ZeRO-3: 249 MB on each rank: parameters 31.1 MB" in plot_zero(model="gpt2", world_size=8).text
 
 
-def test_each_stage_shards_one_more_state():
+def test_each_stage_shards_one_more_state() -> None:
     picture = plot_zero(1e6, world_size=4, precision="fp32")
     for state, sharded_from in (("parameters", 3), ("gradients", 2), ("optimizer", 1)):
         boxes = sorted(rects(picture.svg, CATEGORIES[state]), key=lambda box: (box[1], box[0]))
@@ -46,7 +46,7 @@ def test_each_stage_shards_one_more_state():
 # Schedules
 
 
-def test_a_bucket_travels_once_it_is_full_and_the_bucket_before_has_arrived():
+def test_a_bucket_travels_once_it_is_full_and_the_bucket_before_has_arrived() -> None:
     picture = plot_buckets([[("layer 2", 4), ("layer 1", 2)], [("layer 0", 2)]])
     assert picture.text.split("\n") == [
         "bucket 0 (layer 2, layer 1): fills from 0 to 6, travels from 6 to 12",
@@ -56,14 +56,14 @@ def test_a_bucket_travels_once_it_is_full_and_the_bucket_before_has_arrived():
     assert {"backward", "bucket 1", "layer 2", "fills", "travels", "backward ends"} <= texts(picture.svg)
 
 
-def test_the_last_gradient_has_its_name_behind_a_span_too_narrow_for_it():
+def test_the_last_gradient_has_its_name_behind_a_span_too_narrow_for_it() -> None:
     svg = plot_buckets([[("head", 90)], [("embedding", 10)]]).svg
     (name,) = (element for element in ET.fromstring(svg).iter(f"{{{SVG}}}text") if element.text == "embedding")
     _, last = rects(svg, COMPUTE)
     assert last[0] + last[2] < float(name.attrib["x"]) < last[0] + last[2] + 10
 
 
-def test_without_prefetch_each_gather_waits_for_the_unit_before():
+def test_without_prefetch_each_gather_waits_for_the_unit_before() -> None:
     uses = schedule([2, 2, 2], prefetch=0)
     assert [(use.unit, use.when) for use in uses] == [
         (0, "forward"), (1, "forward"), (2, "forward"), (2, "backward"), (1, "backward"), (0, "backward"),
@@ -72,14 +72,14 @@ def test_without_prefetch_each_gather_waits_for_the_unit_before():
     assert all(use.compute.start == use.gather.end for use in uses)
 
 
-def test_with_prefetch_a_gather_runs_beside_the_unit_before():
+def test_with_prefetch_a_gather_runs_beside_the_unit_before() -> None:
     uses = schedule([2, 2, 2], prefetch=1)
     assert uses[1].gather == uses[0].compute
     assert uses[3].gather.start == uses[2].compute.end  # the first gather of backward waits for forward
     assert uses[-1].compute.end < schedule([2, 2, 2], prefetch=0)[-1].compute.end
 
 
-def test_units_name_what_is_held_and_how_long_computing_waits():
+def test_units_name_what_is_held_and_how_long_computing_waits() -> None:
     picture = plot_units([("embed", 2), ("block", 2), ("head", 2)])
     assert "With prefetch=0, a rank holds at most 33 % of the parameters whole at once" in picture.caption
     assert picture.caption.endswith("and computing waits 40 % of the time.")
@@ -87,7 +87,7 @@ def test_units_name_what_is_held_and_how_long_computing_waits():
     assert {"embed", "block", "head", "gather", "forward", "backward"} <= texts(picture.svg)
 
 
-def test_units_with_and_without_prefetch_share_a_time_axis():
+def test_units_with_and_without_prefetch_share_a_time_axis() -> None:
     picture = plot_units([("a", 2), ("b", 2), ("c", 2)], prefetch=[0, 1])
     assert "With prefetch=1, a rank holds at most 67 %" in picture.caption
     assert "With prefetch=1, " in plot_units([("a", 2), ("b", 2), ("c", 2)], prefetch=1).caption
@@ -99,7 +99,7 @@ def test_units_with_and_without_prefetch_share_a_time_axis():
 # Nodes and ranks
 
 
-def test_hybrid_sharding_crosses_the_network_with_its_replicas_only():
+def test_hybrid_sharding_crosses_the_network_with_its_replicas_only() -> None:
     picture = plot_mesh({"replicate": 2, "shard": 4}, ranks_per_node=4)
     assert picture.caption == "8 ranks on 2 nodes. Only the groups of 'replicate' cross the network."
     assert picture.text.split("\n") == [
@@ -118,19 +118,19 @@ def test_hybrid_sharding_crosses_the_network_with_its_replicas_only():
         ({"data": 2, "tensor": 4}, 2, "8 ranks on 4 nodes. Only the groups of 'data' and 'tensor' cross the network."),
     ],
 )
-def test_an_axis_crosses_where_a_group_has_ranks_on_two_nodes(mesh, ranks_per_node, caption):
+def test_an_axis_crosses_where_a_group_has_ranks_on_two_nodes(mesh, ranks_per_node, caption) -> None:
     assert plot_mesh(mesh, ranks_per_node).caption == caption
 
 
 @pytest.mark.parametrize(
     ("mesh", "ranks_per_node"), [({}, 4), ({"a": 2, "b": 2, "c": 2}, 4), ({"a": 2, "b": 4}, 3), ({"a": 2, "b": 3}, 2)]
 )
-def test_a_mesh_that_cannot_be_drawn_is_refused(mesh, ranks_per_node):
+def test_a_mesh_that_cannot_be_drawn_is_refused(mesh, ranks_per_node) -> None:
     with pytest.raises(ValueError, match="draws one or two axes, whose rows are whole nodes"):
         plot_mesh(mesh, ranks_per_node)
 
 
-def test_four_ranks_run_one_function():
+def test_four_ranks_run_one_function() -> None:
     def ten_times():
         return 10 * dist.get_rank()
 
@@ -140,7 +140,7 @@ def test_four_ranks_run_one_function():
     assert picture.text.split("\n")[1] == "rank 1 returns 10"
 
 
-def test_a_long_result_is_cut_in_the_figure_and_whole_in_the_text():
+def test_a_long_result_is_cut_in_the_figure_and_whole_in_the_text() -> None:
     picture = plot_ranks(len, [torch.arange(20)] * 4)
     assert "[0, 1, 2, 3, 4, 5, 6, 7,…" in texts(picture.svg)
     assert picture.text.startswith(f"rank 0 returns {list(range(20))}")

@@ -83,7 +83,7 @@ class Lane:
     waited_for_bytes: list[Interval] = field(default_factory=lambda: [Interval(0.2, 0.3)])
     in_flight: list[CallInterval] = field(default_factory=lambda: [CallInterval(0.2, 0.35)])
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"rank {self.rank} in words"
 
 
@@ -103,7 +103,7 @@ class Change:
 class Memory:
     """A memory report as `plot_memory` reads it."""
 
-    def __init__(self, *held, again=(), **marks):
+    def __init__(self, *held, again=(), **marks) -> None:
         """Report what was held.
 
         Args:
@@ -181,7 +181,7 @@ def rects(svg, colour):
 # Every figure
 
 
-def test_a_figure_shows_itself_once_with_its_caption_and_its_text(picture):
+def test_a_figure_shows_itself_once_with_its_caption_and_its_text(picture) -> None:
     shown = picture._repr_mimebundle_()
     assert set(shown) == {"text/html", "text/plain"}
     assert shown["text/plain"] == repr(picture) == f"{picture.caption}\n\n{picture.text}"
@@ -191,12 +191,12 @@ def test_a_figure_shows_itself_once_with_its_caption_and_its_text(picture):
     assert f"<pre>{picture.text}</pre>" in unescape(shown["text/html"])
 
 
-def test_a_caption_is_sentences(picture):
+def test_a_caption_is_sentences(picture) -> None:
     assert picture.caption[0].isupper() or picture.caption[0].isdigit()
     assert picture.caption.endswith(".") and "  " not in picture.caption
 
 
-def test_whatever_is_not_data_has_a_colour_of_the_theme(picture):
+def test_whatever_is_not_data_has_a_colour_of_the_theme(picture) -> None:
     drawn = picture.svg[picture.svg.index("</style>") :]
     data = {*COLOURS, tint(1)}
     fills = set(re.findall(r'(?:fill|stroke)="([^"]+)"', drawn))
@@ -205,12 +205,12 @@ def test_whatever_is_not_data_has_a_colour_of_the_theme(picture):
         assert all(f"--{name}:{colour}" in picture.svg for name, colour in theme.items())
 
 
-def test_no_figure_uses_one_kind_of_colour_for_another(picture):
+def test_no_figure_uses_one_kind_of_colour_for_another(picture) -> None:
     kinds = [{*CATEGORIES.values()}, {*MEMBERS}]
     assert sum(any(f'fill="{colour}"' in picture.svg for colour in kind) for kind in kinds) <= 1
 
 
-def test_a_figure_lies_within_its_borders(picture):
+def test_a_figure_lies_within_its_borders(picture) -> None:
     root = ET.fromstring(picture.svg)
     left, _, width, height = map(float, root.attrib["viewBox"].split())
     for box in (element.attrib for element in root.iter(f"{{{SVG}}}rect")):
@@ -221,7 +221,7 @@ def test_a_figure_lies_within_its_borders(picture):
         assert 0 < float(text.attrib["y"]) <= height
 
 
-def test_the_same_figure_drawn_again_is_the_same_to_the_letter(picture, request):
+def test_the_same_figure_drawn_again_is_the_same_to_the_letter(picture, request) -> None:
     assert PICTURES[request.node.callspec.params["picture"]]().svg == picture.svg
 
 
@@ -236,7 +236,7 @@ def contrast(one, other):
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_areas_and_lines_differ_from_the_ground_of_both_themes(picture):
+def test_areas_and_lines_differ_from_the_ground_of_both_themes(picture) -> None:
     root = ET.fromstring(picture.svg)
     colours = {path.attrib["stroke"] for path in root.iter(f"{{{SVG}}}path") if "stroke" in path.attrib}
     for box in (element.attrib for element in root.iter(f"{{{SVG}}}rect")):
@@ -249,7 +249,7 @@ def test_areas_and_lines_differ_from_the_ground_of_both_themes(picture):
             assert all(contrast(colour, theme["paper"]) >= 3 for theme in THEMES.values()), colour
 
 
-def test_lines_of_a_curve_have_an_outline_where_a_theme_hides_them():
+def test_lines_of_a_curve_have_an_outline_where_a_theme_hides_them() -> None:
     svg = curve({f"run {number}": [number, number] for number in range(1, 7)}).svg
     strokes = [(colour, float(width)) for colour, width in re.findall(r"stroke: ([^;]+); stroke-width: ([\d.]+)", svg)]
     tints = [(colour, width) for colour, width in strokes if colour.upper() in MEMBERS]
@@ -260,15 +260,15 @@ def test_lines_of_a_curve_have_an_outline_where_a_theme_hides_them():
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_labels_are_legible_on_their_colour(colour):
+def test_labels_are_legible_on_their_colour(colour) -> None:
     assert contrast(colour, ink_on(colour)) >= 4.5
 
 
-def test_labels_are_legible_on_every_tint_of_the_heat_map():
+def test_labels_are_legible_on_every_tint_of_the_heat_map() -> None:
     assert all(contrast(tint(step / 100), ink_on(tint(step / 100))) >= 4.5 for step in range(101))
 
 
-def test_letters_have_11_to_18_pixels(picture):
+def test_letters_have_11_to_18_pixels(picture) -> None:
     assert all(11 <= float(size) <= 18 for size in re.findall(r'font-size[=:]\s*"?([\d.]+)', picture.svg))
 
 
@@ -276,12 +276,12 @@ def test_letters_have_11_to_18_pixels(picture):
     ("highest", "expected"),
     [(0, [0]), (4, [0, 1, 2, 3, 4]), (150, [0, 50, 100, 150]), (0.9, [0, 0.5]), (7, [0, 2, 4, 6])],
 )
-def test_ticks_are_round(highest, expected):
+def test_ticks_are_round(highest, expected) -> None:
     assert ticks(highest) == expected
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_letters_are_legible_in_the_theme(theme):
+def test_letters_are_legible_in_the_theme(theme) -> None:
     colours = THEMES[theme]
     for ground in ("paper", "shade"):
         assert contrast(colours["ink"], colours[ground]) >= 7 and contrast(colours["faint"], colours[ground]) >= 4.5
@@ -290,7 +290,7 @@ def test_letters_are_legible_in_the_theme(theme):
 # What they say
 
 
-def test_the_heat_map_names_who_sent_how_much():
+def test_the_heat_map_names_who_sent_how_much() -> None:
     picture = plot_comm([[0, 1_000, 0], [0, 0, 0], [5, 2_500_000, 0]])
     assert {"1 kB", "5 bytes", "2.5 MB", "from ↓", "to rank →"} <= texts(picture.svg)
     assert picture.caption.endswith("Rank 2 sent most, to rank 1: 2.5 MB.")
@@ -311,11 +311,11 @@ def test_the_heat_map_names_who_sent_how_much():
         ([[0]], "No rank sent anything."),
     ],
 )
-def test_the_heat_map_s_caption_says_what_to_see(matrix, caption):
+def test_the_heat_map_s_caption_says_what_to_see(matrix, caption) -> None:
     assert plot_comm(matrix).caption.endswith(caption)
 
 
-def test_many_ranks_have_no_numbers_and_small_cells():
+def test_many_ranks_have_no_numbers_and_small_cells() -> None:
     matrix = [[10_000 * (b == (a + 1) % 20) for b in range(20)] for a in range(20)]
     picture = plot_comm(matrix)
     assert "10 kB" not in texts(picture.svg) and len(rects(picture.svg, tint(1))) == 20
@@ -326,43 +326,43 @@ def feet(svg):
     return {element.text: float(element.attrib["y"]) for element in ET.fromstring(svg).iter(f"{{{SVG}}}text")}
 
 
-def test_a_line_has_its_name_at_its_end():
+def test_a_line_has_its_name_at_its_end() -> None:
     at = feet(curve({"low": [3, 1], "high": [1, 3], "middle": [3, 2]}).svg)
     assert at["low"] - at["middle"] == pytest.approx(at["middle"] - at["high"], abs=0.2)
     assert at["low"] - at["high"] > 100
 
 
-def test_names_of_lines_that_end_together_do_not_overlap():
+def test_names_of_lines_that_end_together_do_not_overlap() -> None:
     svg = curve({f"rank {rank}": [1.0, 2.0] for rank in range(20)}).svg
     names = sorted(foot for name, foot in feet(svg).items() if name and name.startswith("rank"))
     assert len(names) == 20 and all(after - before >= 12 for before, after in pairwise(names))
     assert names[0] > 0 and names[-1] < float(ET.fromstring(svg).attrib["viewBox"].split()[3])
 
 
-def test_lines_that_differ_by_rounding_are_named_in_their_order():
+def test_lines_that_differ_by_rounding_are_named_in_their_order() -> None:
     at = feet(curve({"alone": [3.0, 2.0], "ranks": [3.0, 2.0 + 1e-7], "yours": [3.0, 2.0 - 1e-7]}).svg)
     assert at["alone"] < at["ranks"] < at["yours"]
 
 
-def test_six_lines_have_six_colours():
+def test_six_lines_have_six_colours() -> None:
     root = ET.fromstring(curve({f"run {number}": [number, number] for number in range(1, 7)}).svg)
     assert len({box.attrib["fill"] for box in root.iter(f"{{{SVG}}}rect") if "stroke" in box.attrib}) == 6
 
 
-def test_a_mark_is_a_line_with_its_name():
+def test_a_mark_is_a_line_with_its_name() -> None:
     picture = curve({"rank 0": [3, 2, 4]}, marks={"restart": 2.5})
     assert "restart" in texts(picture.svg) and picture.caption.endswith(" Restart at 2.5.")
 
 
-def test_a_line_that_ends_in_nan_has_a_name():
+def test_a_line_that_ends_in_nan_has_a_name() -> None:
     assert feet(curve({"diverged": [1.0, float("nan")], "trained": [1.0, 0.5]}).svg)["diverged"] > 0
 
 
-def test_a_logarithmic_axis_within_a_power_of_ten_has_plain_numbers():
+def test_a_logarithmic_axis_within_a_power_of_ten_has_plain_numbers() -> None:
     assert {"30", "40", "50", "60"} <= texts(curve({"a": [30, 45, 60]}, log="y").svg)
 
 
-def test_the_time_chart_says_who_waits_and_what_is_hidden():
+def test_the_time_chart_says_who_waits_and_what_is_hidden() -> None:
     idle = Lane(1, overlap=0.5, waited_for_peers=[Interval(0.1, 0.11)])
     picture = plot_timeline([Lane(0), idle])
     assert picture.caption == (
@@ -373,24 +373,24 @@ def test_the_time_chart_says_who_waits_and_what_is_hidden():
     assert {"rank 0", "rank 1", "computed", "waited for peers", "waited for bytes"} <= texts(picture.svg)
 
 
-def test_the_time_chart_names_the_calls_whose_bytes_move():
+def test_the_time_chart_names_the_calls_whose_bytes_move() -> None:
     calls = [CallInterval(0.1, 0.2, Call("reduce_scatter")), CallInterval(0.3, 0.4, Call("all_gather"))]
     assert {"reduce_scatter", "all_gather"} <= texts(plot_timeline([Lane(0, in_flight=calls)]).svg)
 
 
-def test_calls_of_one_name_in_a_row_are_named_once():
+def test_calls_of_one_name_in_a_row_are_named_once() -> None:
     calls = [CallInterval(at / 10, at / 10 + 0.05) for at in range(4)]
     assert plot_timeline([Lane(0, in_flight=calls)]).svg.count(">all_reduce<") == 1
 
 
-def test_a_call_is_named_again_after_one_whose_name_has_no_room():
+def test_a_call_is_named_again_after_one_whose_name_has_no_room() -> None:
     called = [(0.1, "reduce_scatter"), (0.13, "all_gather"), (0.6, "reduce_scatter")]
     calls = [CallInterval(start, start + 0.02, Call(op)) for start, op in called]
     svg = plot_timeline([Lane(0, in_flight=calls)]).svg
     assert (svg.count(">reduce_scatter<"), svg.count(">all_gather<")) == (2, 0)
 
 
-def test_neighbouring_calls_of_different_names_have_no_name():
+def test_neighbouring_calls_of_different_names_have_no_name() -> None:
     calls = [CallInterval(0.1, 0.2, Call("send")), CallInterval(0.2, 0.3, Call("recv"))]
     assert not {"send", "recv"} & texts(plot_timeline([Lane(0, in_flight=calls)]).svg)
 
@@ -403,18 +403,18 @@ def test_neighbouring_calls_of_different_names_have_no_name():
         (0.36, "36 % of the bytes moved while the rank was computing."),
     ],
 )
-def test_the_time_chart_of_one_rank_names_no_other(overlap, caption):
+def test_the_time_chart_of_one_rank_names_no_other(overlap, caption) -> None:
     assert plot_timeline([Lane(0, overlap=overlap)]).caption == caption
 
 
-def test_bars_of_the_time_chart_are_as_long_as_their_time():
+def test_bars_of_the_time_chart_are_as_long_as_their_time() -> None:
     picture = plot_timeline([Lane(0)])
     (first, second, _), (wait,) = rects(picture.svg, COMPUTE), rects(picture.svg, WAITING)
     assert first[2] == pytest.approx(second[2], abs=0.2) == pytest.approx(wait[2], abs=0.2)
     assert first[0] + first[2] == pytest.approx(wait[0], abs=0.2)
 
 
-def test_bytes_in_flight_have_the_colour_of_computing_while_that_hides_them():
+def test_bytes_in_flight_have_the_colour_of_computing_while_that_hides_them() -> None:
     svg = plot_timeline([Lane(0)]).svg  # in flight from 0.2 to 0.35, and the rank computes from 0.3 on
     _, second, hidden = rects(svg, COMPUTE)
     assert hidden[0] == second[0] and hidden[2] == pytest.approx(second[2] / 2, abs=0.1)
@@ -423,12 +423,12 @@ def test_bytes_in_flight_have_the_colour_of_computing_while_that_hides_them():
     assert "25 % hidden" in texts(svg)
 
 
-def test_a_long_run_does_not_make_a_heavy_figure():
+def test_a_long_run_does_not_make_a_heavy_figure() -> None:
     steps = [Interval(step / 1000, (step + 0.5) / 1000) for step in range(5000)]
     assert len(plot_timeline([Lane(0, computed=steps, end=5)]).svg) < 100_000
 
 
-def test_equal_ranks_share_a_panel():
+def test_equal_ranks_share_a_panel() -> None:
     picture = plot_memory([Memory((100, 50))] * 3 + [Memory((100, 90))])
     assert {"ranks 0 to 2, alike", "rank 3"} <= texts(picture.svg)
     assert picture.text.split("\n") == [
@@ -437,12 +437,12 @@ def test_equal_ranks_share_a_panel():
     ]
 
 
-def test_ranks_share_a_panel_if_three_digits_do_not_tell_them_apart():
+def test_ranks_share_a_panel_if_three_digits_do_not_tell_them_apart() -> None:
     memories = [Memory((1_992_112, 0), (500_000, 0)), Memory((1_992_152, 0), (500_000, 0))]
     assert plot_memory(memories).text.startswith("ranks 0, 1, alike: peak 1,992,112 to 1,992,152 bytes;")
 
 
-def test_titles_take_the_place_of_ranks():
+def test_titles_take_the_place_of_ranks() -> None:
     picture = plot_memory(MEMORIES, titles=["sgd", "adam"])
     assert {"sgd", "adam"} <= texts(picture.svg) and "rank 0" not in texts(picture.svg)
     assert picture.caption.startswith("The highest peak is 150 bytes (sgd): ")
@@ -450,12 +450,12 @@ def test_titles_take_the_place_of_ranks():
     assert {"stage 0: rank 0", "stage 0: rank 1", "stage 1: rank 2"} <= texts(pairs.svg)
 
 
-def test_a_title_is_needed_for_each_rank():
+def test_a_title_is_needed_for_each_rank() -> None:
     with pytest.raises(ValueError, match=r"1 titles for 2 ranks\. Give one title for each rank"):
         plot_memory(MEMORIES, titles=["sgd"])
 
 
-def test_memory_names_its_peak():
+def test_memory_names_its_peak() -> None:
     alone, other = Memory((100, 50)), Memory((150, 0))
     assert plot_memory([alone, other]).caption == (
         "Every rank holds 150 bytes at its peak. On rank 0: parameters 100 bytes, activations 50 bytes."
@@ -466,7 +466,7 @@ def test_memory_names_its_peak():
     )
 
 
-def test_memory_names_the_highest_peak_and_every_mark():
+def test_memory_names_the_highest_peak_and_every_mark() -> None:
     picture = plot_memory(MEMORIES)
     assert picture.caption == (
         "The highest peak is 150 bytes (rank 0): parameters 100 bytes, activations 50 bytes. The lowest is 120 bytes."
@@ -480,7 +480,7 @@ def test_memory_names_the_highest_peak_and_every_mark():
     assert "optimizer" not in texts(picture.svg)  # nothing of it was held
 
 
-def test_a_phase_is_the_time_before_its_mark():
+def test_a_phase_is_the_time_before_its_mark() -> None:
     held = [(100, number) for number in range(100)]
     picture = plot_memory([Memory(*held, **{"made": 9, "after forward": 49, "step()": 89})])
     names = {e.text: float(e.attrib["x"]) for e in ET.fromstring(picture.svg).iter(f"{{{SVG}}}text")}
@@ -493,7 +493,7 @@ def test_a_phase_is_the_time_before_its_mark():
     ]
 
 
-def test_a_loop_names_its_phases_in_each_step():
+def test_a_loop_names_its_phases_in_each_step() -> None:
     held = [(100, number) for number in range(100)]
     memory = Memory(*held, made=9, step=89, again=[("step", 49)])
     svg = plot_memory([memory]).svg
@@ -501,7 +501,7 @@ def test_a_loop_names_its_phases_in_each_step():
     assert steps == [pytest.approx(70 + 6.9 * middle, abs=0.1) for middle in (30, 70)]
 
 
-def test_names_of_narrow_phases_are_left_out_where_they_would_overlap():
+def test_names_of_narrow_phases_are_left_out_where_they_would_overlap() -> None:
     held = [(100, number) for number in range(100)]
     svg = plot_memory([Memory(*held, made=9, start=49, freed=52, moved=54, forward=58, end=98)]).svg
     at = feet(svg)
@@ -509,14 +509,14 @@ def test_names_of_narrow_phases_are_left_out_where_they_would_overlap():
     assert "moved" not in texts(svg)
 
 
-def test_layers_are_as_high_as_what_is_held():
+def test_layers_are_as_high_as_what_is_held() -> None:
     drawn = places(MEMORIES[1].timeline)
     assert [place.number for place in drawn] == [0, 1, 2] and [place.highest for place in drawn] == [100, 120, 90]
     assert [place.held["parameters"] for place in drawn] == [100, 100, 90]
     assert [place.held["activations"] for place in drawn] == [0, 20, 0]
 
 
-def test_a_peak_of_one_moment_is_drawn_in_the_longest_run():
+def test_a_peak_of_one_moment_is_drawn_in_the_longest_run() -> None:
     held = [(100, 0)] * 5000
     held[3333] = (100, 80)
     drawn = places(Memory(*held).timeline)
@@ -525,18 +525,18 @@ def test_a_peak_of_one_moment_is_drawn_in_the_longest_run():
     assert highest.highest == sum(highest.held.values()) == 180 and highest.number == 3333
 
 
-def test_ranks_that_held_nothing_are_drawn_empty():
+def test_ranks_that_held_nothing_are_drawn_empty() -> None:
     assert plot_memory([Memory(), Memory()]).caption == "No rank held anything."
 
 
-def test_the_first_eight_panels_are_drawn_and_the_text_has_all():
+def test_the_first_eight_panels_are_drawn_and_the_text_has_all() -> None:
     picture = plot_memory([Memory((rank + 1, 0)) for rank in range(10)])
     assert "The figure shows the first 8 of 10 different ranks." in picture.caption
     assert "rank 7" in texts(picture.svg) and "rank 8" not in texts(picture.svg)
     assert picture.text.endswith("rank 9: peak 10 bytes; at the end parameters 10 bytes")
 
 
-def test_bars_compare_the_fullest_rank_of_each_run():
+def test_bars_compare_the_fullest_rank_of_each_run() -> None:
     picture = compare_memory({"first": RUNS[0], "second": RUNS[1]})
     assert picture.caption == (
         "The fullest rank of each run at its peak. first: 150 bytes. The least is second: 100 bytes, 67 % of 150 bytes."
@@ -550,13 +550,13 @@ def test_bars_compare_the_fullest_rank_of_each_run():
     assert first[2] == second[2] and len(rects(picture.svg, CATEGORIES["activations"])) == 1
 
 
-def test_bars_compare_runs_at_a_mark():
+def test_bars_compare_runs_at_a_mark() -> None:
     at_mark = compare_memory({"second": RUNS[1]}, at="forward")
     assert at_mark.text == "second: 80 bytes: parameters 60 bytes, activations 20 bytes"
     assert at_mark.caption == "The fullest rank of each run at the mark 'forward'. second: 80 bytes."
 
 
-def test_runs_without_the_mark_are_refused():
+def test_runs_without_the_mark_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"'first' has no mark 'forward' on some rank\. Marks of its rank 0: 'forward'"
     ):
@@ -565,11 +565,11 @@ def test_runs_without_the_mark_are_refused():
         compare_memory({})
 
 
-def test_a_run_that_held_nothing_is_an_empty_bar():
+def test_a_run_that_held_nothing_is_an_empty_bar() -> None:
     assert compare_memory({"idle": Training([Memory()])}).text == "idle: 0 bytes: nothing"
 
 
-def test_two_runs_share_an_axis_on_which_their_marks_stand_at_the_same_place():
+def test_two_runs_share_an_axis_on_which_their_marks_stand_at_the_same_place() -> None:
     one = Training([Memory((1, 0), (2, 0), (3, 0), (4, 0), start=0, middle=2)])
     two = Training([Memory((1, 0), (4, 0), (4, 0), (4, 0), (4, 0), (2, 0), start=0, middle=4)])
     picture = compare(one, two, ("short", "long"))
@@ -585,19 +585,19 @@ def test_two_runs_share_an_axis_on_which_their_marks_stand_at_the_same_place():
     assert len(paths) == 2 and all(middle in path for path in paths)
 
 
-def test_marks_in_different_orders_are_not_aligned():
+def test_marks_in_different_orders_are_not_aligned() -> None:
     assert shared_marks(Memory((1, 0), (2, 0), a=0, b=1), Memory((1, 0), (2, 0), a=1, b=0)) == []
     assert shared_marks(Memory((1, 0), (2, 0), a=0, b=1), Memory((1, 0), (2, 0), b=1, c=0)) == ["b"]
     looped = Memory((1, 0), (2, 0), (3, 0), a=1, b=2, again=[("b", 0)])
     assert shared_marks(looped, looped) == ["a", "b"]
 
 
-def test_a_long_name_of_a_narrow_tensor_loses_its_beginning():
+def test_a_long_name_of_a_narrow_tensor_loses_its_beginning() -> None:
     tensors = [(f"blocks.{block}.up.weight", 10, [(0, 0, 10)]) for block in range(9)]
     assert "up.weight" in texts(plot_shards(tensors).svg) and "up" in texts(plot_shards(tensors * 2).svg)
 
 
-def test_slices_are_drawn_to_scale_with_the_total_of_each_rank():
+def test_slices_are_drawn_to_scale_with_the_total_of_each_rank() -> None:
     picture = plot_shards(SHARDS)
     assert {"weight [10]", "bias [4]", "rank 0: 9 elements", "rank 1: 9 elements"} <= texts(picture.svg)
     assert picture.caption.endswith("Of 14 elements, no rank holds 0, and more than one rank holds 4.")
@@ -609,7 +609,7 @@ def test_slices_are_drawn_to_scale_with_the_total_of_each_rank():
     assert (half[2] + 1) / 5 == pytest.approx((bias[2] + 1) / 4, rel=0.01)
 
 
-def test_neighbouring_slices_of_a_rank_are_one_band():
+def test_neighbouring_slices_of_a_rank_are_one_band() -> None:
     picture = plot_shards([("weight", 10, [(0, 0, 10)]), ("bias", 4, [(0, 0, 4)])])
     assert rects(picture.svg, MEMBERS[0]) == [[0, 56, 759, 26]]
 
@@ -624,7 +624,7 @@ def test_neighbouring_slices_of_a_rank_are_one_band():
         ([], "no rank holds 10, and more than one rank holds 0."),
     ],
 )
-def test_elements_that_no_rank_or_several_hold_are_counted(slices, caption):
+def test_elements_that_no_rank_or_several_hold_are_counted(slices, caption) -> None:
     assert plot_shards([("flat", 10, slices)]).caption.endswith(caption)
 
 
@@ -636,12 +636,12 @@ def test_elements_that_no_rank_or_several_hold_are_counted(slices, caption):
         ([("w", 10, [(2, 5, 3)])], "rank 2 holds elements 5 to 3"),
     ],
 )
-def test_slices_that_cannot_be_are_refused(tensors, message):
+def test_slices_that_cannot_be_are_refused(tensors, message) -> None:
     with pytest.raises(ValueError, match=message):
         plot_shards(tensors)
 
 
-def test_a_flat_tensor_has_equal_shards_and_hatched_padding():
+def test_a_flat_tensor_has_equal_shards_and_hatched_padding() -> None:
     picture = plot_flat([("weight", 10), ("bias", 4)], 4)
     assert picture.caption == (
         "2 parameters, 14 elements end to end, become 4 shards of 4 elements. Padding: 2 elements. The borders between "
@@ -656,7 +656,7 @@ def test_a_flat_tensor_has_equal_shards_and_hatched_padding():
     assert rects(picture.svg, MEMBERS[3]) == [[570, 56, 94, 26]]  # 2 elements, and not the padding
 
 
-def test_a_flat_tensor_that_divides_has_no_padding():
+def test_a_flat_tensor_that_divides_has_no_padding() -> None:
     picture = plot_flat([("weight", 8)], 4)
     assert not rects(picture.svg, "url(#hatch)") and "Padding: 0 elements." in picture.caption
 
@@ -664,8 +664,8 @@ def test_a_flat_tensor_that_divides_has_no_padding():
 # Of a run
 
 
-def test_a_run_draws_who_sent_what_and_when():
-    def program():
+def test_a_run_draws_who_sent_what_and_when() -> None:
+    def program() -> None:
         import torch
         import torch.distributed as dist
 
@@ -676,7 +676,7 @@ def test_a_run_draws_who_sent_what_and_when():
     assert run.plot_timeline().text.startswith("rank 0, ")
 
 
-def test_a_run_draws_the_slices_that_its_ranks_returned():
+def test_a_run_draws_the_slices_that_its_ranks_returned() -> None:
     def slices():
         import torch.distributed as dist
 
@@ -686,13 +686,13 @@ def test_a_run_draws_the_slices_that_its_ranks_returned():
     assert World(2).run(slices).plot_shards().text == "weight (10 elements): rank 0: 0 to 5; rank 1: 5 to 10"
 
 
-def test_a_run_that_returned_no_slices_says_what_to_return():
+def test_a_run_that_returned_no_slices_says_what_to_return() -> None:
     with pytest.raises(CourseError, match=r"rank 0 returned 3\. Let every rank return a list with \(name, numel"):
         World(2).run(lambda: 3).plot_shards()
 
 
 @pytest.mark.slow
-def test_each_published_value_is_one_point_of_the_validation_and_each_kind_a_panel():
+def test_each_published_value_is_one_point_of_the_validation_and_each_kind_a_panel() -> None:
     few = [run for run in validate().runs if run.source not in ("Ultra-Scale Playbook", "llm-foundry")]
     validation = Validation(runs=tuple(few))
     svg = plot_validation(validation).svg

@@ -31,7 +31,7 @@ def on_a_rank():
     return params, first_loss(model)
 
 
-def test_the_program_starts_as_a_model_that_was_never_on_the_meta_device():
+def test_the_program_starts_as_a_model_that_was_never_on_the_meta_device() -> None:
     torch.manual_seed(0)
     plain = TinyGPT(context=32)
 

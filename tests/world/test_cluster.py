@@ -36,7 +36,7 @@ def where() -> tuple[str, ...]:
     return tuple(os.environ[name] for name in names)
 
 
-def test_ranks_are_placed_in_blocks_and_told_so(world):
+def test_ranks_are_placed_in_blocks_and_told_so(world) -> None:
     assert list(world(3).run(where)) == [
         ("left", "0", "0", "2", "0", "2"),
         ("left", "1", "1", "2", "0", "2"),
@@ -45,7 +45,7 @@ def test_ranks_are_placed_in_blocks_and_told_so(world):
     assert list(world(1).run(where)) == [("left", "0", "0", "1", "0", "1")]
 
 
-def test_a_rank_keeps_its_machines_environment_but_takes_what_configures_torch(world, monkeypatch):
+def test_a_rank_keeps_its_machines_environment_but_takes_what_configures_torch(world, monkeypatch) -> None:
     monkeypatch.setenv("TORCH_OF_THE_KERNEL", "1")
     monkeypatch.setenv("OTHER_OF_THE_KERNEL", "1")
     names = ("TORCH_OF_THE_KERNEL", "OTHER_OF_THE_KERNEL", "IPYTHONDIR")
@@ -54,7 +54,7 @@ def test_a_rank_keeps_its_machines_environment_but_takes_what_configures_torch(w
 
 
 @pytest.mark.slow
-def test_node_groups_of_hybrid_sharding_come_from_where_the_ranks_are(world):
+def test_node_groups_of_hybrid_sharding_come_from_where_the_ranks_are(world) -> None:
     def program():
         size = int(os.environ["LOCAL_WORLD_SIZE"])
         mesh = init_device_mesh("cpu", (dist.get_world_size() // size, size), mesh_dim_names=("node", "local"))
@@ -78,8 +78,8 @@ def test_node_groups_of_hybrid_sharding_come_from_where_the_ranks_are(world):
 
 
 @pytest.mark.slow
-def test_what_was_printed_is_there_when_its_rank_is_done_however_late_the_kernel_reads(world, hold_up):
-    def program():
+def test_what_was_printed_is_there_when_its_rank_is_done_however_late_the_kernel_reads(world, hold_up) -> None:
+    def program() -> None:
         print("x" * 149_999)  # two pipes and a half
 
     world(2).run(program)
@@ -87,7 +87,7 @@ def test_what_was_printed_is_there_when_its_rank_is_done_however_late_the_kernel
     assert [len(text) for text in world(2).run(program).output] == [150_000] * 2
 
 
-def test_nothing_listens_but_on_the_loopback(world, engines):
+def test_nothing_listens_but_on_the_loopback(world, engines) -> None:
     world(4).run(total)
     of_engines = [psutil.Process(engines.running[name].pid) for name in ("left", "right")]
     processes = [one for engine in of_engines for one in (engine, *engine.children(recursive=True))]
@@ -97,15 +97,15 @@ def test_nothing_listens_but_on_the_loopback(world, engines):
 
 
 @pytest.mark.slow
-def test_a_lost_machine_is_named_and_others_go_on_until_it_is_back(world, engines, capsys, tmp_path):
+def test_a_lost_machine_is_named_and_others_go_on_until_it_is_back(world, engines, capsys, tmp_path) -> None:
     begun = tmp_path / "begun"
 
-    def program():
+    def program() -> None:
         while True:
             dist.all_reduce(torch.ones(100_000))
             begun.touch()
 
-    def kill_when_begun():
+    def kill_when_begun() -> None:
         deadline = time.monotonic() + 30
         while not begun.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -140,7 +140,7 @@ time.sleep(float(sys.argv[2]))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0, 100])
-def test_no_rank_outlives_a_kernel_that_ends_or_is_killed(engines, seconds):
+def test_no_rank_outlives_a_kernel_that_ends_or_is_killed(engines, seconds) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", KERNEL, engines.file, str(seconds)], stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as kernel:
@@ -157,7 +157,7 @@ def test_no_rank_outlives_a_kernel_that_ends_or_is_killed(engines, seconds):
     assert not any(map(psutil.pid_exists, pids))
 
 
-def test_a_rank_counts_from_the_start_of_the_run_on_its_own_machines_clock(far_end):
+def test_a_rank_counts_from_the_start_of_the_run_on_its_own_machines_clock(far_end) -> None:
     far_end.handle.process.clock_ahead = 1000.0
     job = Job(**dict.fromkeys(Job.__annotations__) | {"started": 5.0})
     RunLoop([far_end.handle], 7, ["interrupt"]).run([job], 10.0)
@@ -180,7 +180,7 @@ LEFT, RIGHT = (
 )
 
 
-def test_ranks_with_a_gpu_each_fill_one_machine_after_the_other():
+def test_ranks_with_a_gpu_each_fill_one_machine_after_the_other() -> None:
     places = a_gpu_each(6, [LEFT, RIGHT], limit=None)
     assert [(place.machine, place.device) for place in places] == [
         *(("left", device) for device in range(4)),
@@ -195,7 +195,7 @@ def test_ranks_with_a_gpu_each_fill_one_machine_after_the_other():
         a_gpu_each(7, [LEFT, RIGHT], limit=3)
 
 
-def test_machines_that_cannot_work_together_are_refused():
+def test_machines_that_cannot_work_together_are_refused() -> None:
     versions = Machine.here(LOOPBACK).versions
     left, right = replace(LEFT, versions=versions), replace(RIGHT, versions=versions)
     check([left, right])
@@ -213,24 +213,24 @@ def test_machines_that_cannot_work_together_are_refused():
         ({"backend": "simulated", "cluster": "a profile"}, "only processes can be on several machines"),
     ],
 )
-def test_a_cluster_that_cannot_be_is_refused(options, told):
+def test_a_cluster_that_cannot_be_is_refused(options, told) -> None:
     with pytest.raises(CourseError, match=told):
         World(2, **options)
 
 
-def test_no_gpu_on_the_machines_is_told(engines, monkeypatch):
+def test_no_gpu_on_the_machines_is_told(engines, monkeypatch) -> None:
     with pytest.raises(CourseError, match="torch sees no GPU on left or right"):
         World(2, backend="nccl", cluster=engines.client)
 
 
-def test_without_ipyparallel_it_is_told_how_to_install_it(monkeypatch):
+def test_without_ipyparallel_it_is_told_how_to_install_it(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ipyparallel", None)
     monkeypatch.delitem(sys.modules, "course_lib.world.cluster.backend")
     with pytest.raises(CourseError, match=r"ipyparallel.* is not installed here\. .*pip install '\.\[cluster\]'"):
         World(2, backend="processes", cluster="a client")
 
 
-def test_a_cluster_without_engines_is_told(tmp_path):
+def test_a_cluster_without_engines_is_told(tmp_path) -> None:
     engines = Engines(tmp_path)
     try:
         with pytest.raises(CourseError, match=r"the cluster has no engine\. Start one on each machine"):

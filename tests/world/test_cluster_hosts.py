@@ -169,7 +169,7 @@ def when_there_is(path: Path, do) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_hosts_reach_each_other_and_their_clocks_are_compared(world):
+def test_hosts_reach_each_other_and_their_clocks_are_compared(world) -> None:
     def program():
         dist.barrier()
         listening = {one.laddr.ip for one in psutil.net_connections("inet") if one.status == psutil.CONN_LISTEN}
@@ -189,7 +189,7 @@ def test_hosts_reach_each_other_and_their_clocks_are_compared(world):
 
 
 @pytest.mark.slow
-def test_training_goes_on_without_a_host_that_is_lost(world, engines, tmp_path):
+def test_training_goes_on_without_a_host_that_is_lost(world, engines, tmp_path) -> None:
     expected = one_process()
     with when_there_is(tmp_path / "saved", lambda: engines.kill("right")), pytest.raises(RankError) as caught:
         world(4).run(train, str(tmp_path), float("inf"))
@@ -207,12 +207,12 @@ def test_training_goes_on_without_a_host_that_is_lost(world, engines, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_host_that_is_cut_off_is_lost_too(world, engines, monkeypatch, tmp_path):
+def test_a_host_that_is_cut_off_is_lost_too(world, engines, monkeypatch, tmp_path) -> None:
     if "right" not in engines.running:
         engines.add("right")
     monkeypatch.setattr(remote, "ANSWER", 4.0)
 
-    def program():
+    def program() -> None:
         (tmp_path / "running").touch()
         while True:
             dist.all_reduce(torch.ones(10))

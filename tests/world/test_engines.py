@@ -77,7 +77,7 @@ def hsdp() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("engine", [ddp, zero_redundancy, fsdp1, fsdp2, hsdp])
-def test_every_rank_ends_where_one_process_ends(engine):
+def test_every_rank_ends_where_one_process_ends(engine) -> None:
     expected = one_process()
     run = World(4).run(engine)
     for parameters in run:
@@ -86,7 +86,7 @@ def test_every_rank_ends_where_one_process_ends(engine):
 
 
 @pytest.mark.parametrize("engine", [ddp, fsdp2])
-def test_two_runs_give_the_same_bits(engine):
+def test_two_runs_give_the_same_bits(engine) -> None:
     first, second = World(3).run(engine), World(3).run(engine)
     for mine, theirs in zip(first, second, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)

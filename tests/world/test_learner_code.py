@@ -8,7 +8,7 @@ from course_lib.world import learner_code
 from course_lib.world.error_report import ErrorReport
 
 
-def test_code_that_a_library_executes_is_no_line_of_the_learners():
+def test_code_that_a_library_executes_is_no_line_of_the_learners() -> None:
     variables = {}
     exec("import sys; frame = sys._getframe()", variables)
     source_line = learner_code.source_line_on(variables["frame"])
@@ -18,7 +18,7 @@ def test_code_that_a_library_executes_is_no_line_of_the_learners():
     )
 
 
-def test_a_course_error_among_the_causes_is_shown_and_a_circle_of_causes_ends():
+def test_a_course_error_among_the_causes_is_shown_and_a_circle_of_causes_ends() -> None:
     refusal, between, outer = CourseError("refused"), KeyError("between"), RuntimeError("outer")
     between.__cause__, outer.__cause__ = refusal, between
     assert str(ErrorReport.of(outer)) == "CourseError: refused"
@@ -26,7 +26,7 @@ def test_a_course_error_among_the_causes_is_shown_and_a_circle_of_causes_ends():
     assert str(ErrorReport.of(outer)) == "RuntimeError: outer"
 
 
-def test_the_methods_that_a_dataclass_generates_are_no_line_to_show():
+def test_the_methods_that_a_dataclass_generates_are_no_line_to_show() -> None:
     @dataclass
     class Made:
         line: learner_code.SourceLine = field(default_factory=learner_code.learner_line)
@@ -35,7 +35,7 @@ def test_the_methods_that_a_dataclass_generates_are_no_line_to_show():
     assert made.line.source == "made = Made()"
 
 
-def test_the_command_that_starts_a_process_is_nobodys_line():
+def test_the_command_that_starts_a_process_is_nobodys_line() -> None:
     variables: dict = {}
     command = threading.Thread(target=exec, args=("import sys; frame = sys._getframe()", variables))
     command.start()

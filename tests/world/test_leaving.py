@@ -17,18 +17,18 @@ from course_lib import RankError, World, zero
 from course_lib.world.torch_hooks.gloo import loopback
 
 
-def reduce_in_a_subgroup():
+def reduce_in_a_subgroup() -> None:
     group = dist.new_group([0, 1])
     if dist.get_rank() < 2:
         dist.all_reduce(torch.ones(2), group=group)
 
 
-def train_with_ddp():
+def train_with_ddp() -> None:
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     net(torch.ones(1, 2)).sum().backward()
 
 
-def raise_on_one_rank():
+def raise_on_one_rank() -> None:
     work = dist.all_reduce(torch.ones(2), async_op=True)
     if dist.get_rank() == 1:
         raise ValueError
@@ -36,7 +36,7 @@ def raise_on_one_rank():
     dist.barrier()
 
 
-def disagree():
+def disagree() -> None:
     dist.all_reduce(torch.ones(1 + dist.get_rank()))
 
 
@@ -48,7 +48,7 @@ def open_things() -> tuple[int, int, int]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc, which this system lacks")
-def test_two_hundred_runs_leave_nothing_behind():
+def test_two_hundred_runs_leave_nothing_behind() -> None:
     world = World(3)
     programs = [reduce_in_a_subgroup, train_with_ddp, raise_on_one_rank, disagree]
     for program in programs:  # what torch opens once and keeps
@@ -68,8 +68,8 @@ def run(world: World, program) -> None:
 
 
 @pytest.mark.parametrize("backend", ["simulated", "processes"])
-def test_a_model_whose_hooks_hold_it_is_gone_after_the_run(backend: str):
-    def hook_a_model():
+def test_a_model_whose_hooks_hold_it_is_gone_after_the_run(backend: str) -> None:
+    def hook_a_model() -> None:
         net = torch.nn.Bilinear(2, 2, 2)
         for param in net.parameters():
             param.register_post_accumulate_grad_hook(lambda param: net.zero_grad())
@@ -84,15 +84,15 @@ def test_a_model_whose_hooks_hold_it_is_gone_after_the_run(backend: str):
     assert list(world.run(still_there)) == [0, 0]
 
 
-def test_the_collector_leaves_older_objects_out_during_a_run_alone():
+def test_the_collector_leaves_older_objects_out_during_a_run_alone() -> None:
     run(World(2), raise_on_one_rank)
     assert gc.get_freeze_count() == 0
     assert min(World(2).run(gc.get_freeze_count)) > 0
     assert gc.get_freeze_count() == 0
 
 
-def test_what_ranks_left_in_cycles_is_gone_after_the_run():
-    def leave_a_cycle():
+def test_what_ranks_left_in_cycles_is_gone_after_the_run() -> None:
+    def leave_a_cycle() -> None:
         cycle: list[object] = [torch.nn.Bilinear(1, 1, 1)]
         cycle.append(cycle)
 
@@ -104,7 +104,7 @@ def test_what_ranks_left_in_cycles_is_gone_after_the_run():
     assert not any(type(thing) is torch.nn.Bilinear for thing in gc.get_objects())
 
 
-def test_an_engine_that_is_dropped_is_gone():
+def test_an_engine_that_is_dropped_is_gone() -> None:
     def train(name: str) -> bool:
         engine = getattr(zero, name)(torch.nn.Linear(2, 2), torch.optim.SGD, lr=0.1)
         engine(torch.ones(1, 2)).sum().backward()
@@ -119,7 +119,7 @@ def test_an_engine_that_is_dropped_is_gone():
 
 
 @pytest.mark.slow
-def test_a_callback_that_outlives_its_rank_does_not_end_the_process():
+def test_a_callback_that_outlives_its_rank_does_not_end_the_process() -> None:
     """It holds the last reference to a group, on a thread of gloo's, which the group joins when it ends."""
     program = """
         import time
@@ -152,7 +152,7 @@ def test_a_pulse_that_broke_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.slow
-def test_profilers_see_runs_and_ranks_also_after_one_was_stopped():
+def test_profilers_see_runs_and_ranks_also_after_one_was_stopped() -> None:
     program = """
         import cProfile
 
@@ -188,8 +188,8 @@ def test_profilers_see_runs_and_ranks_also_after_one_was_stopped():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_rank_that_waited_finishes_its_finally(tmp_path):
-    def program():
+def test_a_rank_that_waited_finishes_its_finally(tmp_path) -> None:
+    def program() -> None:
         if dist.get_rank() == 1:
             raise ValueError
         try:

@@ -16,7 +16,7 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
 
 
-def steps():
+def steps() -> None:
     x = torch.ones(3, 2, requires_grad=True)
     for _ in range(5):
         net()(x).sum().backward()
@@ -29,11 +29,11 @@ def counted():
 
 
 @pytest.mark.parametrize("measure", [True, False])
-def test_flops_by_module(measure):
+def test_flops_by_module(measure) -> None:
     assert list(World(4, measure=measure).run(counted)) == [counted()] * 4
 
 
-def test_comm_debug_mode_follows_modules():
+def test_comm_debug_mode_follows_modules() -> None:
     def program():
         with CommDebugMode() as mode:
             steps()
@@ -53,7 +53,7 @@ HOOKS = {
 
 
 @pytest.mark.parametrize("register", HOOKS)
-def test_a_hook_runs_on_its_rank_and_ends_with_the_run(register):
+def test_a_hook_runs_on_its_rank_and_ends_with_the_run(register) -> None:
     def program():
         seen = []
         getattr(module, register)(HOOKS[register](lambda: seen.append(dist.get_rank())))
@@ -67,7 +67,7 @@ def test_a_hook_runs_on_its_rank_and_ends_with_the_run(register):
     assert not any(hooks for name, hooks in vars(module).items() if name.startswith("_global_") and "hooks" in name)
 
 
-def test_a_hook_of_the_notebook_runs_on_every_rank():
+def test_a_hook_of_the_notebook_runs_on_every_rank() -> None:
     seen = []
     handle = module.register_module_forward_hook(lambda *_: seen.append(dist.is_initialized() and dist.get_rank()))
     try:
@@ -78,7 +78,7 @@ def test_a_hook_of_the_notebook_runs_on_every_rank():
     assert sorted(seen[:2]) == [0, 1] and seen[2:] == [False]
 
 
-def test_compiled_modules():
+def test_compiled_modules() -> None:
     def program():
         torch.manual_seed(0)
         one = nn.Linear(2, 2)

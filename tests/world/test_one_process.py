@@ -25,7 +25,7 @@ def profiled() -> bool:
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_simulated_ranks_cannot_be_profiled_and_the_kernel_can(world_size):
+def test_simulated_ranks_cannot_be_profiled_and_the_kernel_can(world_size) -> None:
     world = World(world_size)
     with pytest.raises(RankError, match=r"CourseError: torch's profiler changes .* Give each rank a process: World"):
         world.run(profiled)
@@ -36,7 +36,7 @@ def test_simulated_ranks_cannot_be_profiled_and_the_kernel_can(world_size):
 
 
 @pytest.mark.slow
-def test_processes_are_profiled_at_once():
+def test_processes_are_profiled_at_once() -> None:
     assert list(World(2, backend="processes").run(profiled)) == [True, True]
 
 
@@ -48,20 +48,20 @@ def own_debug_level() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("backend", ["simulated", pytest.param("processes", marks=pytest.mark.slow)])
-def test_ddp_trains_at_torchs_debug_level_detail(backend, own_debug_level):
-    def train_on_a_new_group():
+def test_ddp_trains_at_torchs_debug_level_detail(backend, own_debug_level) -> None:
+    def train_on_a_new_group() -> None:
         dist.set_debug_level(dist.DebugLevel.DETAIL)
         train(dist.new_group())
 
     World(2, backend=backend).run(train_on_a_new_group)
 
 
-def test_the_message_on_unused_parameters_says_how_to_read_their_names(own_debug_level):
+def test_the_message_on_unused_parameters_says_how_to_read_their_names(own_debug_level) -> None:
     class Half(torch.nn.ModuleDict):
         def forward(self, x):
             return self["used"](x)
 
-    def train_half(level):
+    def train_half(level) -> None:
         dist.set_debug_level(level)
         model = DistributedDataParallel(Half({"used": torch.nn.Linear(2, 2), "unused": torch.nn.Linear(2, 2)}))
         for _ in range(2):
@@ -76,12 +76,12 @@ def test_the_message_on_unused_parameters_says_how_to_read_their_names(own_debug
 @pytest.mark.parametrize(
     "trace", [lambda *args: torch.export.draft_export(*args), lambda *args: torch.jit.trace(*args)]
 )
-def test_other_tracers_are_refused_too(trace):
+def test_other_tracers_are_refused_too(trace) -> None:
     with pytest.raises(RankError, match="changes the state of the whole process"):
         World(2).run(trace, torch.nn.Linear(2, 2), (torch.ones(1, 2),))
 
 
-def test_export_is_refused_on_simulated_ranks_and_ddp_runs_afterwards():
+def test_export_is_refused_on_simulated_ranks_and_ddp_runs_afterwards() -> None:
     world = World(2)
     with pytest.raises(RankError, match=r"CourseError: torch\.export changes .* Give each rank a process: World"):
         world.run(lambda: torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)))
@@ -89,7 +89,7 @@ def test_export_is_refused_on_simulated_ranks_and_ddp_runs_afterwards():
 
 
 @pytest.mark.slow
-def test_pipelines_are_cut_by_export_and_refused_with_its_reason():
+def test_pipelines_are_cut_by_export_and_refused_with_its_reason() -> None:
     from torch.distributed.pipelining import SplitPoint, pipeline
 
     def cut():

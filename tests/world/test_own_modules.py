@@ -64,7 +64,7 @@ def helper(tmp_path, monkeypatch):
     del sys.modules["helper_of_ranks"], sys.modules["user_of_helper"]
 
 
-def test_each_rank_has_a_cache_of_its_own(helper):
+def test_each_rank_has_a_cache_of_its_own(helper) -> None:
     def program():
         from user_of_helper import my_rank
 
@@ -82,7 +82,7 @@ SET = {"set_up": "RANK", "manage": "manager", "build": "net"}
 
 @pytest.mark.parametrize("setter", SET)
 @pytest.mark.parametrize("again", [False, True])
-def test_a_variable_that_each_rank_would_have_of_its_own_is_named_and_reset(helper, setter, again):
+def test_a_variable_that_each_rank_would_have_of_its_own_is_named_and_reset(helper, setter, again) -> None:
     before = getattr(helper, SET[setter])
     told = rf"both ranks share helper_of_ranks\.{SET[setter]}, and this run has set it: .* Next: use World\(2, backend"
     for _ in range(1 + again):
@@ -91,8 +91,8 @@ def test_a_variable_that_each_rank_would_have_of_its_own_is_named_and_reset(help
         assert len(run.warnings) == 1 and getattr(helper, SET[setter]) is before
 
 
-def test_a_run_that_fails_names_it_too(helper):
-    def program():
+def test_a_run_that_fails_names_it_too(helper) -> None:
+    def program() -> None:
         helper.set_up()
         raise ValueError("no such group")
 
@@ -109,8 +109,8 @@ USES = [
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_group_of_another_rank_from_a_table_of_a_module(helper, use):
-    def program():
+def test_a_group_of_another_rank_from_a_table_of_a_module(helper, use) -> None:
+    def program() -> None:
         groups = [dist.new_group([rank]) for rank in range(2)]
         helper.registry["group"] = groups[dist.get_rank()]
         dist.barrier()
@@ -120,12 +120,12 @@ def test_a_group_of_another_rank_from_a_table_of_a_module(helper, use):
         World(2).run(program)
 
 
-def test_what_is_equal_on_all_ranks_may_be_shared(helper):
+def test_what_is_equal_on_all_ranks_may_be_shared(helper) -> None:
     assert World(3).run(helper.what_is_equal_on_all_ranks, (2, 2)).warnings == ()
     assert helper.calls == 3 and helper.table is not None
 
 
-def test_ranks_that_have_modules_of_their_own(helper):
+def test_ranks_that_have_modules_of_their_own(helper) -> None:
     assert World(1).run(helper.set_up).warnings == ()
     assert World(2, backend="processes").run(helper.set_up).warnings == ()
     assert helper.RANK == 0 and not dist.is_initialized()

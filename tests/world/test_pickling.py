@@ -6,7 +6,7 @@ import torch
 from course_lib.world import pickling
 
 
-def test_the_submodules_that_a_function_uses_are_those_that_cloudpickle_finds():
+def test_the_submodules_that_a_function_uses_are_those_that_cloudpickle_finds() -> None:
     import concurrent.futures
     import os
 

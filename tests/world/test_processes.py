@@ -23,19 +23,19 @@ def rank() -> int:
     return dist.get_rank()
 
 
-def test_each_rank_is_a_process_of_its_own_which_the_next_world_uses_again():
+def test_each_rank_is_a_process_of_its_own_which_the_next_world_uses_again() -> None:
     first, second = list(processes(4).run(os.getpid)), list(processes(2).run(os.getpid))
     assert len({*first, os.getpid()}) == 5
     assert second == first[:2]
 
 
-def test_a_part_of_a_tensor_comes_back_without_the_rest():
+def test_a_part_of_a_tensor_comes_back_without_the_rest() -> None:
     run = processes(1).run(lambda: torch.arange(1_000_000)[5])
     assert run[0].item() == 5 and run[0].untyped_storage().nbytes() == 8
 
 
-def test_what_a_function_leaves_in_a_module_is_there_in_the_next_run():
-    def remember():
+def test_what_a_function_leaves_in_a_module_is_there_in_the_next_run() -> None:
+    def remember() -> None:
         sys.modules["math"].left_by_a_rank = rank()
 
     processes(2).run(remember)
@@ -43,8 +43,8 @@ def test_what_a_function_leaves_in_a_module_is_there_in_the_next_run():
     assert not hasattr(sys.modules["math"], "left_by_a_rank")
 
 
-def test_output_is_kept_by_rank_and_shown_in_their_order(capsys):
-    def chat():
+def test_output_is_kept_by_rank_and_shown_in_their_order(capsys) -> None:
+    def chat() -> None:
         print("hello")
         dist.barrier()
         os.write(1, f"from {rank()}".encode())
@@ -55,16 +55,16 @@ def test_output_is_kept_by_rank_and_shown_in_their_order(capsys):
     assert capsys.readouterr().out == "[rank 0] hello\n[rank 0] from 0!\n[rank 1] hello\n[rank 1] from 1!\n"
 
 
-def test_output_is_shown_while_ranks_run(capsys, tmp_path):
+def test_output_is_shown_while_ranks_run(capsys, tmp_path) -> None:
     shown, end = [], tmp_path / "end"
 
-    def look():
+    def look() -> None:
         while "waiting for you" not in "".join(shown):
             shown.append(capsys.readouterr().out)
             time.sleep(0.05)
         end.touch()
 
-    def program(path):
+    def program(path) -> str:
         print("waiting for you")
         while not os.path.exists(path):
             time.sleep(0.01)
@@ -76,13 +76,13 @@ def test_output_is_shown_while_ranks_run(capsys, tmp_path):
     thread.join()
 
 
-def test_what_cannot_travel_is_named():
+def test_what_cannot_travel_is_named() -> None:
     lock = threading.Lock()
     with pytest.raises(CourseError, match="variable 'lock', a lock, cannot be copied"):
         processes(1).run(lambda: lock.acquire())
 
 
-def test_a_result_that_cannot_travel_is_told_where_it_is_used():
+def test_a_result_that_cannot_travel_is_told_where_it_is_used() -> None:
     run = processes(2).run(lambda: DistributedDataParallel(torch.nn.Linear(4, 4)))
     assert run.memory[0].by_category["parameters"] == 80
     assert repr(run[1]) == "<a DistributedDataParallel, which stayed in the process of rank 1>"
@@ -99,12 +99,12 @@ def test_a_result_that_cannot_travel_is_told_where_it_is_used():
         (2, {"share_gpu": True}, r"only the backend 'nccl' has GPUs to share"),
     ],
 )
-def test_a_world_that_cannot_be_is_refused(world_size, options, told):
+def test_a_world_that_cannot_be_is_refused(world_size, options, told) -> None:
     with pytest.raises(CourseError, match=told):
         processes(world_size, **options)
 
 
-def test_the_backend_comes_from_the_environment(monkeypatch):
+def test_the_backend_comes_from_the_environment(monkeypatch) -> None:
     monkeypatch.setenv("COURSE_WORLD", "processes")
     assert World(2).backend == "processes"
     monkeypatch.setenv("COURSE_WORLD", "processes:8")
@@ -112,7 +112,7 @@ def test_the_backend_comes_from_the_environment(monkeypatch):
         World(2)
 
 
-def test_nothing_listens_but_on_the_loopback():
+def test_nothing_listens_but_on_the_loopback() -> None:
     processes(3).run(dist.barrier)
     server = psutil.Process(pool.processes[0].pid).parent()
     sockets = [socket for one in (server, *server.children()) for socket in one.net_connections("inet")]
@@ -129,14 +129,14 @@ def test_nothing_listens_but_on_the_loopback():
         (4, 4, {}, r"this build of torch \(.*\) has no NCCL"),
     ],
 )
-def test_too_few_gpus_are_refused_with_the_ways_out(monkeypatch, found, world_size, options, told):
+def test_too_few_gpus_are_refused_with_the_ways_out(monkeypatch, found, world_size, options, told) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: found)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
     with pytest.raises(CourseError, match=told):
         World(world_size, **{"backend": "nccl"} | options)
 
 
-def test_ranks_that_share_gpus_take_turns_on_them(monkeypatch):
+def test_ranks_that_share_gpus_take_turns_on_them(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     world = World(5, backend="nccl", share_gpu=True)
     assert [place.device for place in world._backend.places] == [0, 1, 0, 1, 0] and not world._backend.nccl

@@ -43,7 +43,7 @@ def failure(fn, world_size: int = 3, timeout: float = 30.0) -> RankError:
     return programs.failure(world, fn)
 
 
-def test_what_a_rank_told_before_it_died_is_heard_first(far_end):
+def test_what_a_rank_told_before_it_died_is_heard_first(far_end) -> None:
     call = Call(variant="barrier", rank=0, group_name="", ranks=(), line=SourceLine("", 1, ""))
     far_end.wire.send((1, "outside", (call,)))
     far_end.handle.process.exitcode = -signal.SIGKILL
@@ -55,7 +55,7 @@ def test_what_a_rank_told_before_it_died_is_heard_first(far_end):
     assert (report.state, report.call.variant) == ("died", "barrier")
 
 
-def test_ranks_that_died_between_two_runs_are_replaced(capsys):
+def test_ranks_that_died_between_two_runs_are_replaced(capsys) -> None:
     world = World(2, backend="processes")
     pid = list(world.run(os.getpid))[1]
     os.kill(pid, signal.SIGKILL)
@@ -74,7 +74,7 @@ def test_ranks_that_died_between_two_runs_are_replaced(capsys):
         (lambda: [None for _ in iter(lambda: 0, 1)], False),  # in Python
     ],
 )
-def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch):
+def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch) -> None:
     signals = []
     kill = Process.kill
 
@@ -84,7 +84,7 @@ def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch):
 
     monkeypatch.setattr(Process, "kill", recorded_kill)
 
-    def program():
+    def program() -> None:
         if rank() == 1:
             loop()
         dist.barrier()
@@ -99,7 +99,7 @@ def test_a_loop_without_end_is_stopped_and_told(loop, replaced, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_kernel_that_was_held_up_hears_what_came_before_the_time_limit(hold_up):
+def test_a_kernel_that_was_held_up_hears_what_came_before_the_time_limit(hold_up) -> None:
     world = World(2, backend="processes", timeout=0.5)
     list(world.run(rank))
     hold_up(1)
@@ -107,8 +107,8 @@ def test_a_kernel_that_was_held_up_hears_what_came_before_the_time_limit(hold_up
 
 
 @pytest.mark.slow
-def test_a_loop_that_catches_everything():
-    def program():
+def test_a_loop_that_catches_everything() -> None:
+    def program() -> None:
         while True:
             try:
                 time.sleep(0.01)
@@ -118,7 +118,7 @@ def test_a_loop_that_catches_everything():
     assert "both ranks got a new process" in str(failure(program, world_size=2, timeout=0.5))
 
 
-def test_a_stop_in_the_middle_of_an_import_ends_the_process(tmp_path, monkeypatch):
+def test_a_stop_in_the_middle_of_an_import_ends_the_process(tmp_path, monkeypatch) -> None:
     begun = programs.slow_package(tmp_path / "slow_in_a_process", seconds=20)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -137,8 +137,8 @@ def test_a_stop_in_the_middle_of_an_import_ends_the_process(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("close", [lambda: sys.stdout.close(), lambda: os.close(1)])
-def test_a_rank_that_closes_its_output_has_one_in_the_next_run(close):
-    def program():
+def test_a_rank_that_closes_its_output_has_one_in_the_next_run(close) -> None:
+    def program() -> None:
         close()
         print("gone")
 
@@ -147,7 +147,7 @@ def test_a_rank_that_closes_its_output_has_one_in_the_next_run(close):
 
 
 @pytest.mark.slow
-def test_a_group_that_did_not_form_does_not_hold_up_the_next_run():
+def test_a_group_that_did_not_form_does_not_hold_up_the_next_run() -> None:
     def program():
         if rank() == 0:
             dist.destroy_process_group()
@@ -177,7 +177,7 @@ MIXED = {
 
 
 @pytest.mark.slow
-def test_after_every_one_of_many_mixed_failures_the_next_run_is_right():
+def test_after_every_one_of_many_mixed_failures_the_next_run_is_right() -> None:
     world = World(3, backend="processes", timeout=30)
     mixed = random.Random(0)
     for _ in range(int(os.environ.get("ENDURANCE", "20"))):

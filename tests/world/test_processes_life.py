@@ -42,7 +42,7 @@ def gone(pids: set[int]) -> bool:
 
 
 @pytest.mark.slow
-def test_no_rank_outlives_a_kernel_that_is_killed():
+def test_no_rank_outlives_a_kernel_that_is_killed() -> None:
     code = PROGRAM + LOOP.format(loop="while True: pass")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as kernel:
         assert kernel.stdout is not None
@@ -54,21 +54,21 @@ def test_no_rank_outlives_a_kernel_that_is_killed():
 
 
 @pytest.mark.slow
-def test_a_kernel_that_ends_ends_its_ranks():
+def test_a_kernel_that_ends_ends_its_ranks() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr == ""
     assert gone(set(map(int, done.stdout.split())))
 
 
 @pytest.mark.slow
-def test_a_script_without_a_guard_runs_once_and_chooses_its_own_start_method(tmp_path):
+def test_a_script_without_a_guard_runs_once_and_chooses_its_own_start_method(tmp_path) -> None:
     script = tmp_path / "script.py"
     script.write_text(PROGRAM + "import multiprocessing\nmultiprocessing.set_start_method('spawn')\n")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=True)
     assert len(done.stdout.split()) == 3 and done.stderr == ""
 
 
-def test_output_ends_at_the_mark_however_it_is_cut():
+def test_output_ends_at_the_mark_however_it_is_cut() -> None:
     text = b"a\0b\n" + END_OF_RUN
     for size in range(1, len(text) + 1):
         output = Output(1)
@@ -80,11 +80,11 @@ def test_output_ends_at_the_mark_however_it_is_cut():
 
 
 @pytest.mark.slow
-def test_jupyters_interrupt_stops_the_run_and_the_next_one_is_right():
+def test_jupyters_interrupt_stops_the_run_and_the_next_one_is_right() -> None:
     manager, client = start_new_kernel(kernel_name="python3")
     printed: list[str] = []
 
-    def hear(message):
+    def hear(message) -> None:
         content = message["content"]
         printed.append(content.get("text", "") + "\n".join(content.get("traceback", [])))
         if "in the loop" in printed[-1]:

@@ -8,7 +8,7 @@ import torch
 from course_lib import World
 
 
-def test_ranks_start_apart_and_each_run_repeats_them():
+def test_ranks_start_apart_and_each_run_repeats_them() -> None:
     def start():
         return torch.nn.Linear(4, 1).weight.tolist(), random.random(), np.random.rand()
 
@@ -19,7 +19,7 @@ def test_ranks_start_apart_and_each_run_repeats_them():
         assert len(set(map(str, of_each_rank))) == 3
 
 
-def test_a_program_that_forgets_to_broadcast_the_start_shows_it():
+def test_a_program_that_forgets_to_broadcast_the_start_shows_it() -> None:
     def weights():
         return torch.nn.Linear(4, 1).weight
 

@@ -15,13 +15,13 @@ def processes(world_size: int) -> World:
     return World(world_size, backend="processes", timeout=30)
 
 
-def on_a_thread(act):
+def on_a_thread(act) -> None:
     thread = threading.Thread(target=act)
     thread.start()
     thread.join()
 
 
-def test_the_calls_of_threads_are_counted():
+def test_the_calls_of_threads_are_counted() -> None:
     def program():
         x = torch.ones(4)
         on_a_thread(lambda: dist.all_reduce(x))
@@ -34,8 +34,8 @@ def test_the_calls_of_threads_are_counted():
     assert run.comm[0].count("all_reduce") == 2 and run.comm[0].sent_bytes == 2 * 16
 
 
-def test_the_calls_of_threads_are_compared():
-    def program():
+def test_the_calls_of_threads_are_compared() -> None:
+    def program() -> None:
         on_a_thread(lambda: dist.all_reduce(torch.ones(3 + rank())))
 
     error = failure(processes(2), program)
@@ -43,8 +43,8 @@ def test_the_calls_of_threads_are_compared():
     assert "in lambda:  on_a_thread(lambda: dist.all_reduce(torch.ones(3 + rank())))" in str(error)
 
 
-def test_a_call_on_the_thread_of_one_rank_is_named():
-    def program():
+def test_a_call_on_the_thread_of_one_rank_is_named() -> None:
+    def program() -> None:
         on_a_thread(lambda: rank() or total())
 
     error = failure(processes(2), program)
@@ -53,7 +53,7 @@ def test_a_call_on_the_thread_of_one_rank_is_named():
     assert "Exception in thread" not in "".join(error.output)
 
 
-def test_ranks_that_wait_for_a_message_of_a_peers_thread_are_no_deadlock():
+def test_ranks_that_wait_for_a_message_of_a_peers_thread_are_no_deadlock() -> None:
     def program():
         received, both_wait = torch.zeros(1), threading.Event()
         sender = threading.Thread(target=lambda: (both_wait.wait(0.5), dist.send(torch.tensor([3.0]), 1 - rank())))
@@ -65,16 +65,16 @@ def test_ranks_that_wait_for_a_message_of_a_peers_thread_are_no_deadlock():
     assert list(processes(2).run(program)) == [3.0, 3.0]
 
 
-def test_a_deadlock_after_an_asynchronous_call_is_reported_at_once():
-    def program():
+def test_a_deadlock_after_an_asynchronous_call_is_reported_at_once() -> None:
+    def program() -> None:
         dist.all_reduce(torch.ones(1), async_op=True).wait()
         dist.recv(torch.ones(1), 1 - rank())
 
     assert failure(processes(2), program).kind == "deadlock"
 
 
-def test_the_threads_that_deliver_results_end_with_the_next_run():
-    def program():
+def test_the_threads_that_deliver_results_end_with_the_next_run() -> None:
+    def program() -> None:
         dist.all_reduce(torch.ones(1), async_op=True).wait()
         while sum(thread.name.startswith("delivery") for thread in threading.enumerate()) > 1:
             time.sleep(0.01)  # until the time limit, if those of the last run stay
@@ -84,11 +84,11 @@ def test_the_threads_that_deliver_results_end_with_the_next_run():
     world.run(program)
 
 
-def test_a_call_of_a_thread_that_outlives_the_function_is_refused():
-    def program():
+def test_a_call_of_a_thread_that_outlives_the_function_is_refused() -> None:
+    def program() -> None:
         returned, told = threading.Event(), []
 
-        def act():
+        def act() -> None:
             returned.wait()
             try:
                 total()

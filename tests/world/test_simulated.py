@@ -27,7 +27,7 @@ from tests.world import programs
 from tests.world.programs import failure, lines, slow_package, total
 
 
-def test_there_can_be_64_ranks():
+def test_there_can_be_64_ranks() -> None:
     assert list(World(64).run(total)) == [64.0] * 64
 
 
@@ -41,18 +41,18 @@ def test_ranks_share_the_cores_and_give_them_back() -> None:
     assert (torch.get_num_threads(), threads_elsewhere()) == before
 
 
-def test_a_collective_on_a_thread_of_its_own():
-    def program():
+def test_a_collective_on_a_thread_of_its_own() -> None:
+    def program() -> None:
         with ThreadPoolExecutor() as pool:
             pool.submit(dist.barrier).result()
 
     assert "not from a thread of your own" in lines(failure(World(4), program))[-1]
 
 
-def test_an_interrupt_while_the_ranks_are_being_started_stops_those_that_are(monkeypatch):
+def test_an_interrupt_while_the_ranks_are_being_started_stops_those_that_are(monkeypatch) -> None:
     start = Rank.start
 
-    def interrupted(rank):
+    def interrupted(rank) -> None:
         if rank.rank == 1:
             _thread.interrupt_main()
         start(rank)
@@ -65,7 +65,7 @@ def test_an_interrupt_while_the_ranks_are_being_started_stops_those_that_are(mon
     assert list(world.run(total)) == [3.0] * 3
 
 
-def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(tmp_path, monkeypatch):
+def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(tmp_path, monkeypatch) -> None:
     slow_package(tmp_path / "slow_in_a_thread", seconds=0.5)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -78,8 +78,8 @@ def test_a_stop_in_the_middle_of_an_import_waits_for_its_end(tmp_path, monkeypat
     assert list(World(2).run(program)) == [3, 3]
 
 
-def test_a_call_in_a_callback_of_torch_has_the_line_that_its_rank_is_at():
-    def program():
+def test_a_call_in_a_callback_of_torch_has_the_line_that_its_rank_is_at() -> None:
+    def program() -> None:
         net = DistributedDataParallel(torch.nn.Linear(64, 64))
         state = PowerSGDState(None, matrix_approximation_rank=1 + dist.get_rank(), start_powerSGD_iter=2)
         net.register_comm_hook(state, powerSGD_hook)
@@ -91,12 +91,12 @@ def test_a_call_in_a_callback_of_torch_has_the_line_that_its_rank_is_at():
     assert lines(error)[1].endswith("in program:  net(torch.ones(2, 64)).sum().backward()")
 
 
-def test_the_coordinator_does_not_keep_a_call_that_it_has_delivered():
+def test_the_coordinator_does_not_keep_a_call_that_it_has_delivered() -> None:
     calls: list[weakref.ref[LocalCall]] = []
     gone_at: list[list[bool]] = []
 
     class Watched(LocalCall):
-        def deliver(self, error):
+        def deliver(self, error) -> None:
             gone_at.append([call() is None for call in calls])
 
     coordinator = ThreadCoordinator(3)
@@ -108,11 +108,11 @@ def test_the_coordinator_does_not_keep_a_call_that_it_has_delivered():
     assert gone_at == [[False, False, False], [False, False, False], [False, True, False]]  # this frame holds the last
 
 
-def test_a_loop_that_catches_everything_is_left_behind(monkeypatch):
+def test_a_loop_that_catches_everything_is_left_behind(monkeypatch) -> None:
     over = threading.Event()
     monkeypatch.setattr(programs, "over", over, raising=False)  # ranks share modules
 
-    def program():
+    def program() -> None:
         while True:
             try:
                 while not programs.over.is_set():
@@ -132,14 +132,14 @@ def test_a_loop_that_catches_everything_is_left_behind(monkeypatch):
             thread.join(10)
 
 
-def test_no_model_of_ddp_outlives_a_run_in_which_forwards_overlap():
+def test_no_model_of_ddp_outlives_a_run_in_which_forwards_overlap() -> None:
     class Meets(torch.nn.Linear):
         def forward(self, x):
             dist.barrier()
             dist.barrier()
             return super().forward(x)
 
-    def overlap():
+    def overlap() -> None:
         net = DistributedDataParallel(Meets(1, 1))
         if dist.get_rank():
             dist.barrier()
@@ -153,7 +153,7 @@ def test_no_model_of_ddp_outlives_a_run_in_which_forwards_overlap():
 
 
 @pytest.mark.parametrize("ranks", [[2], [1, 2]])
-def test_members_make_the_group_that_they_agree_on_although_a_rank_disagrees(monkeypatch, ranks):
+def test_members_make_the_group_that_they_agree_on_although_a_rank_disagrees(monkeypatch, ranks) -> None:
     """A member that is stopped before it enters the group's C++ code would leave the others waiting in it."""
     make = distributed_c10d._new_process_group_helper
 
@@ -162,7 +162,7 @@ def test_members_make_the_group_that_they_agree_on_although_a_rank_disagrees(mon
             time.sleep(30)  # until the rank must stop
         return make(size, rank, members, *args, **kwargs)
 
-    def program():
+    def program() -> None:
         if dist.get_rank() == 2:
             time.sleep(0.1)
         dist.new_group(ranks if dist.get_rank() == 2 else [0, 1])
@@ -183,12 +183,12 @@ def test_a_call_that_disagrees_with_a_complete_group_leaves_it_complete() -> Non
     assert disagreeing.calls == pending.calls and not pending.open
 
 
-def test_ranks_that_wait_for_the_same_import_longer_than_the_time_limit(tmp_path, monkeypatch):
+def test_ranks_that_wait_for_the_same_import_longer_than_the_time_limit(tmp_path, monkeypatch) -> None:
     begun = slow_package(tmp_path / f"slow_{tmp_path.name}", seconds=2)
     name = begun.parent.name
     monkeypatch.syspath_prepend(tmp_path)
 
-    def program():
+    def program() -> None:
         while dist.get_rank() and not begun.exists():
             time.sleep(0.01)
         __import__(name)  # as the statement does, in C
@@ -202,7 +202,7 @@ def test_what_ranks_switch_in_overlapping_blocks_is_restored() -> None:
     def switches():
         return torch.backends.cuda.flash_sdp_enabled(), torch.backends.mkldnn.enabled
 
-    def program():
+    def program() -> None:
         with sdpa_kernel([SDPBackend.MATH]), torch.backends.mkldnn.flags(enabled=False):
             dist.barrier()
 

@@ -48,7 +48,7 @@ for fail, destroy in (False, False), (True, False), (False, True):
 
 
 @pytest.mark.slow
-def test_a_group_that_only_garbage_holds_ends_while_its_thread_needs_the_gil():
+def test_a_group_that_only_garbage_holds_ends_while_its_thread_needs_the_gil() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LAST_REFERENCE_IN_GARBAGE], capture_output=True, text=True, timeout=120
     )
@@ -56,8 +56,8 @@ def test_a_group_that_only_garbage_holds_ends_while_its_thread_needs_the_gil():
 
 
 @pytest.mark.slow
-def test_the_next_run_of_processes_ends_a_group_that_only_garbage_holds():
-    def keep_the_group_in_garbage():
+def test_the_next_run_of_processes_ends_a_group_that_only_garbage_holds() -> None:
+    def keep_the_group_in_garbage() -> None:
         group = dist.new_group()
         held = [group.boxed()]
         held.append(held)

@@ -38,7 +38,7 @@ def sample():
     )
 
 
-def test_a_seeded_rank_draws_what_a_seeded_process_draws():
+def test_a_seeded_rank_draws_what_a_seeded_process_draws() -> None:
     def seeded():
         dist.barrier()
         return draw(100 + dist.get_rank())
@@ -46,7 +46,7 @@ def test_a_seeded_rank_draws_what_a_seeded_process_draws():
     assert list(World(4).run(seeded)) == [draw(100 + rank) for rank in range(4)]
 
 
-def test_ranks_that_take_turns_do_not_touch_each_others_streams():
+def test_ranks_that_take_turns_do_not_touch_each_others_streams() -> None:
     def by_turns():
         torch.manual_seed(0)
         numbers = []
@@ -61,12 +61,12 @@ def test_ranks_that_take_turns_do_not_touch_each_others_streams():
     assert list(World(2).run(by_turns)) == [expected, expected]
 
 
-def test_two_runs_give_the_same_bits_without_any_seed():
+def test_two_runs_give_the_same_bits_without_any_seed() -> None:
     assert list(World(3).run(sample)) == list(World(3).run(sample))
 
 
-def test_both_streams_of_a_rank_are_its_output_and_the_kernel_keeps_its_own():
-    def program():
+def test_both_streams_of_a_rank_are_its_output_and_the_kernel_keeps_its_own() -> None:
+    def program() -> None:
         print("first", file=sys.stderr)
         print("last")
         dist.barrier()
@@ -77,7 +77,7 @@ def test_both_streams_of_a_rank_are_its_output_and_the_kernel_keeps_its_own():
     assert (sys.stdout, sys.stderr) == streams
 
 
-def test_the_process_keeps_its_own_stream():
+def test_the_process_keeps_its_own_stream() -> None:
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)
@@ -89,7 +89,7 @@ def test_the_process_keeps_its_own_stream():
     assert sample() == expected
 
 
-def test_the_state_of_the_stream_can_be_kept_and_restored():
+def test_the_state_of_the_stream_can_be_kept_and_restored() -> None:
     def twice():
         torch.manual_seed(3)
         state = torch.get_rng_state()
@@ -102,7 +102,7 @@ def test_the_state_of_the_stream_can_be_kept_and_restored():
     assert list(World(2).run(twice)) == [(True, 3), (True, 3)]
 
 
-def test_an_explicit_generator_is_left_alone():
+def test_an_explicit_generator_is_left_alone() -> None:
     def explicit():
         mine = torch.Generator().manual_seed(7)
         torch.manual_seed(0)
@@ -113,7 +113,7 @@ def test_an_explicit_generator_is_left_alone():
     assert World(1).run(explicit)[0] == (first, second)
 
 
-def test_checkpointed_dropout_is_recomputed_with_the_same_mask():
+def test_checkpointed_dropout_is_recomputed_with_the_same_mask() -> None:
     def gradient():
         torch.manual_seed(dist.get_rank())
         x = torch.ones(64, requires_grad=True)
@@ -124,7 +124,7 @@ def test_checkpointed_dropout_is_recomputed_with_the_same_mask():
     assert list(World(2).run(gradient)) == [True, True]
 
 
-def test_a_rank_has_the_variables_that_torchrun_sets():
+def test_a_rank_has_the_variables_that_torchrun_sets() -> None:
     def variables():
         return tuple(int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")), os.getenv("HOME")
 
@@ -132,7 +132,7 @@ def test_a_rank_has_the_variables_that_torchrun_sets():
     assert "LOCAL_RANK" not in os.environ
 
 
-def test_what_a_rank_sets_in_its_environment_is_its_own(monkeypatch):
+def test_what_a_rank_sets_in_its_environment_is_its_own(monkeypatch) -> None:
     monkeypatch.setenv("SHARDED_TEST", "process")
 
     def change():
@@ -145,6 +145,6 @@ def test_what_a_rank_sets_in_its_environment_is_its_own(monkeypatch):
     assert os.environ["SHARDED_TEST"] == "process"
 
 
-def test_a_rank_may_start_a_program():
+def test_a_rank_may_start_a_program() -> None:
     program = [sys.executable, "-c", "print(6 * 7)"]
     assert World(1).run(lambda: subprocess.run(program, capture_output=True, text=True).stdout)[0] == "42\n"

@@ -20,22 +20,22 @@ from course_lib import CourseError, World
         ((2,), {"timeout": "1"}, r"a number of seconds above 0"),
     ],
 )
-def test_a_world_that_cannot_be_is_refused(arguments, options, told):
+def test_a_world_that_cannot_be_is_refused(arguments, options, told) -> None:
     with pytest.raises(CourseError, match=told):
         World(*arguments, **options)
 
 
-def test_numpy_integers_are_numbers_of_ranks():
+def test_numpy_integers_are_numbers_of_ranks() -> None:
     assert World(np.int64(2)).world_size == 2
 
 
-def test_the_backend_comes_from_the_environment(monkeypatch):
+def test_the_backend_comes_from_the_environment(monkeypatch) -> None:
     monkeypatch.setenv("COURSE_WORLD", "carrier-pigeon")
     with pytest.raises(CourseError, match=r"unset \$COURSE_WORLD"):
         World(2)
 
 
-async def coroutine():
+async def coroutine() -> None:
     pass
 
 
@@ -54,6 +54,6 @@ def generator():
         (generator, (), r"no yield"),
     ],
 )
-def test_a_function_that_cannot_be_called_is_refused(fn, args, told):
+def test_a_function_that_cannot_be_called_is_refused(fn, args, told) -> None:
     with pytest.raises(CourseError, match=told):
         World(2).run(fn, *args)

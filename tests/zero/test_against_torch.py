@@ -101,7 +101,7 @@ def in_one_process():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor:UserWarning")
 @pytest.mark.parametrize("name", MADE)
-def test_losses_of_a_transformer_on_text_are_those_of_one_process(name, in_one_process):
+def test_losses_of_a_transformer_on_text_are_those_of_one_process(name, in_one_process) -> None:
     def rank():
         first = dist.get_rank() * BATCH
         return losses(*MADE[name](transformer()), rows=slice(first, first + BATCH))
@@ -114,7 +114,7 @@ def test_losses_of_a_transformer_on_text_are_those_of_one_process(name, in_one_p
 
 
 class Even(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(nn.Linear(12, 12, bias=False) for _ in range(3))
 
@@ -137,8 +137,8 @@ class Even(nn.Module):
         ("Stage3", 3),
     ],
 )
-def test_what_a_step_sends(name, volume):
-    def rank():
+def test_what_a_step_sends(name, volume) -> None:
+    def rank() -> None:
         model, optimizer = MADE[name](Even())
         for step in range(3):  # in the first two, DDP also sets itself up
             if step == 2:

@@ -36,7 +36,7 @@ def same_batch(engine, steps):
     return state(engine)
 
 
-def exactly(one, other):
+def exactly(one, other) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
@@ -58,7 +58,7 @@ def resumed(engine, folder, **options):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_saved_on_4_ranks_and_resumed_on_1_2_3_and_4(engine, tmp_path):
+def test_saved_on_4_ranks_and_resumed_on_1_2_3_and_4(engine, tmp_path) -> None:
     then, later = world(4).run(saved, engine, tmp_path)[0]
     for world_size in (1, 2, 3, 4):
         for loaded, trained in world(world_size).run(resumed, engine, tmp_path):
@@ -69,7 +69,7 @@ def test_saved_on_4_ranks_and_resumed_on_1_2_3_and_4(engine, tmp_path):
 
 
 @pytest.mark.parametrize("source", ENGINES)
-def test_any_stage_goes_on_where_any_other_was_saved(source, tmp_path):
+def test_any_stage_goes_on_where_any_other_was_saved(source, tmp_path) -> None:
     then, later = world(2).run(saved, source, tmp_path)[1]
     for engine in ENGINES:
         for loaded, trained in world(2).run(resumed, engine, tmp_path):
@@ -78,7 +78,7 @@ def test_any_stage_goes_on_where_any_other_was_saved(source, tmp_path):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_each_rank_goes_on_with_its_own_data(engine, tmp_path):
+def test_each_rank_goes_on_with_its_own_data(engine, tmp_path) -> None:
     def rank(resume):
         made = build(engine, seed=7 * resume)
         if resume:
@@ -94,7 +94,7 @@ def test_each_rank_goes_on_with_its_own_data(engine, tmp_path):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_bf16_model_is_saved_with_all_32_bits(engine, tmp_path):
+def test_a_bf16_model_is_saved_with_all_32_bits(engine, tmp_path) -> None:
     def rank(resume):
         made = build(engine, 7 * resume, model="stack", dtype=torch.bfloat16, lr=1e-4)
         if resume:
@@ -111,7 +111,7 @@ def test_a_bf16_model_is_saved_with_all_32_bits(engine, tmp_path):
     assert any((master != master.bfloat16().float()).any() for master in masters)
 
 
-def test_hybrid_sharding_saves_each_shard_once_and_resumes_without_it(tmp_path):
+def test_hybrid_sharding_saves_each_shard_once_and_resumes_without_it(tmp_path) -> None:
     def rank():
         mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
         groups = {"process_group": mesh.get_group("shard"), "replicate_group": mesh.get_group("replicate")}
@@ -126,8 +126,8 @@ def test_hybrid_sharding_saves_each_shard_once_and_resumes_without_it(tmp_path):
 # -- never half of one -------------------------------------------------------------------------------------------------
 
 
-def test_the_checkpoint_before_is_kept_until_the_next_is_complete_and_then_removed(tmp_path):
-    def save():
+def test_the_checkpoint_before_is_kept_until_the_next_is_complete_and_then_removed(tmp_path) -> None:
+    def save() -> None:
         made = build("Stage2")
         for step in range(2):
             zero.save_checkpoint(made, tmp_path, extra={"step": step})
@@ -136,10 +136,10 @@ def test_the_checkpoint_before_is_kept_until_the_next_is_complete_and_then_remov
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "latest"]
 
 
-def test_a_rank_that_fails_while_it_writes_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+def test_a_rank_that_fails_while_it_writes_leaves_the_checkpoint_before(tmp_path, monkeypatch) -> None:
     then, _ = world(2).run(saved, "Stage3", tmp_path)[0]
 
-    def fails_on_rank_1(_):
+    def fails_on_rank_1(_) -> None:
         if dist.get_rank() == 1:
             raise OSError("no space left on device")
 
@@ -175,7 +175,7 @@ zero.save_checkpoint(engine, f"{folder}/run")
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_while_it_saves_leaves_the_checkpoint_before(tmp_path):
+def test_a_process_that_is_killed_while_it_saves_leaves_the_checkpoint_before(tmp_path) -> None:
     root = Path(__file__).parents[2]
     ranks = [
         subprocess.Popen(
@@ -203,21 +203,21 @@ def test_a_process_that_is_killed_while_it_saves_leaves_the_checkpoint_before(tm
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-def test_where_there_is_no_checkpoint_it_says_so(tmp_path):
+def test_where_there_is_no_checkpoint_it_says_so(tmp_path) -> None:
     told = "there is no checkpoint in .*: it has no file `latest`, which is written when all ranks are done"
     with pytest.raises(RankError, match=told):
         world(2).run(resumed, "Stage1", tmp_path)
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+def test_a_checkpoint_of_another_model_is_refused(tmp_path) -> None:
     world(2).run(saved, "Stage1", tmp_path)
     told = r"the checkpoint is of another model: blocks\.0\.0\.bias has no elements there and 11 here\. Make"
     with pytest.raises(RankError, match=told):
         world(2).run(resumed, "Stage1", tmp_path, model="stack")
 
 
-def test_a_checkpoint_of_other_groups_is_refused(tmp_path):
-    def resume():
+def test_a_checkpoint_of_other_groups_is_refused(tmp_path) -> None:
+    def resume() -> None:
         model = make("corners")
         groups = [{"params": [param]} for param in model.parameters()]
         zero.load_checkpoint(zero.Stage2(model, SGD, param_groups=groups), tmp_path)

@@ -13,7 +13,7 @@ from tests.zero.models import batch, loss_of, make, train, world
 class Even(nn.Module):
     """Three layers of 12 parameters, which 1, 2, 3 and 4 ranks share without padding."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         widths = (3, 4, 3, 4)
         self.layers = nn.Sequential(*(nn.Linear(widths[i], widths[i + 1], bias=False) for i in range(3)))
@@ -25,7 +25,7 @@ class Even(nn.Module):
 def step_of(engine, dtype=torch.float32, steps=1, **options):
     """Steps of an engine on `Even`, and nothing but the steps: the last so many calls are theirs."""
 
-    def rank():
+    def rank() -> None:
         made = getattr(zero, engine)(Even().to(dtype), SGD, lr=0.1, **options)
         dist.barrier()
         for step in range(steps):
@@ -47,7 +47,7 @@ def described(calls):
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_data_parallel_all_reduces_each_bucket(world_size):
+def test_data_parallel_all_reduces_each_bucket(world_size) -> None:
     run = world(world_size).run(step_of("DataParallel", bucket_bytes=48))
     assert described(since_barrier(run)) == [("all_reduce", 48)] * 3
     assert sum(call.sent for call in since_barrier(run)) == 2 * 4 * 36 * (world_size - 1) / world_size
@@ -55,7 +55,7 @@ def test_data_parallel_all_reduces_each_bucket(world_size):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("stage", ["Stage1", "Stage2"])
-def test_stages_1_and_2_reduce_scatter_and_all_gather_each_bucket(stage, world_size):
+def test_stages_1_and_2_reduce_scatter_and_all_gather_each_bucket(stage, world_size) -> None:
     run = world(world_size).run(step_of(stage, bucket_bytes=48))
     assert described(since_barrier(run)) == [("reduce_scatter", 48)] * 3 + [("all_gather", 48)] * 3
     assert sum(call.sent for call in since_barrier(run)) == 2 * 4 * 36 * (world_size - 1) / world_size
@@ -63,7 +63,7 @@ def test_stages_1_and_2_reduce_scatter_and_all_gather_each_bucket(stage, world_s
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 9])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_stage_3_gathers_twice_and_reduces_once(world_size, prefetch):
+def test_stage_3_gathers_twice_and_reduces_once(world_size, prefetch) -> None:
     run = world(world_size).run(step_of("Stage3", prefetch=prefetch))
     backward = {
         0: ["all_gather", "reduce_scatter"] * 3,
@@ -74,7 +74,7 @@ def test_stage_3_gathers_twice_and_reduces_once(world_size, prefetch):
 
 
 @pytest.mark.parametrize(("engine", "factor"), [("DataParallel", 8), ("Stage1", 6), ("Stage2", 6), ("Stage3", 8)])
-def test_in_bf16_parameters_travel_in_2_bytes_and_gradients_in_4(engine, factor):
+def test_in_bf16_parameters_travel_in_2_bytes_and_gradients_in_4(engine, factor) -> None:
     run = world(2).run(step_of(engine, torch.bfloat16))
     assert sum(call.sent for call in since_barrier(run)) == factor * 36 / 2
 
@@ -88,10 +88,10 @@ def test_in_bf16_parameters_travel_in_2_bytes_and_gradients_in_4(engine, factor)
         ("Stage3", (["all_gather"] * 6 + ["reduce_scatter"] * 3) * 3),
     ],
 )
-def test_three_micro_batches(engine, ops):
+def test_three_micro_batches(engine, ops) -> None:
     """Data parallel and stage 1 wait for the last; stages 2 and 3, which keep shards only, reduce each."""
 
-    def rank():
+    def rank() -> None:
         made = getattr(zero, engine)(Even(), SGD, lr=0.1, **({} if engine == "Stage3" else {"bucket_bytes": 144}))
         dist.barrier()
         train(made, dist.get_rank(), range(1), micro_batches=3)
@@ -101,8 +101,8 @@ def test_three_micro_batches(engine, ops):
 
 
 @pytest.mark.parametrize("engine", ["DataParallel", "Stage1", "Stage2", "Stage3"])
-def test_gradients_travel_while_backward_computes_except_in_stage_1(engine):
-    def rank():
+def test_gradients_travel_while_backward_computes_except_in_stage_1(engine) -> None:
+    def rank() -> None:
         small = {} if engine == "Stage3" else {"bucket_bytes": 4 * 256 * 256}
         made = getattr(zero, engine)(nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))), SGD, lr=0.1, **small)
         for _ in range(3):
@@ -117,8 +117,8 @@ def test_gradients_travel_while_backward_computes_except_in_stage_1(engine):
     assert bool(meanwhile) == (engine != "Stage1")
 
 
-def test_clipping_adds_one_number():
-    def rank(engine):
+def test_clipping_adds_one_number() -> None:
+    def rank(engine) -> None:
         made = getattr(zero, engine)(Even(), SGD, lr=0.1)
         dist.barrier()
         train(made, dist.get_rank(), range(1), max_norm=1.0)
@@ -128,8 +128,8 @@ def test_clipping_adds_one_number():
         assert [call.total_bytes for call in calls if call.total_bytes < 48] == more
 
 
-def test_evaluation_gathers_and_nothing_else():
-    def rank(engine):
+def test_evaluation_gathers_and_nothing_else() -> None:
+    def rank(engine) -> None:
         made = getattr(zero, engine)(Even(), SGD, lr=0.1).eval()
         dist.barrier()
         with torch.no_grad():
@@ -140,7 +140,7 @@ def test_evaluation_gathers_and_nothing_else():
 
 
 @pytest.mark.parametrize("engine", ["DataParallel", "Stage1", "Stage2", "Stage3"])
-def test_ranks_that_go_different_ways_call_the_same(engine):
+def test_ranks_that_go_different_ways_call_the_same(engine) -> None:
     """Which parameters a rank uses depends on its data; what it sends does not."""
     options = {} if engine == "Stage3" else {"bucket_bytes": 30}
 
@@ -161,8 +161,8 @@ def test_ranks_that_go_different_ways_call_the_same(engine):
     assert calls == [calls[0]] * 4
 
 
-def test_hybrid_sharding_all_reduces_only_shards_across_nodes():
-    def rank():
+def test_hybrid_sharding_all_reduces_only_shards_across_nodes() -> None:
+    def rank() -> None:
         mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
         groups = {"process_group": mesh.get_group("shard"), "replicate_group": mesh.get_group("replicate")}
         made = zero.Stage2(Even(), SGD, lr=0.1, bucket_bytes=144, **groups)
@@ -178,8 +178,8 @@ def test_hybrid_sharding_all_reduces_only_shards_across_nodes():
 
 
 @pytest.mark.parametrize(("stage", "passes"), [("Stage1", 2), ("Stage2", 2), ("Stage3", 3)])
-def test_padding_is_sent_too(stage, passes):
-    def rank():
+def test_padding_is_sent_too(stage, passes) -> None:
+    def rank() -> None:
         engine = getattr(zero, stage)(nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3)), SGD)  # 66 parameters
         dist.barrier()
         engine(torch.ones(2, 5)).sum().backward()

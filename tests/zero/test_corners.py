@@ -20,7 +20,7 @@ def made(engine, model, optimizer_class=SGD, **options):
     return getattr(zero, engine)(model, optimizer_class, **{"lr": 0.1, **unused_in(model), **options})
 
 
-def close(one, other, **tolerance):
+def close(one, other, **tolerance) -> None:
     torch.testing.assert_close(one, other, **{"rtol": 1e-4, "atol": 1e-6, **tolerance})
 
 
@@ -52,7 +52,7 @@ def mixed_precision(model, optimizer_class, options, world_size, steps):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", ["corners", "stack"])
-def test_bf16_has_fp32_masters_and_fp32_averages(engine, model):
+def test_bf16_has_fp32_masters_and_fp32_averages(engine, model) -> None:
     options = {"lr": 0.01, "weight_decay": 0.1}
 
     def rank():
@@ -73,12 +73,12 @@ def test_bf16_has_fp32_masters_and_fp32_averages(engine, model):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_bf16_engine_resumes_with_all_32_bits(engine):
+def test_a_bf16_engine_resumes_with_all_32_bits(engine) -> None:
     def rank():
         def data(step):
             return batch(step, dist.get_rank()).to(torch.bfloat16)
 
-        def steps(ours, which):
+        def steps(ours, which) -> None:
             for step in which:
                 ours.zero_grad()
                 loss_of(ours, data(step)).backward()
@@ -97,7 +97,7 @@ def test_a_bf16_engine_resumes_with_all_32_bits(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_float64_stays_float64(engine):
+def test_float64_stays_float64(engine) -> None:
     def rank():
         ours = made(engine, make("stack").double(), Adam)
         loss_of(ours, batch(0, dist.get_rank()).double()).backward()
@@ -109,7 +109,7 @@ def test_float64_stays_float64(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_parameters_of_several_dtypes(engine):
+def test_parameters_of_several_dtypes(engine) -> None:
     def mixed():
         model = make("stack")
         model.blocks.to(torch.float64)
@@ -132,7 +132,7 @@ def test_parameters_of_several_dtypes(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_fp16_skips_the_steps_that_overflow_on_any_rank(engine):
+def test_fp16_skips_the_steps_that_overflow_on_any_rank(engine) -> None:
     def rank():
         model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)).half()
         ours = made(engine, model)
@@ -161,7 +161,7 @@ def test_fp16_skips_the_steps_that_overflow_on_any_rank(engine):
         assert after in ((before, 2 * before) if step else (before / 2,))
 
 
-def test_loss_scaling_leaves_the_result_as_it_is():
+def test_loss_scaling_leaves_the_result_as_it_is() -> None:
     def rank(scaled):
         ours = made("Stage2", make("stack"), Adam, lr=0.01)
         scaler = zero.LossScaler(ours, scale=1024.0)
@@ -185,8 +185,8 @@ def test_loss_scaling_leaves_the_result_as_it_is():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_is_frozen_midway_is_left_alone_until_it_is_trained_again(engine):
-    def frozen(model, step):
+def test_what_is_frozen_midway_is_left_alone_until_it_is_trained_again(engine) -> None:
+    def frozen(model, step) -> None:
         for name, param in model.named_parameters():
             if "blocks.1" in name:
                 param.requires_grad = step != 1
@@ -211,7 +211,7 @@ def test_what_is_frozen_midway_is_left_alone_until_it_is_trained_again(engine):
         close(state, unsharded.state_dict()["state"])
 
 
-def test_stage_3_shards_frozen_parameters_too_and_never_reduces_them():
+def test_stage_3_shards_frozen_parameters_too_and_never_reduces_them() -> None:
     def rank():
         model = make("stack")
         model.blocks.requires_grad_(False)
@@ -238,7 +238,7 @@ def test_stage_3_shards_frozen_parameters_too_and_never_reduces_them():
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("span", ["block", "inside a block", "two blocks"])
-def test_activation_checkpointing_changes_nothing(engine, use_reentrant, span):
+def test_activation_checkpointing_changes_nothing(engine, use_reentrant, span) -> None:
     class Checkpointed(type(make("stack"))):
         def forward(self, x):
             def run(fn, x):
@@ -257,7 +257,7 @@ def test_activation_checkpointing_changes_nothing(engine, use_reentrant, span):
             return self.out(self.norm(x))
 
     class Inside(nn.Module):
-        def __init__(self, block):
+        def __init__(self, block) -> None:
             super().__init__()
             self.first, self.rest = block[0], block[1:]
 
@@ -285,7 +285,7 @@ def test_activation_checkpointing_changes_nothing(engine, use_reentrant, span):
 class Twice(nn.Module):
     """Runs its blocks in an order of its own, and one of them twice."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(nn.Linear(5, 5) for _ in range(4))
 
@@ -298,7 +298,7 @@ class Twice(nn.Module):
 class Aside(nn.Module):
     """Keeps a loss of its blocks aside, which is not in what it returns."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5)) for _ in range(3))
         self.norm = nn.LayerNorm(5)
@@ -315,7 +315,7 @@ class Aside(nn.Module):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 @pytest.mark.parametrize("model", [Twice, Aside])
-def test_units_used_twice_out_of_order_or_by_a_loss_aside(engine, prefetch, model):
+def test_units_used_twice_out_of_order_or_by_a_loss_aside(engine, prefetch, model) -> None:
     def loss(model, inner, x):
         out = model(x)
         return (out if isinstance(out, torch.Tensor) else out["out"][0] + inner.aside).square().mean()
@@ -345,7 +345,7 @@ def test_units_used_twice_out_of_order_or_by_a_loss_aside(engine, prefetch, mode
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("together", [True, False])
-def test_two_forwards_and_one_or_two_backwards(engine, together):
+def test_two_forwards_and_one_or_two_backwards(engine, together) -> None:
     def losses(model):
         return [loss_of(model, batch(0, 7)), loss_of(model, batch(1, 7)) * 3]
 
@@ -369,7 +369,7 @@ def test_two_forwards_and_one_or_two_backwards(engine, together):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_gradients_add_up_until_zero_grad_whether_averaged_already_or_not(engine):
+def test_gradients_add_up_until_zero_grad_whether_averaged_already_or_not(engine) -> None:
     def rank():
         ours = made(engine, make("corners"), lr=0.1)
         for step in range(3):  # without no_sync, and with a step in between
@@ -394,7 +394,7 @@ def test_gradients_add_up_until_zero_grad_whether_averaged_already_or_not(engine
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_buffers_are_the_first_ranks_at_the_start_in_evaluation_and_when_saved(engine):
+def test_buffers_are_the_first_ranks_at_the_start_in_evaluation_and_when_saved(engine) -> None:
     def rank():
         torch.manual_seed(dist.get_rank())
         model = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5))
@@ -416,7 +416,7 @@ def test_buffers_are_the_first_ranks_at_the_start_in_evaluation_and_when_saved(e
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_schedule_of_the_engines_optimizer(engine):
+def test_a_schedule_of_the_engines_optimizer(engine) -> None:
     def rank():
         ours = made(engine, make("stack"), lr=1.0)
         schedule = torch.optim.lr_scheduler.StepLR(ours.optimizer, 1, gamma=0.5)
@@ -433,7 +433,7 @@ def test_a_schedule_of_the_engines_optimizer(engine):
         assert lr == 0.125
 
 
-def test_data_parallel_shows_averaged_gradients_to_any_optimizer():
+def test_data_parallel_shows_averaged_gradients_to_any_optimizer() -> None:
     def rank():
         model = make("stack")
         ours, theirs = made("DataParallel", model), SGD(model.parameters(), lr=0.1)
@@ -450,7 +450,7 @@ def test_data_parallel_shows_averaged_gradients_to_any_optimizer():
 
 
 @pytest.mark.parametrize("engine", ["DataParallel", "Stage1", "Stage2"])
-def test_a_model_goes_from_one_engine_to_the_next(engine):
+def test_a_model_goes_from_one_engine_to_the_next(engine) -> None:
     def rank():
         model = make("stack")
         for step in range(3):
@@ -465,9 +465,9 @@ def test_a_model_goes_from_one_engine_to_the_next(engine):
         close(dict(weights), dict(reference.state_dict()))
 
 
-def test_a_tensor_changed_in_place_is_found_although_stage_3_packs_it():
+def test_a_tensor_changed_in_place_is_found_although_stage_3_packs_it() -> None:
     class Wrong(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(5, 5)
 
@@ -477,7 +477,7 @@ def test_a_tensor_changed_in_place_is_found_although_stage_3_packs_it():
             y += 1  # exp's backward needs y as it was
             return out
 
-    def rank():
+    def rank() -> None:
         made("Stage3", Wrong())(batch(0, 0)).sum().backward()
 
     with pytest.raises(RankError, match=r"a \[3, 5\] tensor that backward needs was modified in place"):
@@ -488,7 +488,7 @@ def test_a_tensor_changed_in_place_is_found_although_stage_3_packs_it():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_cannot_be_trained_is_refused(engine):
+def test_what_cannot_be_trained_is_refused(engine) -> None:
     def of(model, **options):
         return lambda: made(engine, model(), **options)
 
@@ -499,7 +499,7 @@ def test_what_cannot_be_trained_is_refused(engine):
     with pytest.raises(RankError, match=r"param_groups\[0\] holds a tensor of shape \[2\] that is no parameter"):
         world(2).run(of(lambda: make("stack"), **stray))
 
-    def twice():
+    def twice() -> None:
         model = make("stack")
         made(engine, model, param_groups=[{"params": model.parameters()}, {"params": [model.embed.weight]}])
 
@@ -510,8 +510,8 @@ def test_what_cannot_be_trained_is_refused(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_state_of_other_groups_is_refused(engine):
-    def rank():
+def test_a_state_of_other_groups_is_refused(engine) -> None:
+    def rank() -> None:
         ours = made(engine, make("stack"))
         ours.load_optimizer_state_dict(SGD([torch.ones(1, requires_grad=True)]).state_dict())
 
@@ -519,8 +519,8 @@ def test_a_state_of_other_groups_is_refused(engine):
         world(2).run(rank)
 
 
-def test_units_must_be_modules_of_the_model_and_apart():
-    def rank(units):
+def test_units_must_be_modules_of_the_model_and_apart() -> None:
+    def rank(units) -> None:
         model = make("stack")
         made("Stage3", model, units=units(model))
 
@@ -531,7 +531,7 @@ def test_units_must_be_modules_of_the_model_and_apart():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_block_that_is_called_by_itself_trains_too(engine):
+def test_a_block_that_is_called_by_itself_trains_too(engine) -> None:
     def loss(model):
         return model.blocks[1](model.blocks[0](torch.ones(2, 6))).square().mean()
 
@@ -555,7 +555,7 @@ def test_a_block_that_is_called_by_itself_trains_too(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_backward_after_clipping_adds_to_what_was_clipped(engine):
+def test_a_backward_after_clipping_adds_to_what_was_clipped(engine) -> None:
     def rank():
         torch.manual_seed(0)
         plain, inputs = nn.Linear(5, 3), [torch.randn(2, 5), torch.randn(2, 5)]

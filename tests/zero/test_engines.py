@@ -17,7 +17,7 @@ def build(engine, model, optimizer_class, **options):
     return getattr(zero, engine)(model, optimizer_class, **small, **unused_in(model), **options)
 
 
-def assert_equals(run, reference, unsharded):
+def assert_equals(run, reference, unsharded) -> None:
     for weights, state in run:
         torch.testing.assert_close(weights, dict(reference.state_dict()), rtol=1e-4, atol=1e-6)
         assert state["param_groups"] == unsharded.state_dict()["param_groups"]
@@ -28,7 +28,7 @@ def assert_equals(run, reference, unsharded):
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_it_equals_one_process_on_the_whole_batch(engine, model, optimizer, world_size):
+def test_it_equals_one_process_on_the_whole_batch(engine, model, optimizer, world_size) -> None:
     optimizer_class, options = OPTIMIZERS[optimizer]
 
     def rank():
@@ -44,7 +44,7 @@ def test_it_equals_one_process_on_the_whole_batch(engine, model, optimizer, worl
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", ["corners", "branches", "stack"])
-def test_micro_batches_and_clipping_too(engine, model):
+def test_micro_batches_and_clipping_too(engine, model) -> None:
     options = {"lr": 0.1, "momentum": 0.9}
 
     def rank():
@@ -62,7 +62,7 @@ def test_micro_batches_and_clipping_too(engine, model):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_each_group_has_options_of_its_own(engine):
+def test_each_group_has_options_of_its_own(engine) -> None:
     def groups(model):
         """Decay for matrices, another lr for what comes first, and nothing at all for one bias."""
         named = dict(model.named_parameters())
@@ -86,7 +86,7 @@ def test_each_group_has_options_of_its_own(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_group_of_some_ranks(engine):
+def test_a_group_of_some_ranks(engine) -> None:
     def rank():
         group = dist.new_group([1, 3])
         if dist.get_rank() % 2 == 0:
@@ -103,7 +103,7 @@ def test_a_group_of_some_ranks(engine):
 
 
 @pytest.mark.parametrize("engine", ["Stage1", "Stage2", "Stage3"])
-def test_hybrid_sharding_shards_within_a_node_and_averages_across(engine):
+def test_hybrid_sharding_shards_within_a_node_and_averages_across(engine) -> None:
     def rank():
         mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
         groups = {"process_group": mesh.get_group("shard"), "replicate_group": mesh.get_group("replicate")}
@@ -121,7 +121,7 @@ def test_hybrid_sharding_shards_within_a_node_and_averages_across(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_whole_state_goes_to_a_plain_optimizer_and_back(engine):
+def test_the_whole_state_goes_to_a_plain_optimizer_and_back(engine) -> None:
     def rank():
         made = build(engine, make("corners"), AdamW, lr=0.01)
         train(made, dist.get_rank(), range(2))

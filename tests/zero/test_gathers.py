@@ -11,7 +11,7 @@ from tests.zero.models import batch, loss_of, make, world
 class Interleaved(nn.Module):
     """Two lists of layers that forward uses in turn."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.up, self.down = (nn.ModuleList(nn.Linear(5, 5) for _ in range(2)) for _ in range(2))
 
@@ -21,8 +21,8 @@ class Interleaved(nn.Module):
         return x
 
 
-def test_units_that_forward_takes_in_a_different_order_are_named():
-    def rank(in_order):
+def test_units_that_forward_takes_in_a_different_order_are_named() -> None:
+    def rank(in_order) -> None:
         model = Interleaved()
         units = [model.up[0], model.down[0], model.up[1], model.down[1]] if in_order else None
         made = zero.Stage3(model, Adam, units=units)
@@ -35,8 +35,8 @@ def test_units_that_forward_takes_in_a_different_order_are_named():
 
 
 @pytest.mark.parametrize("engine", ["DataParallel", "Stage1", "Stage2", "Stage3"])
-def test_a_parameter_that_a_rank_did_not_use_is_refused_unless_ranks_exchange_which_they_used(engine):
-    def rank(**options):
+def test_a_parameter_that_a_rank_did_not_use_is_refused_unless_ranks_exchange_which_they_used(engine) -> None:
+    def rank(**options) -> None:
         made = getattr(zero, engine)(make("corners"), Adam, **options)
         loss_of(made, batch(0, 0)).backward()
         made.step()

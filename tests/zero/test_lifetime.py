@@ -16,7 +16,7 @@ ENGINES = ["DataParallel", "Stage1", "Stage2", "Stage3"]
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", ["stack", "branches"])
-def test_an_engine_ends_with_its_last_name(engine, model):
+def test_an_engine_ends_with_its_last_name(engine, model) -> None:
     def rank():
         inner = make(model)
         made = getattr(zero, engine)(inner, Adam, find_unused_parameters=True)

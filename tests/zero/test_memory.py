@@ -69,7 +69,7 @@ BF16 = {
 @pytest.mark.parametrize(("dtype", "formulas"), [(torch.float32, FP32), (torch.bfloat16, BF16)])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_it_holds_what_the_formula_says(engine, world_size, dtype, formulas):
+def test_it_holds_what_the_formula_says(engine, world_size, dtype, formulas) -> None:
     run = World(world_size).run(training, engine, EVEN, dtype)
     parameters, gradients, optimizer = (psi(EVEN) * width for width in formulas[engine](world_size))
     for held in measured(run, "after backward"):
@@ -80,7 +80,7 @@ def test_it_holds_what_the_formula_says(engine, world_size, dtype, formulas):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_does_not_divide_is_padded_and_the_padding_is_told(engine):
+def test_what_does_not_divide_is_padded_and_the_padding_is_told(engine) -> None:
     uneven = (5, 7, 7, 3)
     run = World(4).run(training, engine, uneven)
     total = {"parameters": 0, "gradients": 0, "optimizer": 0}
@@ -96,7 +96,7 @@ def test_what_does_not_divide_is_padded_and_the_padding_is_told(engine):
     assert ("parameters" in padded) == (engine != "DataParallel")
 
 
-def test_stage_3_holds_no_more_than_its_units_in_use_at_once():
+def test_stage_3_holds_no_more_than_its_units_in_use_at_once() -> None:
     def rank(depth):
         made = zero.Stage3(layers(*[32] * (depth + 1)), Adam, lr=0.1)
         for _ in range(2):
@@ -112,7 +112,7 @@ def test_stage_3_holds_no_more_than_its_units_in_use_at_once():
     assert many.memory[0].peak_bytes - few.memory[0].peak_bytes == 8 * each
 
 
-def test_stage_2_frees_gradients_as_backward_goes_on():
+def test_stage_2_frees_gradients_as_backward_goes_on() -> None:
     def rank(engine):
         made = getattr(zero, engine)(layers(*[64] * 17), Adam, lr=0.1)
         mark("made")
@@ -137,5 +137,5 @@ def test_stage_2_frees_gradients_as_backward_goes_on():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor:UserWarning")
 @pytest.mark.parametrize("engine", PEAKS)
-def test_no_peak_is_above_that_of_fsdp2(engine):
+def test_no_peak_is_above_that_of_fsdp2(engine) -> None:
     assert peak_bytes(engine) <= peak_bytes(PEAKS[engine])

@@ -16,7 +16,7 @@ LAYER = WIDTH * WIDTH + WIDTH
 class Tied(nn.Module):
     """Blocks with a buffer, between an embedding and an output that share a weight."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.embed, self.out = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
         self.out.weight = self.embed.weight
@@ -34,7 +34,7 @@ def on_meta(make):
         return make()
 
 
-def test_every_rank_has_the_first_ranks_values_and_trains():
+def test_every_rank_has_the_first_ranks_values_and_trains() -> None:
     def rank():
         torch.manual_seed(dist.get_rank())
         model = on_meta(Tied)
@@ -55,7 +55,7 @@ def test_every_rank_has_the_first_ranks_values_and_trains():
         assert 0.9 < weights.abs().max() * WIDTH**0.5 <= 1, "nn.Linear draws from ±1/sqrt(width)"
 
 
-def test_the_model_is_never_whole():
+def test_the_model_is_never_whole() -> None:
     def rank(depth):
         model = on_meta(lambda: nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(depth))))
         engine = zero.Stage3(model, Adam)
@@ -69,7 +69,7 @@ def test_the_model_is_never_whole():
 class Scale(nn.Module):
     """A module without `reset_parameters`, with a parameter and a buffer."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(3))
         self.register_buffer("steps", torch.arange(4))
@@ -78,32 +78,32 @@ class Scale(nn.Module):
 class Parts(nn.Module):
     """A block that its model's `init_weights` does not fill, but its own."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList([Scale()])
         self.register_buffer("mask", torch.ones(2, 2).tril(), persistent=False)
 
-    def init_weights(self):
+    def init_weights(self) -> None:
         self.mask = torch.ones(2, 2).tril()  # a different tensor in its place
 
 
 class FilledScale(Scale):
     """A Scale that fills itself."""
 
-    def init_weights(self):
+    def init_weights(self) -> None:
         nn.init.constant_(self.weight, 3)
         self.steps.copy_(torch.arange(4))
 
 
 @pytest.mark.parametrize("make", [Scale, Parts])
-def test_a_module_that_nothing_fills_is_refused(make):
+def test_a_module_that_nothing_fills_is_refused(make) -> None:
     with pytest.raises(RankError, match=r"a Scale was made .* a tensor of shape \[3\] in it was not"):
         World(2).run(lambda: zero.Stage3(on_meta(make), Adam))
 
 
-def test_a_buffer_that_nothing_fills_is_refused():
+def test_a_buffer_that_nothing_fills_is_refused() -> None:
     class Table(nn.Linear):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__(WIDTH, WIDTH)
             self.register_buffer("table", torch.arange(5))
 
@@ -111,7 +111,7 @@ def test_a_buffer_that_nothing_fills_is_refused():
         World(2).run(lambda: zero.Stage3(on_meta(Table), Adam))
 
 
-def test_each_unit_fills_its_parameters_and_buffers():
+def test_each_unit_fills_its_parameters_and_buffers() -> None:
     def rank():
         model = on_meta(Parts)
         model.blocks[0] = on_meta(FilledScale)
@@ -122,7 +122,7 @@ def test_each_unit_fills_its_parameters_and_buffers():
         assert (weight.tolist(), steps.tolist(), mask.tolist()) == ([3, 3, 3], [0, 1, 2, 3], [[1, 0], [1, 1]])
 
 
-def test_a_model_keeps_its_own_initialisation():
+def test_a_model_keeps_its_own_initialisation() -> None:
     def rank():
         state = zero.Stage3(on_meta(lambda: TinyGPT(layers=1)), Adam).state_dict()
         return [state[f"{name}.weight"].std().item() for name in ("embedding", "positions")]
@@ -131,7 +131,7 @@ def test_a_model_keeps_its_own_initialisation():
         assert stds == pytest.approx([0.02, 0.02], rel=0.05)
 
 
-def large_step():
+def large_step() -> None:
     engine = zero.Stage3(on_meta(Transformer).bfloat16(), Adam)
     x = torch.randint(TOKENS, (1, 129))
     nn.functional.cross_entropy(engine(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()).backward()
@@ -139,6 +139,6 @@ def large_step():
 
 
 @pytest.mark.slow
-def test_a_step_of_7_5_billion_parameters_on_64_ranks_takes_less_than_4_gb():
+def test_a_step_of_7_5_billion_parameters_on_64_ranks_takes_less_than_4_gb() -> None:
     memory = World(64, backend="dryrun", rank=63, timeout=300).run(large_step).memory[63]
     assert memory.peak_bytes < 4e9

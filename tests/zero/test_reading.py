@@ -17,11 +17,11 @@ def lines(name):
 @pytest.mark.parametrize(
     ("name", "most"), [("data_parallel", 130), ("stage1", 130), ("stage2", 130), ("stage3", 130), ("buckets", 200)]
 )
-def test_a_file_has_at_most_so_many_lines(name, most):
+def test_a_file_has_at_most_so_many_lines(name, most) -> None:
     assert len(lines(name)) <= most
 
 
 @pytest.mark.parametrize(("before", "after"), [("stage1", "stage2"), ("stage2", "stage3")])
-def test_a_stage_changes_at_most_sixty_lines_of_the_one_before(before, after):
+def test_a_stage_changes_at_most_sixty_lines_of_the_one_before(before, after) -> None:
     changed = [line for line in ndiff(lines(before), lines(after)) if line[0] in "+-"]
     assert 0 < len(changed) <= 60

@@ -16,7 +16,7 @@ from tests.zero.models import OPTIMIZERS, world
 class Model(nn.Module):
     """Sizes that divide nothing, a 0-dim and a zero-size parameter, a tied and a frozen one, one that is not used."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.third = nn.Linear(5, 7), nn.Linear(7, 7, bias=False), nn.Linear(7, 5)
         self.tied = nn.Linear(7, 7, bias=False)
@@ -40,14 +40,14 @@ def batch(step, rank, size=4):
     return torch.randn(size, 5, generator=torch.Generator().manual_seed(100 * step + rank))
 
 
-def average_gradients(model, group=None):
+def average_gradients(model, group=None) -> None:
     for param in model.parameters():
         if param.grad is not None:
             dist.all_reduce(param.grad, group=group)
             param.grad /= dist.get_world_size(group)
 
 
-def train(model, optimizer, steps, size=4, group=None, first=0):
+def train(model, optimizer, steps, size=4, group=None, first=0) -> None:
     for step in range(first, first + steps):
         optimizer.zero_grad()
         model(batch(step, dist.get_rank(group), size)).square().mean().backward()
@@ -66,7 +66,7 @@ def one_process(world_size, optimizer_class, options, steps, parameters=lambda m
     return reference, optimizer
 
 
-def assert_same_state(one, other):
+def assert_same_state(one, other) -> None:
     assert one["param_groups"] == other["param_groups"]
     torch.testing.assert_close(one["state"], other["state"])
 
@@ -77,7 +77,7 @@ def assert_same_state(one, other):
 @pytest.mark.parametrize("bucket_view", [False, True])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_it_equals_one_process_on_the_whole_batch(world_size, name, bucket_view):
+def test_it_equals_one_process_on_the_whole_batch(world_size, name, bucket_view) -> None:
     optimizer_class, options = OPTIMIZERS[name]
 
     def rank():
@@ -97,8 +97,8 @@ def test_it_equals_one_process_on_the_whole_batch(world_size, name, bucket_view)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_each_rank_broadcasts_what_it_owns_in_one_message_if_it_is_small(world_size):
-    def rank():
+def test_each_rank_broadcasts_what_it_owns_in_one_message_if_it_is_small(world_size) -> None:
+    def rank() -> None:
         mine = model()
         optimizer = ShardedOptimizer(mine.parameters(), Adam)
         mine(batch(0, 0)).sum().backward()
@@ -116,7 +116,7 @@ def test_each_rank_broadcasts_what_it_owns_in_one_message_if_it_is_small(world_s
         ]
 
 
-def test_a_large_parameter_is_broadcast_where_it_is():
+def test_a_large_parameter_is_broadcast_where_it_is() -> None:
     def rank():
         params = [
             nn.Parameter(torch.ones(2**19)),
@@ -135,7 +135,7 @@ def test_a_large_parameter_is_broadcast_where_it_is():
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_each_rank_keeps_only_the_state_of_what_it_owns(world_size):
+def test_each_rank_keeps_only_the_state_of_what_it_owns(world_size) -> None:
     def rank():
         mine = model()
         optimizer = ShardedOptimizer(mine.parameters(), Adam)
@@ -155,7 +155,7 @@ def test_each_rank_keeps_only_the_state_of_what_it_owns(world_size):
 
 @pytest.mark.parametrize("maximize", [False, True])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_it_equals_zero_redundancy_optimizer_under_ddp_bit_for_bit(name, maximize):
+def test_it_equals_zero_redundancy_optimizer_under_ddp_bit_for_bit(name, maximize) -> None:
     optimizer_class, options = OPTIMIZERS[name]
 
     def rank():
@@ -182,7 +182,7 @@ def test_it_equals_zero_redundancy_optimizer_under_ddp_bit_for_bit(name, maximiz
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-def test_parameters_are_dealt_out_as_torch_deals_them():
+def test_parameters_are_dealt_out_as_torch_deals_them() -> None:
     def rank():
         torch.manual_seed(0)
         params = [nn.Parameter(torch.rand(size, 1)) for size in [9, 7, 5, 3] * 4]
@@ -201,7 +201,7 @@ def test_parameters_are_dealt_out_as_torch_deals_them():
 # -- corners -----------------------------------------------------------------------------------------------------------
 
 
-def test_more_ranks_than_parameters():
+def test_more_ranks_than_parameters() -> None:
     def rank():
         weight = nn.Parameter(torch.ones(3))
         optimizer = ShardedOptimizer([weight], Adam, lr=0.5)
@@ -214,7 +214,7 @@ def test_more_ranks_than_parameters():
     assert all(values == pytest.approx([0.5] * 3) for values, _ in run)
 
 
-def test_groups_given_at_once_or_added_later_with_names_or_without():
+def test_groups_given_at_once_or_added_later_with_names_or_without() -> None:
     def weights_and_biases(model):
         named = dict(model.named_parameters())
         return (
@@ -246,7 +246,7 @@ def test_groups_given_at_once_or_added_later_with_names_or_without():
         torch.testing.assert_close(later, reference.state_dict())
 
 
-def test_named_parameters_are_taken_as_by_any_optimizer():
+def test_named_parameters_are_taken_as_by_any_optimizer() -> None:
     def rank():
         mine = model()
         optimizer = ShardedOptimizer(mine.named_parameters(), AdamW, lr=0.01)
@@ -258,7 +258,7 @@ def test_named_parameters_are_taken_as_by_any_optimizer():
     assert_same_state(world(2).run(rank)[0], unsharded.state_dict())
 
 
-def test_a_schedule_is_followed():
+def test_a_schedule_is_followed() -> None:
     def rank():
         x, y = (torch.tensor([1.0], requires_grad=True) for _ in range(2))
         ours, plain = ShardedOptimizer([x], SGD, lr=0.01), SGD([y], lr=0.01)
@@ -274,7 +274,7 @@ def test_a_schedule_is_followed():
         assert ours == plain and lr == 0.01 / 32
 
 
-def test_a_frozen_parameter_is_neither_decayed_nor_sent():
+def test_a_frozen_parameter_is_neither_decayed_nor_sent() -> None:
     def rank():
         frozen, weight = nn.Parameter(torch.ones(6), requires_grad=False), nn.Parameter(torch.ones(2))
         optimizer = ShardedOptimizer([frozen, weight], AdamW, lr=0.1, weight_decay=0.5)
@@ -291,9 +291,9 @@ def test_a_frozen_parameter_is_neither_decayed_nor_sent():
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
-def test_the_options_that_a_step_adds_are_seen(world_size):
+def test_the_options_that_a_step_adds_are_seen(world_size) -> None:
     class Counting(SGD):
-        def step(self, closure=None, note=None):
+        def step(self, closure=None, note=None) -> None:
             super().step()
             self.param_groups[0]["note"] = note
 
@@ -312,7 +312,7 @@ def test_the_options_that_a_step_adds_are_seen(world_size):
     assert list(world(world_size).run(rank)) == [(5, pytest.approx(0.9), pytest.approx(0.9))] * world_size
 
 
-def test_zero_grad_clears_every_gradient_not_only_what_is_owned():
+def test_zero_grad_clears_every_gradient_not_only_what_is_owned() -> None:
     def rank():
         mine = nn.Linear(2, 2)
         optimizer = ShardedOptimizer(mine.parameters(), SGD)
@@ -323,7 +323,7 @@ def test_zero_grad_clears_every_gradient_not_only_what_is_owned():
     assert list(world(2).run(rank)) == [[None, None]] * 2
 
 
-def test_a_group_of_some_ranks():
+def test_a_group_of_some_ranks() -> None:
     def rank():
         group = dist.new_group([1, 3])
         if dist.get_rank() % 2 == 0:
@@ -344,7 +344,7 @@ def test_a_group_of_some_ranks():
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_state_goes_to_a_plain_optimizer_and_back(world_size):
+def test_state_goes_to_a_plain_optimizer_and_back(world_size) -> None:
     def rank():
         mine, plain = model(), model()
         sharded, unsharded = ShardedOptimizer(mine.parameters(), Adam, lr=0.01), Adam(plain.parameters(), lr=0.01)
@@ -364,7 +364,7 @@ def test_state_goes_to_a_plain_optimizer_and_back(world_size):
         torch.testing.assert_close(mine, plain, rtol=0, atol=0)
 
 
-def test_loading_brings_the_options_too():
+def test_loading_brings_the_options_too() -> None:
     def rank():
         x = torch.tensor([1.0], requires_grad=True)
         optimizer = ShardedOptimizer([x], SGD, lr=0.1, momentum=0.9)
@@ -384,8 +384,8 @@ def test_loading_brings_the_options_too():
     assert all(x == pytest.approx(0.71) and lr == 0.1 for x, _, lr in run)
 
 
-def test_the_state_is_refused_until_it_is_consolidated_on_this_rank():
-    def ask(rank, to):
+def test_the_state_is_refused_until_it_is_consolidated_on_this_rank() -> None:
+    def ask(rank, to) -> None:
         optimizer = ShardedOptimizer([nn.Parameter(torch.ones(2))], SGD)
         if to is not None:
             optimizer.consolidate_state_dict(to=to)
@@ -399,8 +399,8 @@ def test_the_state_is_refused_until_it_is_consolidated_on_this_rank():
     world(2).run(ask, 0, 0)
 
 
-def test_a_state_of_other_groups_is_refused():
-    def rank():
+def test_a_state_of_other_groups_is_refused() -> None:
+    def rank() -> None:
         params = [nn.Parameter(torch.ones(2)) for _ in range(3)]
         ShardedOptimizer(params, SGD).load_state_dict(SGD(params[:2]).state_dict())
 
@@ -421,12 +421,12 @@ def test_a_state_of_other_groups_is_refused():
         (lambda: [{"lr": 0.1}], "KeyError"),
     ],
 )
-def test_bad_parameters_are_refused(make, error):
+def test_bad_parameters_are_refused(make, error) -> None:
     with pytest.raises(RankError, match=error):
         world(2).run(lambda: ShardedOptimizer(make(), SGD))
 
 
-def test_a_refused_group_leaves_the_optimizer_as_it_was():
+def test_a_refused_group_leaves_the_optimizer_as_it_was() -> None:
     def rank():
         weight = torch.ones(2, requires_grad=True)
         optimizer = ShardedOptimizer([weight], SGD, lr=1.0)

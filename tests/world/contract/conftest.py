@@ -71,7 +71,7 @@ def interrupt(tmp_path):
             (tmp_path / f"rank {dist.get_rank()}").touch()
             return fn()
 
-        def when_begun():
+        def when_begun() -> None:
             while len(list(tmp_path.iterdir())) < world.world_size:
                 if over.wait(0.01):
                     return

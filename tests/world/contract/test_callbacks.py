@@ -16,7 +16,7 @@ def after_an_all_reduce(callback):
     return dist.all_reduce(torch.ones(2), async_op=True).get_future().then(lambda _: callback()).wait()
 
 
-def test_its_calls_are_counted(local_world):
+def test_its_calls_are_counted(local_world) -> None:
     def program():
         x = torch.ones(5)
         after_an_all_reduce(lambda: dist.all_reduce(x))
@@ -28,7 +28,7 @@ def test_its_calls_are_counted(local_world):
     assert run.comm[0].sent_bytes == 2 * 4 + 5 * 4
 
 
-def test_it_may_wait_for_its_own_calls_after_an_operation_without_a_future_of_gloos(local_world):
+def test_it_may_wait_for_its_own_calls_after_an_operation_without_a_future_of_gloos(local_world) -> None:
     def program():
         mine, x = torch.empty(2), torch.ones(3)
         work = dist.reduce_scatter_single(mine, torch.ones(4), async_op=True)
@@ -38,8 +38,8 @@ def test_it_may_wait_for_its_own_calls_after_an_operation_without_a_future_of_gl
     assert list(local_world(2).run(program)) == [([2.0] * 2, [2.0] * 3)] * 2
 
 
-def test_its_calls_are_compared(local_world):
-    def program():
+def test_its_calls_are_compared(local_world) -> None:
+    def program() -> None:
         after_an_all_reduce(lambda: dist.all_reduce(torch.ones(3 + 2 * rank())))
 
     error = failure(local_world(2), program)
@@ -48,8 +48,8 @@ def test_its_calls_are_compared(local_world):
     assert "in lambda:  after_an_all_reduce(lambda: dist.all_reduce(torch.ones(3 + 2 * rank())))" in str(error)
 
 
-def test_a_call_in_the_callback_of_one_rank_is_named(local_world):
-    def program():
+def test_a_call_in_the_callback_of_one_rank_is_named(local_world) -> None:
+    def program() -> None:
         after_an_all_reduce(lambda: rank() or dist.all_reduce(torch.ones(3)))
 
     error = failure(local_world(2), program)
@@ -58,8 +58,8 @@ def test_a_call_in_the_callback_of_one_rank_is_named(local_world):
 
 
 @pytest.mark.slow
-def test_the_callbacks_of_torch_are_named_by_the_line_that_the_rank_is_at(local_world):
-    def program():
+def test_the_callbacks_of_torch_are_named_by_the_line_that_the_rank_is_at(local_world) -> None:
+    def program() -> None:
         torch.manual_seed(0)
         model = DistributedDataParallel(torch.nn.Linear(64, 64))
         rows = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1 + rank(), start_powerSGD_iter=2)
@@ -73,7 +73,7 @@ def test_the_callbacks_of_torch_are_named_by_the_line_that_the_rank_is_at(local_
 
 
 @pytest.mark.parametrize("measure", [True, False])
-def test_an_asynchronous_call_has_the_gradient_mode_of_its_rank(local_world, measure):
+def test_an_asynchronous_call_has_the_gradient_mode_of_its_rank(local_world, measure) -> None:
     def program():
         x = (torch.arange(4.0) + rank()).requires_grad_()
         functional.all_gather_single_autograd(x * 2, 0, dist.group.WORLD).pow(2).sum().backward()
@@ -82,7 +82,7 @@ def test_an_asynchronous_call_has_the_gradient_mode_of_its_rank(local_world, mea
     assert list(local_world(2, measure=measure).run(program)) == [[0, 16, 32, 48], [16, 32, 48, 64]]
 
 
-def test_an_asynchronous_call_has_the_inference_mode_of_its_rank(local_world):
+def test_an_asynchronous_call_has_the_inference_mode_of_its_rank(local_world) -> None:
     @torch.inference_mode()
     def program():
         mine, parts = torch.ones(2), [torch.zeros(2), torch.zeros(2)]

@@ -172,13 +172,13 @@ def several_at_once():
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_every_rank_gets_the_same_right_result(local_world, program, expected):
+def test_every_rank_gets_the_same_right_result(local_world, program, expected) -> None:
     for result in local_world(N, timeout=20).run(program):
         torch.testing.assert_close(result, torch.tensor(expected, dtype=torch.float32))
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional:FutureWarning")
-def test_differentiable_collectives_find_the_group_of_their_run(local_world):
+def test_differentiable_collectives_find_the_group_of_their_run(local_world) -> None:
     def program():
         from torch.distributed.nn.functional import all_reduce
 
@@ -191,7 +191,7 @@ def test_differentiable_collectives_find_the_group_of_their_run(local_world):
             world.run(lambda: 1 / 0)
 
 
-def test_messages_arrive_in_the_order_in_which_they_were_sent(world):
+def test_messages_arrive_in_the_order_in_which_they_were_sent(world) -> None:
     def relay():
         if rank() == 0:
             for number in range(5):
@@ -203,7 +203,7 @@ def test_messages_arrive_in_the_order_in_which_they_were_sent(world):
     assert world(2).run(relay)[1] == [(0, float(number)) for number in range(5)]
 
 
-def test_a_recv_from_anyone_tells_who_sent(world):
+def test_a_recv_from_anyone_tells_who_sent(world) -> None:
     def collect():
         if rank() > 0:
             dist.send(values(10 * rank()), 0, tag=5)
@@ -214,7 +214,7 @@ def test_a_recv_from_anyone_tells_who_sent(world):
     assert world(3).run(collect)[0] == [(1, 10.0), (2, 20.0)]
 
 
-def test_tags_keep_messages_apart(world):
+def test_tags_keep_messages_apart(world) -> None:
     def tagged():
         if rank() == 0:
             works = [dist.isend(values(tag), 1, tag=tag) for tag in (1, 2)]
@@ -229,7 +229,7 @@ def test_tags_keep_messages_apart(world):
     assert world(2).run(tagged)[1] == (1.0, 2.0)
 
 
-def test_batched_messages_go_round_a_ring(world):
+def test_batched_messages_go_round_a_ring(world) -> None:
     def ring():
         r, n = rank(), dist.get_world_size()
         box = torch.empty(1)
@@ -246,7 +246,7 @@ def test_batched_messages_go_round_a_ring(world):
     assert list(world(4).run(ring)) == [3.0, 0.0, 1.0, 2.0]
 
 
-def test_subgroups_work_side_by_side(world):
+def test_subgroups_work_side_by_side(world) -> None:
     def halves():
         groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
         x = values(rank())
@@ -256,7 +256,7 @@ def test_subgroups_work_side_by_side(world):
     assert list(world(4).run(halves)) == [1.0, 1.0, 5.0, 5.0]
 
 
-def test_many_collectives_may_be_under_way_at_once(world):
+def test_many_collectives_may_be_under_way_at_once(world) -> None:
     def overlapped():
         tensors = [values(rank() + index) for index in range(50)]
         works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
@@ -268,7 +268,7 @@ def test_many_collectives_may_be_under_way_at_once(world):
         torch.testing.assert_close(result, torch.tensor([6.0 + 4 * index for index in range(50)]))
 
 
-def test_a_future_can_be_chained(world):
+def test_a_future_can_be_chained(world) -> None:
     def chained():
         x = mine()
         future = dist.all_reduce(x, async_op=True).get_future()
@@ -278,7 +278,7 @@ def test_a_future_can_be_chained(world):
         torch.testing.assert_close(result, values(1, 10))
 
 
-def test_functional_collectives_and_device_meshes(world):
+def test_functional_collectives_and_device_meshes(world) -> None:
     def functional():
         import torch.distributed._functional_collectives as funcol
         from torch.distributed.device_mesh import init_device_mesh
@@ -290,7 +290,7 @@ def test_functional_collectives_and_device_meshes(world):
     assert list(world(4).run(functional)) == [(1.0, (0, 0)), (1.0, (0, 1)), (5.0, (1, 0)), (5.0, (1, 1))]
 
 
-def test_a_functional_collective_that_is_given_its_output(world):
+def test_a_functional_collective_that_is_given_its_output(world) -> None:
     def gather():
         from torch.ops import _c10d_functional as functional
 
@@ -303,7 +303,7 @@ def test_a_functional_collective_that_is_given_its_output(world):
     assert [call.name for call in run.calls[0]] == ["all_gather_single #1"]
 
 
-def test_the_collectives_inside_an_operator_of_a_dtensor(world):
+def test_the_collectives_inside_an_operator_of_a_dtensor(world) -> None:
     def norm():
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import Shard, distribute_tensor
@@ -316,7 +316,7 @@ def test_the_collectives_inside_an_operator_of_a_dtensor(world):
     assert [call.name for call in run.calls[1]] == ["scatter #1", "all_gather_single_coalesced #1"]
 
 
-def test_a_callback_runs_as_its_rank(world):
+def test_a_callback_runs_as_its_rank(world) -> None:
     def program():
         seen, x = [], torch.ones(2)
         future = dist.all_reduce(x, async_op=True).get_future()
@@ -330,7 +330,7 @@ def test_a_callback_runs_as_its_rank(world):
     assert list(world(N).run(seeded)) == [[(r, r)] for r in range(N)]
 
 
-def test_a_callback_may_make_a_collective_of_its_own_and_wait_for_it(world):
+def test_a_callback_may_make_a_collective_of_its_own_and_wait_for_it(world) -> None:
     def program():
         x = mine()
 
@@ -343,7 +343,7 @@ def test_a_callback_may_make_a_collective_of_its_own_and_wait_for_it(world):
     assert [result.tolist() for result in world(N).run(program)] == [[9, 90]] * N
 
 
-def test_messages_subgroups_and_handles_again_with_the_same_names(world):
+def test_messages_subgroups_and_handles_again_with_the_same_names(world) -> None:
     def program():
         pair = dist.new_group([0, 2])
         x = torch.tensor([float(rank())])

@@ -24,7 +24,7 @@ def calls_an_operator():
     return aten.add.Tensor(torch.ones(2), torch.ops.aten.ones.default([2])).shape == (2,)
 
 
-def test_modules_with_a_type_of_their_own_and_operators(world):
+def test_modules_with_a_type_of_their_own_and_operators(world) -> None:
     must_save = {torch.ops.aten.mm.default, torch.ops.aten.addmm, flex_attention}
 
     def names_them():
@@ -41,7 +41,7 @@ def names_kernels_of_attention():
         return MATH == SDPBackend.MATH != SDPBackend.FLASH_ATTENTION
 
 
-def test_classes_that_torch_has_renamed_and_their_members(world):
+def test_classes_that_torch_has_renamed_and_their_members(world) -> None:
     assert list(world(2).run(in_the_notebook(names_kernels_of_attention))) == [True, True]
 
 
@@ -51,7 +51,7 @@ def in_the_notebook(program):
     return program
 
 
-def test_a_cached_function_of_the_notebook_has_a_cache_on_each_rank(world):
+def test_a_cached_function_of_the_notebook_has_a_cache_on_each_rank(world) -> None:
     @functools.cache
     def steps(n):
         return [rank()] if n == 0 else [*steps(n - 1), n]
@@ -73,7 +73,7 @@ def test_a_cached_function_of_the_notebook_has_a_cache_on_each_rank(world):
     assert steps.cache_info().currsize == 0
 
 
-def test_generators_and_the_limits_of_a_dtype(world):
+def test_generators_and_the_limits_of_a_dtype(world) -> None:
     generator, limits = torch.Generator().manual_seed(3), torch.finfo(torch.bfloat16)
     expected = torch.rand(2, generator=torch.Generator().manual_seed(3)).tolist()
 

@@ -45,8 +45,8 @@ def remembering(process_world):
         (lambda: os.abort(), "gave up in native code (SIGABRT)", "look at what that rank did last"),
     ],
 )
-def test_a_rank_that_dies_is_replaced_and_the_others_keep_their_state(remembering, die, told, advice):
-    def program():
+def test_a_rank_that_dies_is_replaced_and_the_others_keep_their_state(remembering, die, told, advice) -> None:
+    def program() -> None:
         if rank() == 1:
             die()
         dist.barrier()
@@ -60,8 +60,8 @@ def test_a_rank_that_dies_is_replaced_and_the_others_keep_their_state(rememberin
     assert list(world.run(remembered)) == [0, None, 2]
 
 
-def test_a_rank_that_only_raises_keeps_its_process(remembering):
-    def program():
+def test_a_rank_that_only_raises_keeps_its_process(remembering) -> None:
+    def program() -> None:
         if rank() == 2:
             raise ValueError
         dist.all_reduce(torch.ones(2))
@@ -71,8 +71,8 @@ def test_a_rank_that_only_raises_keeps_its_process(remembering):
     assert list(world.run(remembered)) == [0, 1, 2, 3]
 
 
-def test_a_crash_is_reported_with_its_line(process_world):
-    def program():
+def test_a_crash_is_reported_with_its_line(process_world) -> None:
+    def program() -> None:
         ctypes.string_at(0)
 
     error = failure(process_world(1), program)
@@ -80,8 +80,8 @@ def test_a_crash_is_reported_with_its_line(process_world):
     assert lines(error)[1].endswith("in program:  ctypes.string_at(0)")
 
 
-def test_a_rank_that_dies_in_the_middle_of_a_transfer(process_world):
-    def program():
+def test_a_rank_that_dies_in_the_middle_of_a_transfer(process_world) -> None:
+    def program() -> None:
         if rank() == 1:
             threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
         while True:
@@ -91,8 +91,8 @@ def test_a_rank_that_dies_in_the_middle_of_a_transfer(process_world):
     assert (error.kind, error.rank) == ("died", 1)
 
 
-def test_a_rank_that_dies_where_it_waits_stays_dead_when_the_others_come(remembering):
-    def program():
+def test_a_rank_that_dies_where_it_waits_stays_dead_when_the_others_come(remembering) -> None:
+    def program() -> None:
         pids = [None] * 3
         dist.all_gather_object(pids, os.getpid())
         if rank() == 0:
@@ -111,7 +111,7 @@ def test_a_rank_that_dies_where_it_waits_stays_dead_when_the_others_come(remembe
     assert list(world.run(remembered)) == [0, None, 2]
 
 
-def test_an_interrupted_rank_keeps_its_process(remembering, interrupt):
+def test_an_interrupted_rank_keeps_its_process(remembering, interrupt) -> None:
     world = remembering(3)
     interrupt(world, lambda: dist.barrier() if rank() else time.sleep(1000))
     assert list(world.run(remembered)) == [0, 1, 2]

@@ -17,18 +17,18 @@ from course_lib import World
 from tests.world.programs import failure, lines, rank
 
 
-def divide_by_zero():
+def divide_by_zero() -> float:
     return 1 / 0
 
 
-def cell(number, source, variables):
+def cell(number, source, variables) -> None:
     """Run a cell of a notebook: each is a file of its own."""
     name = f"<cell {number}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     exec(compile(source, name, "exec"), variables)
 
 
-def test_the_traceback_has_the_lines_of_a_cell(world):
+def test_the_traceback_has_the_lines_of_a_cell(world) -> None:
     variables: dict = {"__name__": "__main__"}
     cell(5, 'def program():\n    raise KeyError("in a cell")\n', variables)
     error = failure(world(1), variables["program"])
@@ -38,7 +38,7 @@ def test_the_traceback_has_the_lines_of_a_cell(world):
     assert 'raise KeyError("in a cell")' in lines(error)[1]
 
 
-def test_an_exception_of_no_line_of_yours_asks_what_your_code_passed_on(world):
+def test_an_exception_of_no_line_of_yours_asks_what_your_code_passed_on(world) -> None:
     shown = lines(failure(world(1), partial(torch.zeros, -1)))
     assert shown[1:] == [
         "  rank 0 raised in library code",
@@ -46,7 +46,7 @@ def test_an_exception_of_no_line_of_yours_asks_what_your_code_passed_on(world):
     ]
 
 
-def test_the_line_that_called_a_helper_of_an_earlier_cell(local_world):
+def test_the_line_that_called_a_helper_of_an_earlier_cell(local_world) -> None:
     variables = {"__name__": "__main__", "torch": torch, "dist": dist}
     cell(1, "def reduce(x):\n    if x[0]:\n        raise ValueError('odd')\n    dist.all_reduce(x)\n", variables)
     cell(2, "def program():\n    x = torch.full([2], dist.get_rank())\n    reduce(x)\n", variables)
@@ -58,28 +58,28 @@ def test_the_line_that_called_a_helper_of_an_earlier_cell(local_world):
     ]
 
 
-def test_the_error_can_be_pickled(world):
+def test_the_error_can_be_pickled(world) -> None:
     error = pickle.loads(pickle.dumps(failure(world(2), divide_by_zero)))
     assert error.kind == "raised" and len(error.ranks) == 2 and "ZeroDivisionError" in error.traceback
 
 
-def test_ipython_shows_the_message_and_no_frames_of_ours(world):
+def test_ipython_shows_the_message_and_no_frames_of_ours(world) -> None:
     rendered = "\n".join(failure(world(2), divide_by_zero)._render_traceback_())
     assert rendered.startswith("RankError: both ranks raised ZeroDivisionError")
     shown, advice = rendered.split("\nLibrary frames are left out.")
     assert "course_lib" not in shown and "RankError.last().traceback" in advice
 
 
-def test_ipython_shows_no_line_that_a_notebook_would_break(world):
-    def program():
+def test_ipython_shows_no_line_that_a_notebook_would_break(world) -> None:
+    def program() -> None:
         raise ValueError(" ".join(["word"] * 60))
 
     rendered = "\n".join(failure(world(2), program)._render_traceback_())
     assert rendered.count("word") >= 60 and max(map(len, rendered.split("\n"))) <= 88
 
 
-def test_what_ranks_printed_before_the_failure_is_kept_and_shown_once(world, capsys):
-    def program():
+def test_what_ranks_printed_before_the_failure_is_kept_and_shown_once(world, capsys) -> None:
+    def program() -> None:
         print("so far")
         raise ValueError
 
@@ -88,8 +88,8 @@ def test_what_ranks_printed_before_the_failure_is_kept_and_shown_once(world, cap
     assert capsys.readouterr().out.count("[rank 1] so far") == 1
 
 
-def test_every_rank_that_returned_early_is_named(world):
-    def program():
+def test_every_rank_that_returned_early_is_named(world) -> None:
+    def program() -> None:
         if rank() in (0, 3):
             dist.barrier()
 
@@ -97,8 +97,8 @@ def test_every_rank_that_returned_early_is_named(world):
     assert headline == "ranks 1, 2 returned without the barrier #1 that ranks 0, 3 wait in"
 
 
-def test_a_rank_that_has_returned_is_at_no_line(world):
-    def leave_early():
+def test_a_rank_that_has_returned_is_at_no_line(world) -> None:
+    def leave_early() -> None:
         if rank() != 0:
             dist.all_reduce(torch.ones(1))
 
@@ -106,8 +106,8 @@ def test_a_rank_that_has_returned_is_at_no_line(world):
         assert "\n  rank 0 returned\n" in str(failure(world(3), leave_early))
 
 
-def test_an_exception_in_a_hook_of_ddp(world):
-    def program():
+def test_an_exception_in_a_hook_of_ddp(world) -> None:
+    def program() -> None:
         net = DistributedDataParallel(torch.nn.Linear(4, 4))
         if rank() == 1:
             net.module.weight.register_hook(lambda gradient: 1 / 0)
@@ -116,12 +116,12 @@ def test_an_exception_in_a_hook_of_ddp(world):
     assert lines(failure(world(3), program))[0] == "rank 1 of 3 raised ZeroDivisionError: division by zero"
 
 
-def test_a_parameter_without_gradient_under_ddp(world):
+def test_a_parameter_without_gradient_under_ddp(world) -> None:
     class Half(torch.nn.ModuleDict):
         def forward(self, x):
             return self["used"](x)
 
-    def program():
+    def program() -> None:
         net = DistributedDataParallel(Half({"used": torch.nn.Linear(2, 2), "unused": torch.nn.Linear(2, 2)}))
         for _ in range(2):
             net(torch.ones(1, 2)).sum().backward()
@@ -129,8 +129,8 @@ def test_a_parameter_without_gradient_under_ddp(world):
     assert "Some parameters got no gradient on this rank" in str(failure(world(2), program))
 
 
-def test_a_wait_for_a_functional_collective_stops_there(world, tmp_path):
-    def program():
+def test_a_wait_for_a_functional_collective_stops_there(world, tmp_path) -> None:
+    def program() -> None:
         issued = tmp_path / "issued"
         if rank() == 0:
             while not issued.exists():
@@ -150,21 +150,21 @@ def test_a_wait_for_a_functional_collective_stops_there(world, tmp_path):
 # -- an exception that led to a call which does not fit ----------------------------------------------------------
 
 
-def raises_before_an_except():
+def raises_before_an_except() -> None:
     try:
         dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
     except ValueError:
         dist.broadcast(torch.ones(2), src=0)
 
 
-def raises_in_a_with():
+def raises_in_a_with() -> None:
     with ExitStack() as stack:
         stack.callback(dist.barrier)
         dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
 
 
 @pytest.mark.parametrize("program", [raises_before_an_except, raises_in_a_with])
-def test_an_exception_before_a_call_that_does_not_fit_is_named(local_world, program):
+def test_an_exception_before_a_call_that_does_not_fit_is_named(local_world, program) -> None:
     error = failure(local_world(3), program)
     assert lines(error)[0].startswith("the ranks call different collectives at the same point: ranks 0, 2: all_reduce")
     [told] = [line for line in lines(error) if line.startswith("  That call of rank 1 was made in an `except`, ")]
@@ -173,26 +173,26 @@ def test_an_exception_before_a_call_that_does_not_fit_is_named(local_world, prog
     assert "Next: look at that exception first: " in str(error) and "If that is meant: " in str(error)
 
 
-def raises_in_an_argument():
+def raises_in_an_argument() -> None:
     dist.all_reduce(
         torch.ones(2)[1 // (rank() - 1) :],
     )
 
 
-def raises_in_its_own_branch():
+def raises_in_its_own_branch() -> None:
     if rank() == 0:
         dist.broadcast(torch.ones(2), src=0)
         return
     dist.broadcast(torch.ones(2 // (rank() - 1)), src=0)
 
 
-def raises_in_another_function_of_that_name():
-    def step():
+def raises_in_another_function_of_that_name() -> None:
+    def step() -> None:
         dist.all_reduce(torch.ones(2))
 
     if rank() == 1:
 
-        def step():
+        def step() -> None:
             raise ValueError
 
     step()
@@ -201,25 +201,25 @@ def raises_in_another_function_of_that_name():
 @pytest.mark.parametrize(
     "program", [raises_in_an_argument, raises_in_its_own_branch, raises_in_another_function_of_that_name]
 )
-def test_a_rank_is_not_said_to_leave_out_a_call_to_which_it_was_on_its_way(local_world, program):
+def test_a_rank_is_not_said_to_leave_out_a_call_to_which_it_was_on_its_way(local_world, program) -> None:
     error = failure(local_world(2), program)
     assert error.kind == "raised" and "made no call" not in str(error)
 
 
-def over():
+def over() -> None:
     with suppress(ValueError):
         int("one")
     dist.all_reduce(torch.ones(2 + rank()))
 
 
-def the_same_on_every_rank():
+def the_same_on_every_rank() -> None:
     try:
         int("one")
     except ValueError:
         dist.all_reduce(torch.ones(2 + rank()))
 
 
-def the_end_of_a_generator():
+def the_end_of_a_generator() -> None:
     def batches():
         try:
             yield 1
@@ -231,14 +231,14 @@ def the_end_of_a_generator():
             break
 
 
-def the_same_with_another_text():
+def the_same_with_another_text() -> None:
     try:
         raise ValueError(f"of rank {rank()}")
     except ValueError:
         dist.all_reduce(torch.ones(2 + rank()))
 
 
-def the_same_in_a_subgroup():
+def the_same_in_a_subgroup() -> None:
     group = dist.new_group([0, 1])
     try:
         int("one")
@@ -251,7 +251,7 @@ def the_same_in_a_subgroup():
     "program",
     [over, the_same_on_every_rank, the_same_with_another_text, the_same_in_a_subgroup, the_end_of_a_generator],
 )
-def test_no_exception_is_blamed_that_led_no_rank_astray(local_world, program):
+def test_no_exception_is_blamed_that_led_no_rank_astray(local_world, program) -> None:
     error = failure(local_world(4), program)
     assert "That call" not in str(error) and "Next: give tensors of the same size on every rank" in str(error)
 
@@ -265,8 +265,8 @@ def test_no_exception_is_blamed_that_led_no_rank_astray(local_world, program):
         (lambda: SystemExit(3), "SystemExit: 3"),
     ],
 )
-def test_an_exception_before_a_call_is_named(local_world, exception, told):
-    def program():
+def test_an_exception_before_a_call_is_named(local_world, exception, told) -> None:
+    def program() -> None:
         try:
             if rank() == 1:
                 raise exception()
@@ -294,12 +294,12 @@ def test_an_exception_before_a_call_is_named(local_world, exception, told):
         lambda: dist.new_group(backend="nccl"),
     ],
 )
-def test_a_line_that_needs_a_gpu(line):
+def test_a_line_that_needs_a_gpu(line) -> None:
     advice = lines(failure(World(1), line))[-1]
     assert advice.startswith("Next: this torch finds no GPU here. Run on the CPU: leave out what names CUDA or NCCL")
     assert advice.endswith('Or run it on a machine with GPUs, in World(…, backend="nccl").')
 
 
-def test_ddp_on_the_cpu_with_device_ids():
+def test_ddp_on_the_cpu_with_device_ids() -> None:
     error = failure(World(1), lambda: DistributedDataParallel(torch.nn.Linear(2, 2), device_ids=[rank()]))
     assert lines(error)[-1].startswith("Next: leave out device_ids: this model is on the CPU.")

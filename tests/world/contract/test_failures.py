@@ -42,7 +42,7 @@ def expected(program) -> str:
 
 
 @fails("raised", rank=2)
-def raises():
+def raises() -> None:
     """rank 2 of 3 raised ValueError: two is odd
       rank 2 raised at test_failures.py line _, in raises:  raise ValueError("two is odd")
       ranks 0, 1 waited in all_reduce #1 at test_failures.py line _, in raises:  dist.all_reduce(torch.ones(2))
@@ -71,7 +71,7 @@ def raises_after_a_call_that_it_left_out():
 
 
 @fails("raised")
-def lacks_a_name_of_an_earlier_cell():
+def lacks_a_name_of_an_earlier_cell() -> None:
     """all 3 ranks raised NameError: name 'my_ring' is not defined
       ranks 0, 1, 2 raised at test_failures.py line _, in lacks_a_name_of_an_earlier_cell:  my_ring()  # noqa: F821
     Next: run the cell that defines that name (after a restart of the kernel, all cells above), or correct the name.
@@ -80,7 +80,7 @@ def lacks_a_name_of_an_earlier_cell():
 
 
 @fails("raised")
-def raises_the_same_on_every_rank():
+def raises_the_same_on_every_rank() -> None:
     """all 3 ranks raised ValueError: the same
       ranks 0, 1, 2 raised at test_failures.py line _, in raises_the_same_on_every_rank:  raise ValueError("the same")
     Next: find the cause, in that line or before it, and run the cell again.
@@ -90,7 +90,7 @@ def raises_the_same_on_every_rank():
 
 
 @fails("raised", ranks=2)
-def raises_differently_on_one_line():
+def raises_differently_on_one_line() -> None:
     """rank 0 of 2 raised ValueError: zero
       rank 0 raised at test_failures.py line _, in raises_differently_on_one_line:  raise [ValueError("zero"),
             KeyError("one")][rank()]
@@ -102,7 +102,7 @@ def raises_differently_on_one_line():
 
 
 @fails("raised", rank=1)
-def raises_in_a_backward_hook():
+def raises_in_a_backward_hook() -> None:
     """rank 1 of 3 raised RuntimeError: in the hook
       rank 1 raised at test_failures.py line _, in hook:  raise RuntimeError("in the hook")
       ranks 0, 2 waited in all_reduce #1 at test_failures.py line _, in hook:  dist.all_reduce(gradient)
@@ -111,7 +111,7 @@ def raises_in_a_backward_hook():
     """
     x = torch.ones(2, requires_grad=True)
 
-    def hook(gradient):
+    def hook(gradient) -> None:
         if rank() == 1:
             raise RuntimeError("in the hook")
         dist.all_reduce(gradient)
@@ -121,7 +121,7 @@ def raises_in_a_backward_hook():
 
 
 @fails("raised", rank=0)
-def raises_while_ddp_reduces_on_the_others():
+def raises_while_ddp_reduces_on_the_others() -> None:
     """rank 0 of 3 raised ValueError: before backward
       rank 0 raised at test_failures.py line _, in raises_while_ddp_reduces_on_the_others:  raise ValueError("before
             backward")
@@ -136,7 +136,7 @@ def raises_while_ddp_reduces_on_the_others():
 
 
 @fails("raised", rank=1)
-def raises_again_in_a_finally():
+def raises_again_in_a_finally() -> None:
     """rank 1 of 3 raised ValueError: second
       rank 1 raised at test_failures.py line _, in raises_again_in_a_finally:  raise ValueError("second")
       ranks 0, 2 waited in barrier #1 at test_failures.py line _, in raises_again_in_a_finally:  dist.barrier()
@@ -154,7 +154,7 @@ def raises_again_in_a_finally():
 
 
 @fails("raised", rank=1)
-def raises_from_an_earlier_exception():
+def raises_from_an_earlier_exception() -> None:
     """rank 1 of 3 raised RuntimeError: a worker failed
       rank 1 raised at test_failures.py line _, in raises_from_an_earlier_exception:  raise RuntimeError("a worker
             failed") from error
@@ -173,7 +173,7 @@ def raises_from_an_earlier_exception():
 
 
 @fails("raised", rank=1)
-def raises_a_long_message():
+def raises_a_long_message() -> None:
     """rank 1 of 3 raised RuntimeError: part 0
         part 1
         part 2
@@ -193,7 +193,7 @@ def raises_a_long_message():
 
 
 @fails("raised", rank=0, ranks=2)
-def raises_in_a_callback():
+def raises_in_a_callback() -> None:
     """rank 0 of 2 raised RuntimeError: Got the following error when running the callback: ZeroDivisionError: division
             by zero
       rank 0 raised at test_failures.py line _, in lambda:  done.then(lambda _: 1 / rank()).wait()
@@ -205,7 +205,7 @@ def raises_in_a_callback():
 
 
 @fails("raised", rank=0, ranks=2)
-def raises_in_two_tasks():
+def raises_in_two_tasks() -> None:
     """rank 0 of 2 raised ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)
         ValueError: shard 1 is corrupt, and 1 more
       rank 0 raised at test_failures.py line _, in load:  raise ValueError(f"shard {number} is corrupt")
@@ -214,11 +214,11 @@ def raises_in_two_tasks():
             have waited for it forever.
     """
 
-    async def load(number):
+    async def load(number) -> None:
         if rank() == 0 and number:
             raise ValueError(f"shard {number} is corrupt")
 
-    async def main():
+    async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
             for number in range(3):
                 tasks.create_task(load(number))
@@ -228,7 +228,7 @@ def raises_in_two_tasks():
 
 
 @fails("raised", ranks=2)
-def raises_a_group_of_exceptions_that_were_not_raised():
+def raises_a_group_of_exceptions_that_were_not_raised() -> None:
     """both ranks raised ExceptionGroup: validation (1 sub-exception)
         TypeError: column b
       ranks 0, 1 raised at test_failures.py line _, in raises_a_group_of_exceptions_that_were_not_raised:  raise
@@ -239,7 +239,7 @@ def raises_a_group_of_exceptions_that_were_not_raised():
 
 
 @fails("raised", ranks=2)
-def brings_what_does_not_divide():
+def brings_what_does_not_divide() -> None:
     """both ranks raised ValueError: reduce_scatter_single: the input needs a length divisible by the 2 ranks, got 7
             elements. Pad it to 8 first.
       ranks 0, 1 raised at test_failures.py line _, in brings_what_does_not_divide:
@@ -250,7 +250,7 @@ def brings_what_does_not_divide():
 
 
 @fails("raised", ranks=2)
-def gathers_into_one_tensor_twice():
+def gathers_into_one_tensor_twice() -> None:
     """both ranks raised ValueError: all_gather: outputs 0 and 1 share memory, so that one rank's part would overwrite
             another's. Make a tensor for each: [torch.empty(...) for _ in range(2)]; a list times a number repeats one
             tensor.
@@ -262,7 +262,7 @@ def gathers_into_one_tensor_twice():
 
 
 @fails("raised", ranks=2)
-def makes_the_default_group_again():
+def makes_the_default_group_again() -> None:
     """both ranks raised ValueError: trying to initialize the default process group twice!
       ranks 0, 1 raised at test_failures.py line _, in makes_the_default_group_again:  dist.init_process_group("gloo",
             rank=0, world_size=1)
@@ -273,7 +273,7 @@ def makes_the_default_group_again():
 
 
 @fails("exited", rank=1)
-def exits():
+def exits() -> None:
     """rank 1 of 3 left through sys.exit(3), and its peers would be left without it
       rank 1 raised at test_failures.py line _, in exits:  sys.exit(3)
       ranks 0, 2 waited in barrier #1 at test_failures.py line _, in exits:  dist.barrier()
@@ -285,7 +285,7 @@ def exits():
 
 
 @fails("exited", rank=1)
-def exits_without_a_status():
+def exits_without_a_status() -> None:
     """rank 1 of 3 left through sys.exit(0), and its peers would be left without it
       rank 1 raised at test_failures.py line _, in exits_without_a_status:  sys.exit()
       ranks 0, 2 waited in barrier #1 at test_failures.py line _, in exits_without_a_status:  dist.barrier()
@@ -297,7 +297,7 @@ def exits_without_a_status():
 
 
 @fails("absent", rank=2)
-def returns_early():
+def returns_early() -> None:
     """rank 2 returned without the all_reduce #2 that ranks 0, 1 wait in
       rank 2 returned
       ranks 0, 1 waited in all_reduce #2 at test_failures.py line _, in returns_early:  dist.all_reduce(torch.ones(2))
@@ -310,7 +310,7 @@ def returns_early():
 
 
 @fails("absent", rank=1)
-def skips_a_call_before_an_equal_one():
+def skips_a_call_before_an_equal_one() -> None:
     """rank 1 returned without the all_reduce #4 that ranks 0, 2 wait in
       rank 1 returned
       ranks 0, 2 waited in all_reduce #4 at test_failures.py line _, in skips_a_call_before_an_equal_one:
@@ -329,7 +329,7 @@ def skips_a_call_before_an_equal_one():
 
 
 @fails("absent")
-def makes_a_call_more_before_an_equal_one():
+def makes_a_call_more_before_an_equal_one() -> None:
     """ranks 0, 2 returned without the all_reduce #4 that rank 1 waits in
       ranks 0, 2 returned
       rank 1 waited in all_reduce #4 at test_failures.py line _, in makes_a_call_more_before_an_equal_one:
@@ -348,7 +348,7 @@ def makes_a_call_more_before_an_equal_one():
 
 
 @fails("mismatch")
-def skips_a_call_in_the_second_round():
+def skips_a_call_in_the_second_round() -> None:
     """the ranks disagree about the number of elements in all_reduce #3: ranks 0, 2: float32 [8]; rank 1: float32 [4]
       ranks 0, 2 called all_reduce #3 at test_failures.py line _, in skips_a_call_in_the_second_round:
             dist.all_reduce(torch.ones(8))
@@ -365,7 +365,7 @@ def skips_a_call_in_the_second_round():
 
 
 @fails("mismatch")
-def makes_one_call_instead_of_two():
+def makes_one_call_instead_of_two() -> None:
     """the ranks disagree about the number of elements in all_reduce #6: ranks 0, 2: float32 [2]; rank 1: float32 [5]
       ranks 0, 2 called all_reduce #6 at test_failures.py line _, in reduce:  dist.all_reduce(x)
       rank 1 called all_reduce #6 at test_failures.py line _, in makes_one_call_instead_of_two:
@@ -377,7 +377,7 @@ def makes_one_call_instead_of_two():
             ones if need be.
     """
 
-    def reduce(x):
+    def reduce(x) -> None:
         dist.all_reduce(x)
 
     for step in range(3):
@@ -390,7 +390,7 @@ def makes_one_call_instead_of_two():
 
 
 @fails("absent")
-def makes_a_call_more_in_each_second_step():
+def makes_a_call_more_in_each_second_step() -> None:
     """ranks 0, 2 returned without the all_reduce #9 that rank 1 waits in
       ranks 0, 2 returned
       rank 1 waited in all_reduce #9 at test_failures.py line _, in makes_a_call_more_in_each_second_step:
@@ -410,7 +410,7 @@ def makes_a_call_more_in_each_second_step():
 
 
 @fails("mismatch")
-def skips_the_calls_of_a_step():
+def skips_the_calls_of_a_step() -> None:
     """the ranks call different collectives at the same point: ranks 0, 2: all_reduce #5; rank 1: barrier #1
       ranks 0, 2 called all_reduce #5 at test_failures.py line _, in skips_the_calls_of_a_step:
             dist.all_reduce(gradient)
@@ -428,7 +428,7 @@ def skips_the_calls_of_a_step():
 
 
 @fails("absent")
-def calls_a_helper_once_more():
+def calls_a_helper_once_more() -> None:
     """ranks 0, 2 returned without the all_reduce #2 that rank 1 waits in
       ranks 0, 2 returned
       rank 1 waited in all_reduce #2 at test_failures.py line _, in reduce:  dist.all_reduce(torch.ones(2))
@@ -436,7 +436,7 @@ def calls_a_helper_once_more():
     Next: look for a longer loop on rank 1, or an `if` with a call that the other ranks do not make.
     """
 
-    def reduce():
+    def reduce() -> None:
         dist.all_reduce(torch.ones(2))
 
     reduce()
@@ -445,7 +445,7 @@ def calls_a_helper_once_more():
 
 
 @fails("absent", rank=3, ranks=4)
-def takes_the_other_group_of_a_grid():
+def takes_the_other_group_of_a_grid() -> None:
     """rank 3 returned without the all_reduce #1 in group [2, 3] that rank 2 waits in
       ranks 1, 3 returned
       rank 2 waited in all_reduce #1 in group [2, 3] at test_failures.py line _, in takes_the_other_group_of_a_grid:
@@ -462,7 +462,7 @@ def takes_the_other_group_of_a_grid():
 
 
 @fails("absent", rank=1)
-def has_two_batches_less():
+def has_two_batches_less() -> None:
     """rank 1 returned without the all_reduce #3 that ranks 0, 2 wait in
       rank 1 returned
       ranks 0, 2 waited in all_reduce #3 at test_failures.py line _, in has_two_batches_less:
@@ -479,7 +479,7 @@ def has_two_batches_less():
 
 
 @fails("absent", rank=1, ranks=2)
-def catches_an_exception_in_its_second_step():
+def catches_an_exception_in_its_second_step() -> None:
     """rank 1 returned without the all_reduce #2 that rank 0 waits in
       rank 1 returned
       rank 0 waited in all_reduce #2 at test_failures.py line _, in catches_an_exception_in_its_second_step:
@@ -496,7 +496,7 @@ def catches_an_exception_in_its_second_step():
 
 
 @fails("absent", rank=1)
-def leaves_one_of_two_branches():
+def leaves_one_of_two_branches() -> None:
     """rank 1 returned without the broadcast #2 that ranks 0, 2 wait in
       rank 1 returned
       rank 0 waited in broadcast #2 at test_failures.py line _, in leaves_one_of_two_branches:
@@ -513,7 +513,7 @@ def leaves_one_of_two_branches():
 
 
 @fails("absent", rank=2)
-def never_joins_an_asynchronous_call():
+def never_joins_an_asynchronous_call() -> None:
     """rank 2 returned without the all_reduce #1 that ranks 0, 1 wait in
       rank 2 returned
       ranks 0, 1 waited in all_reduce #1 at test_failures.py line _, in never_joins_an_asynchronous_call:
@@ -525,7 +525,7 @@ def never_joins_an_asynchronous_call():
 
 
 @fails("absent", rank=2)
-def does_not_make_its_group():
+def does_not_make_its_group() -> None:
     """rank 2 returned without the new_group([0, 1, 2]) that ranks 0, 1 wait in
       rank 2 returned
       ranks 0, 1 waited in new_group([0, 1, 2]) at test_failures.py line _, in does_not_make_its_group:
@@ -567,7 +567,7 @@ def calls_in_compiled_code_on_one_rank():
 
 
 @fails("absent", rank=1, ranks=2)
-def never_receives():
+def never_receives() -> None:
     """rank 1 returned without the recv that matches the send to rank 1 of rank 0
       rank 1 returned
       rank 0 waited in send to rank 1 at test_failures.py line _, in never_receives:  dist.send(torch.ones(1), 1)
@@ -578,7 +578,7 @@ def never_receives():
 
 
 @fails("mismatch")
-def calls_something_different():
+def calls_something_different() -> None:
     """the ranks call different collectives at the same point: ranks 0, 1: all_reduce #1; rank 2: broadcast #1
       ranks 0, 1 called all_reduce #1 at test_failures.py line _, in calls_something_different:  dist.all_reduce(x)
       rank 2 called broadcast #1 at test_failures.py line _, in calls_something_different:  dist.broadcast(x, 0)
@@ -592,7 +592,7 @@ def calls_something_different():
 
 
 @fails("mismatch")
-def leaves_out_a_call_before_a_different_one():
+def leaves_out_a_call_before_a_different_one() -> None:
     """the ranks call different collectives at the same point: ranks 0, 2: all_reduce #1; rank 1: barrier #1
       ranks 0, 2 called all_reduce #1 at test_failures.py line _, in leaves_out_a_call_before_a_different_one:
             dist.all_reduce(torch.ones(2))
@@ -605,7 +605,7 @@ def leaves_out_a_call_before_a_different_one():
 
 
 @fails("mismatch")
-def leaves_out_the_last_call_of_a_step():
+def leaves_out_the_last_call_of_a_step() -> None:
     """the ranks call different collectives at the same point: ranks 0, 2: barrier #1; rank 1: all_reduce #2
       ranks 0, 2 called barrier #1 at test_failures.py line _, in leaves_out_the_last_call_of_a_step:  dist.barrier()
       rank 1 called all_reduce #2 at test_failures.py line _, in leaves_out_the_last_call_of_a_step:
@@ -619,7 +619,7 @@ def leaves_out_the_last_call_of_a_step():
 
 
 @fails("mismatch", ranks=2)
-def logs_in_a_hook_of_one_rank():
+def logs_in_a_hook_of_one_rank() -> None:
     """the ranks call different collectives at the same point: rank 0: all_reduce #1; rank 1: all_gather_single #2
       rank 0 called all_reduce #1 at test_failures.py line _, in log:  dist.all_reduce(output.detach().sum())
       rank 1 called all_gather_single #2 at test_failures.py line _, in logs_in_a_hook_of_one_rank:  net(torch.ones(2,
@@ -627,7 +627,7 @@ def logs_in_a_hook_of_one_rank():
     Next: make the all_reduce at test_failures.py line _ on every rank or on none: rank 1 went on without it.
     """
 
-    def log(module, inputs, output):
+    def log(module, inputs, output) -> None:
         dist.all_reduce(output.detach().sum())
 
     net = torch.nn.Sequential(*(fully_shard(torch.nn.Linear(4, 4)) for _ in range(2)))
@@ -637,7 +637,7 @@ def logs_in_a_hook_of_one_rank():
 
 
 @fails("mismatch", ranks=2)
-def leaves_out_the_largest():
+def leaves_out_the_largest() -> None:
     """the ranks disagree about the reduction in all_reduce #1: rank 0: max; rank 1: sum
       rank 0 called all_reduce #1 at test_failures.py line _, in leaves_out_the_largest:  dist.all_reduce(x,
             dist.ReduceOp.MAX)
@@ -652,7 +652,7 @@ def leaves_out_the_largest():
 
 
 @fails("mismatch", ranks=2)
-def calls_first_what_is_never_called_again():
+def calls_first_what_is_never_called_again() -> None:
     """the ranks call different collectives at the same point: rank 0: all_reduce #3; rank 1: barrier #1
       rank 0 called all_reduce #3 at test_failures.py line _, in calls_first_what_is_never_called_again:
             dist.all_reduce(torch.ones(numel))
@@ -671,7 +671,7 @@ def calls_first_what_is_never_called_again():
 
 
 @fails("mismatch")
-def brings_one_element_more():
+def brings_one_element_more() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more:
             dist.all_reduce(torch.ones(4 + rank() // 2))
@@ -681,7 +681,7 @@ def brings_one_element_more():
 
 
 @fails("mismatch")
-def brings_one_element_more_in_the_background():
+def brings_one_element_more_in_the_background() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more_in_the_background:
             dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).wait()
@@ -691,7 +691,7 @@ def brings_one_element_more_in_the_background():
 
 
 @fails("mismatch")
-def waits_in_native_code_for_calls_that_do_not_fit():
+def waits_in_native_code_for_calls_that_do_not_fit() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
       ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in waits_in_native_code_for_calls_that_do_not_fit:
             dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).get_future().wait()
@@ -701,7 +701,7 @@ def waits_in_native_code_for_calls_that_do_not_fit():
 
 
 @fails("mismatch", ranks=2)
-def expects_a_longer_message():
+def expects_a_longer_message() -> None:
     """the ranks disagree about the number of elements of the message: rank 0: send float32 [2]; rank 1: recv float32
             [3]
       rank 0 called send to rank 1 at test_failures.py line _, in expects_a_longer_message:  dist.send(torch.ones(2), 1)
@@ -716,7 +716,7 @@ def expects_a_longer_message():
 
 
 @fails("mismatch")
-def differs_after_an_exception():
+def differs_after_an_exception() -> None:
     """the ranks call different collectives at the same point: ranks 0, 2: all_reduce #1; rank 1: barrier #1
       ranks 0, 2 called all_reduce #1 at test_failures.py line _, in differs_after_an_exception:
             dist.all_reduce(torch.ones(2) / (rank() - 1 or int("one")))
@@ -734,7 +734,7 @@ def differs_after_an_exception():
 
 
 @fails("mismatch")
-def brings_a_different_dtype():
+def brings_a_different_dtype() -> None:
     """the ranks disagree about the dtype in all_reduce #1: ranks 0, 2: float32 [2]; rank 1: int32 [2]
       ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in brings_a_different_dtype:
             dist.all_reduce(torch.ones(2, dtype=torch.int32 if rank() == 1 else torch.float32))
@@ -744,7 +744,7 @@ def brings_a_different_dtype():
 
 
 @fails("mismatch", ranks=2)
-def brings_complex_numbers_and_real_ones():
+def brings_complex_numbers_and_real_ones() -> None:
     """the ranks disagree about the dtype in all_reduce #1: rank 0: complex64 [4]; rank 1: float32 [8]
       ranks 0, 1 called all_reduce #1 at test_failures.py line _, in brings_complex_numbers_and_real_ones:
             dist.all_reduce(torch.ones(8) if rank() else torch.ones(4, dtype=torch.complex64))
@@ -754,7 +754,7 @@ def brings_complex_numbers_and_real_ones():
 
 
 @fails("mismatch")
-def names_a_different_root():
+def names_a_different_root() -> None:
     """the ranks disagree about the root in broadcast #1: ranks 0, 1: root 0; rank 2: root 1
       ranks 0, 1, 2 called broadcast #1 at test_failures.py line _, in names_a_different_root:
             dist.broadcast(torch.ones(2), src=rank() // 2)
@@ -764,7 +764,7 @@ def names_a_different_root():
 
 
 @fails("not_in_group", rank=2)
-def uses_a_group_of_others():
+def uses_a_group_of_others() -> None:
     """rank 2 of 3 called all_reduce on a group that it does not belong to
       rank 2 called all_reduce on a group of others at test_failures.py line _, in uses_a_group_of_others:
             dist.all_reduce(torch.ones(2), group=group)
@@ -778,7 +778,7 @@ def uses_a_group_of_others():
 
 
 @fails("deadlock")
-def sends_first():
+def sends_first() -> None:
     """deadlock: all 3 ranks wait for each other
       rank 0 waited in send to rank 1 at test_failures.py line _, in sends_first:  dist.send(torch.ones(2), (rank() + 1)
             % n)
@@ -794,7 +794,7 @@ def sends_first():
 
 
 @fails("deadlock", ranks=2)
-def receives_first():
+def receives_first() -> None:
     """deadlock: both ranks wait for each other
       rank 0 waited in recv from rank 1 at test_failures.py line _, in receives_first:  dist.recv(torch.empty(2), 1 -
             rank())
@@ -806,7 +806,7 @@ def receives_first():
 
 
 @fails("deadlock", ranks=2)
-def splits_a_batch_differently_on_each_stage():
+def splits_a_batch_differently_on_each_stage() -> None:
     """deadlock: both ranks wait for each other
       rank 0 waited in recv from rank 1 at test_failures.py line _, in splits_a_batch_differently_on_each_stage:
             schedule.step(torch.ones(4, 4))
@@ -824,7 +824,7 @@ def splits_a_batch_differently_on_each_stage():
 
 
 @fails("deadlock", ranks=2)
-def receives_from_anyone():
+def receives_from_anyone() -> None:
     """deadlock: both ranks wait for each other
       ranks 0, 1 waited in recv from any rank at test_failures.py line _, in receives_from_anyone:
             dist.recv(torch.empty(2))
@@ -834,7 +834,7 @@ def receives_from_anyone():
 
 
 @fails("absent", rank=1)
-def receives_once_too_often_from_anyone():
+def receives_once_too_often_from_anyone() -> None:
     """ranks 1, 2 returned without the send that matches the recv from any rank of rank 0
       ranks 1, 2 returned
       rank 0 waited in recv from any rank at test_failures.py line _, in receives_once_too_often_from_anyone:
@@ -846,7 +846,7 @@ def receives_once_too_often_from_anyone():
 
 
 @fails("deadlock")
-def waits_while_another_computes():
+def waits_while_another_computes() -> None:
     """deadlock: ranks 0, 1 wait for each other
       rank 0 waited in recv from rank 1 at test_failures.py line _, in waits_while_another_computes:
             dist.recv(torch.empty(1), 1 - rank())
@@ -862,7 +862,7 @@ def waits_while_another_computes():
 
 
 @fails("absent", rank=2)
-def waits_along_a_chain_of_groups():
+def waits_along_a_chain_of_groups() -> None:
     """rank 2 returned without the barrier #1 in group [1, 2] that rank 1 waits in
       rank 2 returned
       rank 1 waited in barrier #1 in group [1, 2] at test_failures.py line _, in waits_along_a_chain_of_groups:
@@ -879,7 +879,7 @@ def waits_along_a_chain_of_groups():
 
 
 @fails("deadlock", ranks=2)
-def uses_groups_in_another_order():
+def uses_groups_in_another_order() -> None:
     """deadlock: both ranks wait for each other
       rank 0 waited in barrier #1 in group [0, 1] at test_failures.py line _, in uses_groups_in_another_order:
             dist.barrier(pair)
@@ -895,7 +895,7 @@ def uses_groups_in_another_order():
 
 
 @fails("mismatch")
-def does_not_make_a_group_of_others():
+def does_not_make_a_group_of_others() -> None:
     """the ranks disagree about the members in new_group([0, 1]): ranks 0, 1: [0, 1]; rank 2: [0, 2]
       ranks 0, 1 called new_group([0, 1]) at test_failures.py line _, in does_not_make_a_group_of_others:
             dist.new_group([0, 1])
@@ -912,7 +912,7 @@ def does_not_make_a_group_of_others():
 
 
 @fails("deadlock", ranks=2)
-def uses_twin_groups_in_a_different_order():
+def uses_twin_groups_in_a_different_order() -> None:
     """deadlock: both ranks wait for each other
       ranks 0, 1 waited in barrier #1 in group [0, 1] at test_failures.py line _, in
             uses_twin_groups_in_a_different_order:  dist.barrier(twins[rank()])
@@ -923,7 +923,7 @@ def uses_twin_groups_in_a_different_order():
 
 
 @fails("deadlock", ranks=2)
-def gives_a_different_tag():
+def gives_a_different_tag() -> None:
     """deadlock: both ranks wait for each other
       rank 0 waited in send to rank 1 with tag 7 at test_failures.py line _, in gives_a_different_tag:
             dist.send(torch.ones(1), 1, tag=7)
@@ -950,7 +950,7 @@ def together(program):
 
 
 @pytest.mark.parametrize(("program", "kind", "first", "ranks"), PROGRAMS)
-def test_the_whole_message(world, program, kind, first, ranks):
+def test_the_whole_message(world, program, kind, first, ranks) -> None:
     error = failure(world(ranks, timeout=30), together(program))
     assert (error.kind, message(error)) == (kind, expected(program))
     assert first in (None, error.rank)

@@ -43,7 +43,7 @@ def trains(*, forgets="", repeats=""):
     return net
 
 
-def test_right_data_parallel_has_no_arrow(world):
+def test_right_data_parallel_has_no_arrow(world) -> None:
     run = world(3, replay=True).run(trains)
     assert rows(run) == [
         ("all_reduce #1 and 1 more", "net.weight.grad", "Partial", "Replicate"),
@@ -53,7 +53,7 @@ def test_right_data_parallel_has_no_arrow(world):
     ]
 
 
-def test_a_missing_reduction_is_found_at_its_parameter(local_world):
+def test_a_missing_reduction_is_found_at_its_parameter(local_world) -> None:
     run = local_world(3, replay=True).run(trains, forgets="weight")
     assert rows(run)[1:] == [
         ("returned", "weight", "", "Varying    ← differs: rank 0 | rank 1 | rank 2"),
@@ -61,7 +61,7 @@ def test_a_missing_reduction_is_found_at_its_parameter(local_world):
     ]
 
 
-def test_a_second_reduction_is_found_at_its_call(local_world):
+def test_a_second_reduction_is_found_at_its_call(local_world) -> None:
     run = local_world(2, replay=True).run(trains, repeats="bias")
     remark = "← every rank brought what all_reduce #4 returned: reduced twice?"
     assert [row for row in rows(run) if "←" in row[3]] == [
@@ -78,25 +78,25 @@ def reduces_in_a_different_order():
     return {name: parameter.grad for name, parameter in net.named_parameters()}
 
 
-def test_tensors_that_ranks_reduce_in_a_different_order(local_world):
+def test_tensors_that_ranks_reduce_in_a_different_order(local_world) -> None:
     found = rows(local_world(2, replay=True).run(reduces_in_a_different_order))
     assert found[0][:2] == ("all_reduce #1", "net.0.weight.grad | net.1.weight.grad")
     assert ("returned", "0.weight", "", "Varying    ← differs: rank 0 | rank 1") in found
 
 
-def reduces_what_ddp_has_averaged():
+def reduces_what_ddp_has_averaged() -> None:
     net = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
     net(batch()).square().mean().backward()
     dist.all_reduce(net.module.weight.grad)
 
 
-def test_a_reduction_of_what_ddp_has_averaged(local_world):
+def test_a_reduction_of_what_ddp_has_averaged(local_world) -> None:
     found = [row for row in rows(local_world(2, replay=True).run(reduces_what_ddp_has_averaged)) if "←" in row[3]]
     assert [row[1] for row in found] == ["net.module.weight.grad"]
     assert found[0][3] == f"Replicate  {SAME}"
 
 
-def test_tensors_without_data_and_conjugates(local_world):
+def test_tensors_without_data_and_conjugates(local_world) -> None:
     assert "meta" not in str(local_world(2).run(lambda: torch.empty(2, device="meta")).layout())
     numbers = torch.tensor([1 + 2j])
     conjugated = local_world(2).run(lambda: numbers.conj() if rank() else numbers)
@@ -116,12 +116,12 @@ def reduces_in_pairs_what_the_other_pair_has():
     return x
 
 
-def test_equal_values_of_ranks_that_never_had_the_result(local_world):
+def test_equal_values_of_ranks_that_never_had_the_result(local_world) -> None:
     table = str(local_world(4, replay=True).run(reduces_in_pairs_what_the_other_pair_has).layout())
     assert SAME in table and "twice" not in table
 
 
-def reduces_the_same_along_both_axes():
+def reduces_the_same_along_both_axes() -> None:
     """A right program with equal data on all ranks: the sum over a row, and then over a column, of a mesh."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("row", "column"))
     x = torch.tensor([0.5, 0.25])
@@ -129,17 +129,17 @@ def reduces_the_same_along_both_axes():
         dist.all_reduce(x, group=mesh[axis].get_group())
 
 
-def test_a_sum_over_one_axis_and_then_over_the_other(local_world):
+def test_a_sum_over_one_axis_and_then_over_the_other(local_world) -> None:
     table = str(local_world(4, replay=True).run(reduces_the_same_along_both_axes).layout())
     assert SAME in table and "twice" not in table
 
 
-def reduces_zeros_of_two_layers():
+def reduces_zeros_of_two_layers() -> None:
     for _ in range(2):
         dist.all_reduce(torch.zeros(3))  # such as the gradients of LoRA's first matrices in the first step
 
 
-def test_equal_whole_numbers_are_not_taken_for_an_earlier_result(local_world):
+def test_equal_whole_numbers_are_not_taken_for_an_earlier_result(local_world) -> None:
     table = str(local_world(2, replay=True).run(reduces_zeros_of_two_layers).layout())
     assert SAME in table and "twice" not in table
 
@@ -152,7 +152,7 @@ def gathers_shards_in_pairs():
     return shard.weight.to_local().detach()
 
 
-def test_shards_of_groups_side_by_side_do_not_differ(local_world):
+def test_shards_of_groups_side_by_side_do_not_differ(local_world) -> None:
     assert rows(local_world(4, replay=True).run(gathers_shards_in_pairs))[-1] == ("returned", "", "", "Shard")
 
 
@@ -161,7 +161,7 @@ def returns_numbers():
     return {"scale": 1024.0 / (1 + rank()), "steps": 3, "seen": [names]}
 
 
-def test_numbers_that_differ_are_listed(local_world):
+def test_numbers_that_differ_are_listed(local_world) -> None:
     assert rows(local_world(2).run(returns_numbers))[:3] == [
         ("returned", "scale", "", "Varying  ← differs: rank 0: 1024.0 | rank 1: 512.0"),
         ("returned", "seen.0.short", "", "Varying  ← differs: rank 0: 'part 0' | rank 1: 'part 1'"),
@@ -169,7 +169,7 @@ def test_numbers_that_differ_are_listed(local_world):
     ]
 
 
-def overflows(value=float("inf"), dtype=torch.float32, op=dist.ReduceOp.SUM):
+def overflows(value=float("inf"), dtype=torch.float32, op=dist.ReduceOp.SUM) -> None:
     weight = torch.ones(2, dtype=dtype)
     for step in range(4):
         gradient = torch.tensor([1.0, value if (rank(), step) == (1, 2) else 2.0], dtype=dtype)
@@ -189,7 +189,7 @@ def overflows(value=float("inf"), dtype=torch.float32, op=dist.ReduceOp.SUM):
     ],
 )
 @pytest.mark.filterwarnings("ignore::course_lib.CourseWarning")
-def test_the_first_value_that_is_not_finite(local_world, value, dtype):
+def test_the_first_value_that_is_not_finite(local_world, value, dtype) -> None:
     run = local_world(2, replay=True).run(overflows, value, dtype)
     (warning,) = run.warnings
     assert re.sub(r"line \d+", "line _", warning) == (
@@ -200,7 +200,7 @@ def test_the_first_value_that_is_not_finite(local_world, value, dtype):
     )
 
 
-def test_infinity_in_a_maximum_and_finite_extremes_are_no_finding(local_world):
+def test_infinity_in_a_maximum_and_finite_extremes_are_no_finding(local_world) -> None:
     world = local_world(2, replay=True)
     assert world.run(overflows, -float("inf"), op=dist.ReduceOp.MAX).warnings == ()
     assert world.run(overflows, torch.finfo(torch.bfloat16).max, torch.bfloat16).warnings == ()
@@ -215,7 +215,7 @@ def shards():
     return {"shard": shard, "flat": flat, "whole": whole, "rank": torch.tensor(rank())}
 
 
-def test_layouts_follow_from_the_calls(world):
+def test_layouts_follow_from_the_calls(world) -> None:
     assert rows(world(2, replay=True).run(shards))[:2] == [
         ("reduce_scatter_single #1", "flat", "Partial", "Shard"),
         ("all_gather_single #1", "shard", "Shard", "Replicate"),
@@ -228,7 +228,7 @@ def test_layouts_follow_from_the_calls(world):
     ]
 
 
-def test_results_are_compared_without_a_replay_too(local_world):
+def test_results_are_compared_without_a_replay_too(local_world) -> None:
     run = local_world(2).run(lambda: [torch.ones(3, 2).t(), {"mine": torch.tensor(rank()), "sparse": SPARSE}])
     text = str(run.layout())
     assert "sparse" not in text  # it is not compared
@@ -255,14 +255,14 @@ def trains_with_fsdp():
     "program",
     [trains_with_fsdp, *(lambda stage=stage: trains_with(stage) for stage in (zero.Stage1, zero.Stage2, zero.Stage3))],
 )
-def test_engines_have_no_arrow(local_world, program):
+def test_engines_have_no_arrow(local_world, program) -> None:
     table = str(local_world(2, replay=True).run(program).layout())
     assert "Shard" in table and "Varying" not in table and "←" not in table
 
 
 @pytest.mark.filterwarnings("ignore::course_lib.CourseWarning")
-def test_equal_nan_on_every_rank_is_no_second_reduction(local_world):
-    def program():
+def test_equal_nan_on_every_rank_is_no_second_reduction(local_world) -> None:
+    def program() -> None:
         for _ in range(2):
             dist.all_reduce(torch.full((3,), float("nan")))
 

@@ -20,7 +20,7 @@ def called(comm):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [zero.Stage2, zero.Stage3])
-def test_values_bytes_and_calls_are_those_of_simulated_ranks(world, stage):
+def test_values_bytes_and_calls_are_those_of_simulated_ranks(world, stage) -> None:
     one, other = World(3, backend="simulated").run(train, stage), world(3).run(train, stage)
     assert list(one) == list(other)
     assert len(other.memory) == len(other.comm) == len(other.calls) == len(other.timeline) == 3
@@ -34,7 +34,7 @@ def test_values_bytes_and_calls_are_those_of_simulated_ranks(world, stage):
     assert other.comm_matrix == one.comm_matrix
 
 
-def test_a_run_without_measurement_has_no_memory_and_the_same_values(world):
+def test_a_run_without_measurement_has_no_memory_and_the_same_values(world) -> None:
     measured, unmeasured = (world(2, measure=measure).run(train, zero.Stage1) for measure in (True, False))
     assert list(measured) == list(unmeasured)
     assert called(measured.comm[1]) == called(unmeasured.comm[1])
@@ -42,7 +42,7 @@ def test_a_run_without_measurement_has_no_memory_and_the_same_values(world):
         _ = unmeasured.memory
 
 
-def test_cudas_allocator_rounds_on_every_backend(world):
+def test_cudas_allocator_rounds_on_every_backend(world) -> None:
     def program():
         kept = torch.ones(100)
         return kept.sum().item() + rank()

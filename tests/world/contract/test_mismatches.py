@@ -7,26 +7,26 @@ import torch.distributed as dist
 from tests.world.programs import failure, lines, rank
 
 
-def disagree_about_sparsity():
+def disagree_about_sparsity() -> None:
     dist.all_reduce(torch.ones(2, 2) if rank() else torch.ones(2, 2).to_sparse())
 
 
-def split_unevenly():
+def split_unevenly() -> None:
     mine = [2, 1, 1, 1] if rank() == 1 else [1] * 4
     dist.all_to_all_single(torch.empty(4), torch.ones(sum(mine)), [1] * 4, mine)
 
 
-def reduce_scatter_more():
+def reduce_scatter_more() -> None:
     more = 1 + rank() // 3
     dist.reduce_scatter_single(torch.empty(more), torch.ones(4 * more))
 
 
-def all_gather_more():
+def all_gather_more() -> None:
     more = 1 + rank() // 3
     dist.all_gather_single(torch.empty(4 * more), torch.ones(more))
 
 
-def make_only_the_own_group():
+def make_only_the_own_group() -> None:
     if rank() < 2:
         dist.new_group([0, 1])
     dist.barrier()
@@ -66,12 +66,12 @@ def make_only_the_own_group():
         (make_only_the_own_group, "members in new_group([0, 1]): ranks 0, 1: [0, 1]; rank"),
     ],
 )
-def test_calls_that_do_not_fit(local_world, program, headline):
+def test_calls_that_do_not_fit(local_world, program, headline) -> None:
     error = failure(local_world(4), program)
     assert error.kind == "mismatch" and headline in lines(error)[0], lines(error)[0]
 
 
-def broadcast_from_outside():
+def broadcast_from_outside() -> None:
     group = dist.new_group([2, 3])
     if rank() >= 2:
         dist.broadcast(torch.ones(1), src=0, group=group)
@@ -125,11 +125,11 @@ def broadcast_from_outside():
         ),
     ],
 )
-def test_arguments_that_cannot_be_right(local_world, program, message):
+def test_arguments_that_cannot_be_right(local_world, program, message) -> None:
     error = failure(local_world(4), program)
     assert error.kind in ("raised", "refused") and message in lines(error)[0], error
 
 
-def test_a_source_outside_the_subgroup(local_world):
+def test_a_source_outside_the_subgroup(local_world) -> None:
     error = failure(local_world(4), broadcast_from_outside)
     assert "src and dst are global ranks, and must belong to the group that you pass" in str(error)

@@ -19,18 +19,18 @@ from course_lib import RankError
 from tests.world.programs import rank, total
 
 
-def train_with_ddp():
+def train_with_ddp() -> None:
     net = DistributedDataParallel(torch.nn.Linear(2, 2))
     net(torch.ones(1, 2)).sum().backward()
 
 
-def reduce_in_a_subgroup():
+def reduce_in_a_subgroup() -> None:
     group = dist.new_group([0, 1])
     if rank() < 2:
         dist.all_reduce(torch.ones(2), group=group)
 
 
-def raise_on_one_rank():
+def raise_on_one_rank() -> None:
     work = dist.all_reduce(torch.ones(2), async_op=True)
     if rank() == 1:
         raise ValueError
@@ -38,26 +38,26 @@ def raise_on_one_rank():
     dist.barrier()
 
 
-def disagree():
+def disagree() -> None:
     dist.all_reduce(torch.ones(1 + rank()))
 
 
-def wait_for_each_other():
+def wait_for_each_other() -> None:
     dist.recv(torch.empty(1), (rank() + 1) % 3)
 
 
-def return_early():
+def return_early() -> None:
     if rank():
         dist.barrier()
 
 
-def exit_early():
+def exit_early() -> None:
     if rank() == 1:
         sys.exit(3)
     dist.barrier()
 
 
-def call_while_stopped():
+def call_while_stopped() -> None:
     if rank() == 1:
         raise ValueError
     try:
@@ -119,7 +119,7 @@ def more_than(before, after) -> list[tuple[int, int]]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc, which this system lacks")
-def test_nothing_is_left_open_in_the_kernel_or_on_a_rank(world):
+def test_nothing_is_left_open_in_the_kernel_or_on_a_rank(world) -> None:
     three = world(3, timeout=30)
     all_of_them(three)  # what torch opens once and keeps
     before = everywhere(three)
@@ -131,7 +131,7 @@ def test_nothing_is_left_open_in_the_kernel_or_on_a_rank(world):
     assert not more
 
 
-def test_the_kernel_keeps_its_own_groups_settings_and_threads(world):
+def test_the_kernel_keeps_its_own_groups_settings_and_threads(world) -> None:
     def settings():
         return sys.excepthook, torch.get_default_dtype(), torch.get_num_threads(), dist.is_initialized()
 
@@ -147,7 +147,7 @@ def test_the_kernel_keeps_its_own_groups_settings_and_threads(world):
     assert torch.equal(torch.get_rng_state(), stream)
 
 
-def test_the_next_run_has_the_default_settings(world):
+def test_the_next_run_has_the_default_settings(world) -> None:
     def change():
         before = torch.get_default_dtype(), os.environ.get("LEFT_BY_A_RANK")
         dist.barrier()
@@ -159,7 +159,7 @@ def test_the_next_run_has_the_default_settings(world):
     assert [list(two.run(change)) for _ in range(2)] == [[(torch.float32, None)] * 2] * 2
 
 
-def test_the_next_run_computes_gradients_again(process_world):
+def test_the_next_run_computes_gradients_again(process_world) -> None:
     two = process_world(2)
     try:
         two.run(torch.set_grad_enabled, False)
@@ -168,6 +168,6 @@ def test_the_next_run_computes_gradients_again(process_world):
         two.run(torch.set_grad_enabled, True)
 
 
-def test_a_run_that_destroys_the_default_group_leaves_the_next_one_its_own(world):
+def test_a_run_that_destroys_the_default_group_leaves_the_next_one_its_own(world) -> None:
     assert list(world(2).run(dist.destroy_process_group)) == [None, None]
     assert list(world(2).run(dist.get_world_size)) == [2, 2]

@@ -77,18 +77,18 @@ def cells(monkeypatch):
         ("saved", [4, 4]),
     ],
 )
-def test_an_object_of_a_notebooks_class_can_be_pickled(local_world, cells, program, right):
+def test_an_object_of_a_notebooks_class_can_be_pickled(local_world, cells, program, right) -> None:
     assert list(local_world(2).run(cells[program])) == right
 
 
 @pytest.mark.parametrize(("make", "value"), [("Config(5)", 5), ("Config.Inner()", 1)])
 def test_the_class_of_an_argument_can_be_pickled_although_the_function_does_not_name_it(
     local_world, cells, make, value
-):
+) -> None:
     assert list(local_world(2).run(cells["of_an_argument"], eval(make, cells))) == [value, value]
 
 
-def test_a_notebooks_function_can_be_pickled(process_world, cells):
+def test_a_notebooks_function_can_be_pickled(process_world, cells) -> None:
     def program(double=cells["double"]):
         import pickle
 
@@ -97,7 +97,7 @@ def test_a_notebooks_function_can_be_pickled(process_world, cells):
     assert list(process_world(2).run(program)) == [8, 8]
 
 
-def test_a_notebooks_class_of_an_earlier_run_is_gone(process_world, cells):
+def test_a_notebooks_class_of_an_earlier_run_is_gone(process_world, cells) -> None:
     world = process_world(1)
     world.run(cells["saved"])
     assert list(world.run(lambda: hasattr(sys.modules["__main__"], "Config"))) == [False]

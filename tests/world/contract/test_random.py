@@ -82,7 +82,7 @@ def draws():
 class Noise(TorchDispatchMode):
     """A mode that draws for itself, inside its own operators."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.drawn = 0.0
 
@@ -114,19 +114,19 @@ def in_a_mode(name):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_seeded_numbers_are_those_of_one_process(local_world, mode):
+def test_seeded_numbers_are_those_of_one_process(local_world, mode) -> None:
     alone = in_a_mode(mode)
     assert list(local_world(2).run(in_a_mode, mode)) == [alone, alone]
 
 
-def test_seeded_numbers_in_a_strict_run_and_in_a_mode_that_draws(local_world):
+def test_seeded_numbers_in_a_strict_run_and_in_a_mode_that_draws(local_world) -> None:
     alone = draws()
     assert list(local_world(2, strict=True).run(draws)) == [alone, alone]
     assert list(local_world(2).run(noise)) == [noise()] * 2
 
 
 @pytest.mark.slow
-def test_seeded_numbers_in_a_compiled_function(local_world):
+def test_seeded_numbers_in_a_compiled_function(local_world) -> None:
     def program():
         torch.manual_seed(3)
         return compiled().tolist()
@@ -134,7 +134,7 @@ def test_seeded_numbers_in_a_compiled_function(local_world):
     assert list(local_world(2).run(program)) == [program()] * 2
 
 
-def test_a_dry_run_draws_in_a_mode():
+def test_a_dry_run_draws_in_a_mode() -> None:
     def program():
         with FlopCounterMode(display=False):
             return torch.empty(3).normal_() + F.dropout(torch.randn(3)) + torch.rand(3, generator=torch.Generator())
@@ -144,7 +144,7 @@ def test_a_dry_run_draws_in_a_mode():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:DTensor random operators may not have complete support on cpu")
-def test_seeded_numbers_of_a_dtensor(local_world):
+def test_seeded_numbers_of_a_dtensor(local_world) -> None:
     def program():
         torch.manual_seed(3)
         ones = distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (2,)), [Shard(0)])

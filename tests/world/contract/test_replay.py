@@ -18,7 +18,7 @@ def pass_right():
     return received.item()
 
 
-def test_the_steps_of_a_run_are_those_of_its_program(world):
+def test_the_steps_of_a_run_are_those_of_its_program(world) -> None:
     text = str(world(3).run(pass_right).replay())
 
     assert "step 1: All 3 ranks: starting a send\n" in text
@@ -28,7 +28,7 @@ def test_the_steps_of_a_run_are_those_of_its_program(world):
     assert "make the world with World(…, replay=True)" in text
 
 
-def test_values_before_and_after_each_call_are_kept_on_request(world):
+def test_values_before_and_after_each_call_are_kept_on_request(world) -> None:
     run = world(3, replay=True).run(pass_right)
 
     text = str(run.replay())
@@ -37,8 +37,8 @@ def test_values_before_and_after_each_call_are_kept_on_request(world):
     assert "replay=True" not in text
 
 
-def test_a_failed_run_has_a_replay_up_to_where_each_rank_stood(world):
-    def diverges():
+def test_a_failed_run_has_a_replay_up_to_where_each_rank_stood(world) -> None:
+    def diverges() -> None:
         dist.barrier()
         if dist.get_rank() == 1:
             dist.broadcast(torch.ones(2), src=0)
@@ -54,8 +54,8 @@ def test_a_failed_run_has_a_replay_up_to_where_each_rank_stood(world):
     assert text.endswith(str(caught.value))
 
 
-def test_a_replay_names_the_rank_that_others_wait_for(world):
-    def raises():
+def test_a_replay_names_the_rank_that_others_wait_for(world) -> None:
+    def raises() -> None:
         if dist.get_rank() == 1:
             raise ValueError("no data")
         dist.barrier()
@@ -68,12 +68,12 @@ def test_a_replay_names_the_rank_that_others_wait_for(world):
     assert "rank 1: raised ValueError: no data" in text
 
 
-def test_a_notebook_names_the_replay_if_a_rank_made_several_calls(local_world):
-    def after_one_call():
+def test_a_notebook_names_the_replay_if_a_rank_made_several_calls(local_world) -> None:
+    def after_one_call() -> None:
         dist.barrier()
         raise ValueError("no data")
 
-    def after_two_calls():
+    def after_two_calls() -> None:
         dist.barrier()
         after_one_call()
 
@@ -85,7 +85,7 @@ def test_a_notebook_names_the_replay_if_a_rank_made_several_calls(local_world):
     assert "ValueError: no data" in str(RankError.last().replay())
 
 
-def test_a_new_kernel_says_how_to_get_the_replay(monkeypatch):
+def test_a_new_kernel_says_how_to_get_the_replay(monkeypatch) -> None:
     monkeypatch.setattr(RankError, "_shown", None)
     with pytest.raises(CourseError, match="Run the cell that failed, then this one"):
         RankError.last()

@@ -15,7 +15,7 @@ from course_lib import CourseError, World
 from tests.world.programs import rank, total
 
 
-def test_results_come_in_the_order_of_ranks(world):
+def test_results_come_in_the_order_of_ranks(world) -> None:
     run = world(4).run(lambda: (rank(), dist.get_world_size()))
     assert list(run) == [(0, 4), (1, 4), (2, 4), (3, 4)]
     assert run[2] == (2, 4) and len(run) == 4 and run[-1] == (3, 4)
@@ -23,16 +23,16 @@ def test_results_come_in_the_order_of_ranks(world):
         run[4]
 
 
-def test_the_run_shows_what_ranks_returned(world):
+def test_the_run_shows_what_ranks_returned(world) -> None:
     assert repr(world(2).run(rank)) == "Run\n  rank 0: 0\n  rank 1: 1"
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-def test_all_reduce_on_worlds_of_any_size(local_world, world_size):
+def test_all_reduce_on_worlds_of_any_size(local_world, world_size) -> None:
     assert list(local_world(world_size).run(total)) == [world_size] * world_size
 
 
-def test_arguments_and_closures_reach_every_rank(world):
+def test_arguments_and_closures_reach_every_rank(world) -> None:
     offset = torch.arange(3)
 
     def add(x, *, scale):
@@ -42,7 +42,7 @@ def test_arguments_and_closures_reach_every_rank(world):
     assert run[1]["sum"].tolist() == [7, 8, 9] and run[0]["size"] == 2
 
 
-def test_each_rank_has_its_own_copy_of_what_the_function_uses(world):
+def test_each_rank_has_its_own_copy_of_what_the_function_uses(world) -> None:
     seen, weight = [], torch.zeros(1)
 
     def change(given):
@@ -57,13 +57,13 @@ def test_each_rank_has_its_own_copy_of_what_the_function_uses(world):
     assert (seen, given, weight.item()) == ([], [7], 0)
 
 
-def test_what_cannot_be_copied_is_named(world, tmp_path):
+def test_what_cannot_be_copied_is_named(world, tmp_path) -> None:
     told = r"variable 'log', a TextIOWrapper, cannot be copied"
     with (tmp_path / "log").open("w") as log, pytest.raises(CourseError, match=told):
         world(2).run(lambda: log.write("x"))
 
 
-def test_names_read_only_in_a_class_body_reach_every_rank(world):
+def test_names_read_only_in_a_class_body_reach_every_rank(world) -> None:
     def grad_is_enabled(x):
         class Model:
             size: torch.Size
@@ -77,16 +77,16 @@ def test_names_read_only_in_a_class_body_reach_every_rank(world):
     assert list(world(2).run(grad_is_enabled, torch.ones(1, requires_grad=True))) == [False, False]
 
 
-def test_an_instance_of_a_class_of_the_notebook_is_still_one_when_it_comes_back(world):
+def test_an_instance_of_a_class_of_the_notebook_is_still_one_when_it_comes_back(world) -> None:
     class Point:
-        def __init__(self, x):
+        def __init__(self, x) -> None:
             self.x = x
 
     run = world(2).run(lambda: Point(rank()))
     assert all(isinstance(point, Point) for point in run) and run[1].x == 1
 
 
-def test_a_tensor_that_needs_a_gradient_comes_back(world):
+def test_a_tensor_that_needs_a_gradient_comes_back(world) -> None:
     def program():
         weight = torch.ones(3, requires_grad=True)
         output = weight * 2
@@ -97,7 +97,7 @@ def test_a_tensor_that_needs_a_gradient_comes_back(world):
     assert run.output == ("",) and [tensor.requires_grad for tensor in run[0]] == [True, True]
 
 
-def test_a_large_result_and_a_large_output_come_back_whole(world):
+def test_a_large_result_and_a_large_output_come_back_whole(world) -> None:
     weight = torch.arange(300_000)
 
     def program():
@@ -110,7 +110,7 @@ def test_a_large_result_and_a_large_output_come_back_whole(world):
     assert [len(text) for text in run.output] == [500_000] * 2
 
 
-def test_a_module_that_the_learner_has_changed_is_imported_again(local_world, monkeypatch, tmp_path):
+def test_a_module_that_the_learner_has_changed_is_imported_again(local_world, monkeypatch, tmp_path) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / "mine_to_change.py"
     for number in (1, 22):
@@ -135,7 +135,7 @@ def draws():
     )
 
 
-def test_random_streams_and_variables_are_the_same_in_every_run(world):
+def test_random_streams_and_variables_are_the_same_in_every_run(world) -> None:
     first, second = list(world(3).run(draws)), list(world(3).run(draws))
     assert first == second
     assert len({str(numbers) for numbers in first}) == 3
@@ -146,8 +146,8 @@ def test_random_streams_and_variables_are_the_same_in_every_run(world):
 # -- output ------------------------------------------------------------------------------------------------------
 
 
-def test_output_is_kept_by_rank_and_shown_in_their_order(world, capsys):
-    def chat():
+def test_output_is_kept_by_rank_and_shown_in_their_order(world, capsys) -> None:
+    def chat() -> None:
         print("hello")
         dist.barrier()
         print(f"from {rank()}", end="", flush=True)
@@ -159,8 +159,8 @@ def test_output_is_kept_by_rank_and_shown_in_their_order(world, capsys):
     assert shown == "[rank 0] hello\n[rank 0] from 0!\n[rank 1] hello\n[rank 1] from 1!\n"
 
 
-def test_output_without_end_is_cut(world):
-    def flood():
+def test_output_without_end_is_cut(world) -> None:
+    def flood() -> None:
         for _ in range(3000):
             print("x" * 999)
 
@@ -171,8 +171,8 @@ def test_output_without_end_is_cut(world):
 # -- calls -------------------------------------------------------------------------------------------------------
 
 
-def test_calls_are_recorded_with_their_lines(world):
-    def program():
+def test_calls_are_recorded_with_their_lines(world) -> None:
+    def program() -> None:
         dist.all_reduce(torch.ones(3))
         if rank() < 2:
             message = dist.isend if rank() == 0 else dist.irecv
@@ -189,12 +189,12 @@ def test_calls_are_recorded_with_their_lines(world):
     assert repr(run.calls[0][1]).startswith("send to rank 1 of float32 [2] at test_results.py line ")
 
 
-def test_a_rank_cannot_start_a_world(world):
+def test_a_rank_cannot_start_a_world(world) -> None:
     with pytest.raises(CourseError, match=r"rank \d called World.run: a rank cannot start a world of its own"):
         world(2).run(lambda: World(2, backend="simulated").run(rank))
 
 
-def test_runs_in_several_threads_of_the_kernel_do_not_meet(world):
+def test_runs_in_several_threads_of_the_kernel_do_not_meet(world) -> None:
     with ThreadPoolExecutor(3) as threads:
         runs = threads.map(lambda n: list(world(n).run(total)), [2, 3, 4])
     assert list(runs) == [[2.0] * 2, [3.0] * 3, [4.0] * 4]

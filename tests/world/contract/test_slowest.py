@@ -29,7 +29,7 @@ def recorded(computed: dict[int, list[float]]) -> Run:
     return Run(results=computed, output=[""] * len(spans), calls=calls.values(), spans=spans, memory=[])
 
 
-def test_one_slow_rank():
+def test_one_slow_rank() -> None:
     assert recorded({0: [0.001, 0.002], 1: [0.001, 0.003], 2: [0.001, 0.050]}).slowest() == (
         "Slowest: rank 2 computed for 51.0 ms and waited for 0.0 ms, 50.0 ms of the computing before its calls at "
         "train.py line 2. Fastest: rank 0 computed for 3.0 ms and waited for 0.0 ms. Counted until each rank's last "
@@ -37,7 +37,7 @@ def test_one_slow_rank():
     )
 
 
-def test_two_slow_ranks():
+def test_two_slow_ranks() -> None:
     found = recorded({0: [0.02, 0.02], 1: [0.001, 0.001], 2: [0.02, 0.019], 3: [0.001, 0.002]}).slowest()
     assert re.findall(r"rank \d computed for [\d.]+ ms", found) == [
         "rank 0 computed for 40.0 ms",
@@ -46,7 +46,7 @@ def test_two_slow_ranks():
     ]
 
 
-def waits_for_rank_2():
+def waits_for_rank_2() -> None:
     """Rank 2 calls only when all others have."""
     for _ in range(3):
         x = torch.ones(1)
@@ -61,7 +61,7 @@ def waits_for_rank_2():
             handle.wait()
 
 
-def test_a_run_in_which_the_others_wait(world):
+def test_a_run_in_which_the_others_wait(world) -> None:
     found = world(4).run(waits_for_rank_2).slowest()
     computed = re.search(r"rank 2 computed for ([\d.]+) ms", found)
     assert computed and float(computed[1]) >= 60
@@ -69,5 +69,5 @@ def test_a_run_in_which_the_others_wait(world):
     assert f"before its calls at test_slowest.py line {line}." in found
 
 
-def test_a_run_without_collectives(local_world):
+def test_a_run_without_collectives(local_world) -> None:
     assert local_world(2).run(rank).slowest().startswith("No two ranks called a collective")

@@ -15,14 +15,14 @@ def works(world) -> bool:
     return list(world.run(dist.get_rank)) == list(range(world.world_size))
 
 
-def loop_on_rank_0():
+def loop_on_rank_0() -> None:
     if rank() == 0:
         while True:
             pass
     dist.barrier()
 
 
-def test_an_interrupt_stops_every_rank(world, interrupt):
+def test_an_interrupt_stops_every_rank(world, interrupt) -> None:
     three = world(3, timeout=30)
     interrupted = interrupt(three, loop_on_rank_0)
     told = str(interrupted).splitlines()
@@ -34,8 +34,8 @@ def test_an_interrupt_stops_every_rank(world, interrupt):
 
 
 @pytest.mark.slow
-def test_a_loop_without_end(world):
-    def program():
+def test_a_loop_without_end(world) -> None:
+    def program() -> None:
         if rank() == 1:
             while True:
                 torch.ones(2).sum()
@@ -52,14 +52,14 @@ def test_a_loop_without_end(world):
 
 
 @pytest.mark.slow
-def test_a_rank_that_sleeps_too_long(world):
+def test_a_rank_that_sleeps_too_long(world) -> None:
     error = failure(world(2, timeout=0.7), lambda: time.sleep(1000 if rank() == 1 else 0))
     assert lines(error)[0] == "the run was stopped after its time limit of 0.7 s: rank 1 had not finished"
 
 
 @pytest.mark.slow
-def test_a_loop_that_catches_everything(process_world):
-    def program():
+def test_a_loop_that_catches_everything(process_world) -> None:
+    def program() -> None:
         while True:
             try:
                 time.sleep(0.01)
@@ -70,7 +70,7 @@ def test_a_loop_that_catches_everything(process_world):
 
 
 @pytest.mark.slow
-def test_a_result_that_is_handed_over_survives_the_failure_of_a_peer(world):
+def test_a_result_that_is_handed_over_survives_the_failure_of_a_peer(world) -> None:
     def program():
         if rank() == 1:
             time.sleep(1)
@@ -80,14 +80,14 @@ def test_a_result_that_is_handed_over_survives_the_failure_of_a_peer(world):
     assert "new process" not in str(failure(world(2), program))
 
 
-def test_a_stop_that_comes_in_a_finalizer_is_not_printed(world):
+def test_a_stop_that_comes_in_a_finalizer_is_not_printed(world) -> None:
     class Slow:
-        def __del__(self):
+        def __del__(self) -> None:
             end = time.monotonic() + 0.4
             while time.monotonic() < end:
                 pass
 
-    def program():
+    def program() -> None:
         Slow()
         while True:
             pass
@@ -96,21 +96,21 @@ def test_a_stop_that_comes_in_a_finalizer_is_not_printed(world):
     assert (error.kind, error.output) == ("timeout", ("",))
 
 
-def test_a_stop_that_ends_a_generator_is_not_printed(world):
+def test_a_stop_that_ends_a_generator_is_not_printed(world) -> None:
     def generator():
         try:
             yield
         finally:
             dist.barrier()
 
-    def program():
+    def program() -> None:
         if rank() == 0:
             next(generator())
 
     assert failure(world(2), program).output == ("", "")
 
 
-def test_a_module_whose_import_was_stopped_can_be_imported_in_the_next_run(local_world, tmp_path, monkeypatch):
+def test_a_module_whose_import_was_stopped_can_be_imported_in_the_next_run(local_world, tmp_path, monkeypatch) -> None:
     begun = slow_package(tmp_path / f"slow_{tmp_path.name}", seconds=1)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -128,7 +128,7 @@ def test_a_module_whose_import_was_stopped_can_be_imported_in_the_next_run(local
     assert list(local_world(2).run(value)) == [3, 3]
 
 
-def test_an_import_that_takes_longer_than_the_time_limit(local_world, tmp_path, monkeypatch):
+def test_an_import_that_takes_longer_than_the_time_limit(local_world, tmp_path, monkeypatch) -> None:
     name = slow_package(tmp_path / f"slow_{tmp_path.name}", seconds=2).parent.name
     monkeypatch.syspath_prepend(tmp_path)
     error = failure(local_world(2, timeout=0.5), lambda: None if rank() else importlib.import_module(name).part.VALUE)

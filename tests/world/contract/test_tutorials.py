@@ -20,11 +20,11 @@ def run(world, name, folder) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_on_simulated_ranks(name, measure, tmp_path):
+def test_on_simulated_ranks(name, measure, tmp_path) -> None:
     run(World(N, backend="simulated", measure=measure), name, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_on_processes(process_world, name, measure, tmp_path):
+def test_on_processes(process_world, name, measure, tmp_path) -> None:
     run(process_world(N, measure=measure), name, tmp_path)

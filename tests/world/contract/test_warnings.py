@@ -12,25 +12,25 @@ from course_lib import CourseWarning, zero
 from tests.world.programs import rank
 
 
-def never_waits():
+def never_waits() -> None:
     for _ in range(3):
         dist.all_reduce(torch.ones(2), async_op=True)
 
 
-def forgets_a_send():
+def forgets_a_send() -> None:
     if rank() == 0:
         dist.isend(torch.ones(2), 1)
     else:
         dist.recv(torch.ones(2), 0)
 
 
-def forgets_the_ring():
+def forgets_the_ring() -> None:
     dist.isend(torch.ones(2), 1 - rank())
     dist.recv(torch.ones(2), 1 - rank())
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")
-def test_a_deprecated_name_of_a_collective(local_world):
+def test_a_deprecated_name_of_a_collective(local_world) -> None:
     def program():
         out = torch.empty(4)
         handle = dist.all_gather_into_tensor(out, torch.ones(2), async_op=True)
@@ -46,7 +46,7 @@ def test_a_deprecated_name_of_a_collective(local_world):
     ]
 
 
-def waits_late():
+def waits_late() -> None:
     handles = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(3)]
     dist.barrier()
     for handle in handles:
@@ -58,7 +58,7 @@ def hands_the_future_on():
     return future.then(lambda done: done.value()[0].tolist()).wait()
 
 
-def asks_until_it_is_done():
+def asks_until_it_is_done() -> None:
     handle = dist.all_reduce(torch.ones(2), async_op=True)
     while not handle.is_completed():
         pass
@@ -72,7 +72,7 @@ def asks_until_it_is_done():
         (forgets_a_send, "rank 0 never waited for send to rank 1 at test_warnings.py line _, in forgets_a_send:"),
     ],
 )
-def test_a_call_that_nobody_waits_for(world, program, beginning):
+def test_a_call_that_nobody_waits_for(world, program, beginning) -> None:
     with pytest.warns(CourseWarning, match="never waited") as caught:
         run = world(2).run(program)
     assert [str(one.message) for one in caught] == list(run.warnings)
@@ -80,7 +80,7 @@ def test_a_call_that_nobody_waits_for(world, program, beginning):
 
 
 @pytest.mark.parametrize("program", [waits_late, hands_the_future_on, asks_until_it_is_done])
-def test_a_result_that_is_waited_for_in_any_way(world, program):
+def test_a_result_that_is_waited_for_in_any_way(world, program) -> None:
     assert world(2).run(program).warnings == ()
 
 
@@ -92,7 +92,7 @@ def reads_too_early():
     return total
 
 
-def changes_what_it_sends():
+def changes_what_it_sends() -> None:
     x, y = torch.ones(2), torch.zeros(2)
     handle = dist.isend(x, 1 - rank())
     dist.recv(y, 1 - rank())
@@ -100,14 +100,14 @@ def changes_what_it_sends():
     handle.wait()
 
 
-def receives_into_what_it_sends():
+def receives_into_what_it_sends() -> None:
     x = torch.ones(2)
     sending, receiving = dist.isend(x, 1 - rank()), dist.irecv(x, 1 - rank())
     sending.wait()
     receiving.wait()
 
 
-def steps_too_early():
+def steps_too_early() -> None:
     net = torch.nn.Linear(2, 2, bias=False)
     optimizer = torch.optim.Adam(net.parameters())
     net(torch.ones(2)).sum().backward()
@@ -116,21 +116,21 @@ def steps_too_early():
     handle.wait()
 
 
-def reduces_again():
+def reduces_again() -> None:
     x = torch.ones(2)
     handle = dist.all_reduce(x, async_op=True)
     dist.all_reduce(x)
     handle.wait()
 
 
-def writes_an_out_argument():
+def writes_an_out_argument() -> None:
     x = torch.ones(2)
     handle = dist.all_reduce(x, async_op=True)
     torch.add(torch.ones(2), 1, out=x)
     handle.wait()
 
 
-def returns_a_gradient_in_flight():
+def returns_a_gradient_in_flight() -> None:
     net, handles = torch.nn.Linear(2, 2), []
 
     def hook(grad):
@@ -154,7 +154,7 @@ def returns_a_gradient_in_flight():
         (reduces_again, "both ranks used a tensor of all_reduce #1 before its wait, at"),
     ],
 )
-def test_a_strict_run_finds_tensors_that_are_used_before_the_wait(local_world, program, beginning):
+def test_a_strict_run_finds_tensors_that_are_used_before_the_wait(local_world, program, beginning) -> None:
     with pytest.warns(CourseWarning, match="before its wait"):
         run = local_world(2, strict=True).run(program)
     assert run.warnings[0].startswith(beginning) and program.__name__ in run.warnings[0]
@@ -171,7 +171,7 @@ def looks_beside():
     return flat.sum() + other
 
 
-def reads_what_only_others_receive():
+def reads_what_only_others_receive() -> None:
     x = torch.ones(2)
     handle = dist.broadcast(x, 0, async_op=True)
     if rank() == 0:
@@ -179,7 +179,7 @@ def reads_what_only_others_receive():
     handle.wait()
 
 
-def reads_what_is_being_reduced_and_scattered():
+def reads_what_is_being_reduced_and_scattered() -> None:
     for _ in range(5):  # gloo works on the tensors, on the thread of the rank that comes last
         x = torch.ones(4)
         handle = dist.reduce_scatter_single(torch.empty(2), x, async_op=True)
@@ -187,7 +187,7 @@ def reads_what_is_being_reduced_and_scattered():
         handle.wait()
 
 
-def averages_in_hooks():
+def averages_in_hooks() -> None:
     net, handles = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)), []
     for param in net.parameters():
         param.register_post_accumulate_grad_hook(lambda p: handles.append(dist.all_reduce(p.grad, async_op=True)))
@@ -197,7 +197,7 @@ def averages_in_hooks():
     torch.optim.Adam(net.parameters()).step()
 
 
-def trains_with_zero(stage):
+def trains_with_zero(stage) -> None:
     engine = stage(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2)), torch.optim.Adam, lr=0.1)
     for _ in range(2):
         engine(torch.ones(1, 2)).sum().backward()
@@ -205,7 +205,7 @@ def trains_with_zero(stage):
         engine.zero_grad()
 
 
-def trains_with_ddp():
+def trains_with_ddp() -> None:
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     optimizer = torch.optim.Adam(net.parameters())
     for _ in range(2):
@@ -213,7 +213,7 @@ def trains_with_ddp():
         optimizer.step()
 
 
-def trains_with_fsdp():
+def trains_with_fsdp() -> None:
     net = fully_shard(torch.nn.Linear(2, 2))
     optimizer = torch.optim.Adam(net.parameters())
     for _ in range(2):
@@ -234,5 +234,5 @@ RIGHT = [
 
 
 @pytest.mark.parametrize("program", RIGHT)
-def test_a_strict_run_leaves_right_programs_alone(local_world, program):
+def test_a_strict_run_leaves_right_programs_alone(local_world, program) -> None:
     assert local_world(2, strict=True).run(program).warnings == ()

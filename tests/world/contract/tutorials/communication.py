@@ -11,7 +11,7 @@ from tests.world.programs import rank
 
 
 @everywhere
-def send_and_receive():
+def send_and_receive() -> None:
     x = torch.full((3,), 7.0) if rank() == 0 else torch.zeros(3)
     if rank() == 0:
         dist.send(x, dst=1)
@@ -22,7 +22,7 @@ def send_and_receive():
 
 
 @tutorial
-def send_and_receive_in_the_background():
+def send_and_receive_in_the_background() -> None:
     x = torch.tensor([float(rank())])
     works = [dist.isend(x, (rank() + 1) % N), dist.irecv(received := torch.empty(1), (rank() - 1) % N)]
     for work in works:
@@ -31,7 +31,7 @@ def send_and_receive_in_the_background():
 
 
 @tutorial
-def ring_all_reduce():
+def ring_all_reduce() -> None:
     total = passed = torch.tensor([float(rank())])
     for _ in range(N - 1):
         received = torch.empty(1)
@@ -43,7 +43,7 @@ def ring_all_reduce():
 
 
 @tutorial
-def exchange_objects_with_a_neighbour():
+def exchange_objects_with_a_neighbour() -> None:
     box = [None]
     if rank() % 2 == 0:
         dist.send_object_list([{"from": rank()}], dst=rank() + 1)
@@ -55,7 +55,7 @@ def exchange_objects_with_a_neighbour():
 
 
 @everywhere
-def gather_and_scatter_objects():
+def gather_and_scatter_objects() -> None:
     gathered = [None] * N if rank() == 0 else None
     dist.gather_object({"rank": rank()}, gathered, dst=0)
     mine = [None]
@@ -64,14 +64,14 @@ def gather_and_scatter_objects():
 
 
 @tutorial
-def broadcast_objects():
+def broadcast_objects() -> None:
     things = ["text", {"lr": 0.1}, [1, 2]] if rank() == 2 else [None] * 3
     dist.broadcast_object_list(things, src=2)
     assert things == ["text", {"lr": 0.1}, [1, 2]]
 
 
 @tutorial
-def reductions():
+def reductions() -> None:
     ops = {"SUM": 6.0, "MAX": 3.0, "MIN": 0.0, "PRODUCT": 0.0}
     for name, expected in ops.items():
         x = torch.tensor([float(rank())])
@@ -80,7 +80,7 @@ def reductions():
 
 
 @tutorial
-def average_of_a_metric():
+def average_of_a_metric() -> None:
     seen = torch.tensor([rank() + 1.0, 2.0])  # the sum of a rank's losses, and how many they are
     dist.reduce(seen, dst=0)
     if rank() == 0:
@@ -88,7 +88,7 @@ def average_of_a_metric():
 
 
 @tutorial
-def all_gather_uneven_tensors():
+def all_gather_uneven_tensors() -> None:
     sizes = [torch.empty(1, dtype=torch.long) for _ in range(N)]
     dist.all_gather(sizes, torch.tensor([rank() + 1]))
     padded = torch.zeros(max(sizes).item())
@@ -99,7 +99,7 @@ def all_gather_uneven_tensors():
 
 
 @tutorial
-def transpose_by_all_to_all():
+def transpose_by_all_to_all() -> None:
     mine = torch.arange(N) + 10.0 * rank()
     theirs = torch.empty(N)
     dist.all_to_all_single(theirs, mine)
@@ -107,7 +107,7 @@ def transpose_by_all_to_all():
 
 
 @tutorial
-def reduce_scatter_then_all_gather_is_an_all_reduce():
+def reduce_scatter_then_all_gather_is_an_all_reduce() -> None:
     x = torch.arange(8.0) * (rank() + 1)
     part, all_parts = torch.empty(2), torch.empty(8)
     dist.reduce_scatter_single(part, x)
@@ -116,7 +116,7 @@ def reduce_scatter_then_all_gather_is_an_all_reduce():
 
 
 @tutorial
-def overlap_with_computation():
+def overlap_with_computation() -> None:
     x = of_rank()
     work = dist.all_reduce(x, async_op=True)
     square = torch.eye(3) @ torch.eye(3)
@@ -125,7 +125,7 @@ def overlap_with_computation():
 
 
 @tutorial
-def first_rank_prepares_while_the_others_wait():
+def first_rank_prepares_while_the_others_wait() -> None:
     box = [None]
     if rank() == 0:
         box = ["prepared"]
@@ -135,7 +135,7 @@ def first_rank_prepares_while_the_others_wait():
 
 
 @everywhere
-def subgroups_of_even_and_odd_ranks():
+def subgroups_of_even_and_odd_ranks() -> None:
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     x = of_rank()
     dist.all_reduce(x, group=groups[rank() % 2])
@@ -143,7 +143,7 @@ def subgroups_of_even_and_odd_ranks():
 
 
 @tutorial
-def subgroups_by_enumeration():
+def subgroups_by_enumeration() -> None:
     mine, _ = dist.new_subgroups(group_size=2)
     x = of_rank()
     dist.all_reduce(x, group=mine)
@@ -152,7 +152,7 @@ def subgroups_by_enumeration():
 
 
 @tutorial
-def ranks_of_a_group_and_of_the_world():
+def ranks_of_a_group_and_of_the_world() -> None:
     group = dist.new_group([1, 3])
     if rank() in (1, 3):
         assert dist.get_rank(group) == rank() // 2
@@ -161,7 +161,7 @@ def ranks_of_a_group_and_of_the_world():
 
 
 @tutorial
-def split_evaluation():
+def split_evaluation() -> None:
     x, y = batch()
     right = (model()(x[rank() :: N]).argmax(1) == y[rank() :: N].argmax(1)).sum()
     dist.all_reduce(right)
@@ -172,32 +172,32 @@ def split_evaluation():
 
 
 @everywhere
-def functional_all_reduce():
+def functional_all_reduce() -> None:
     equal(funcol.all_reduce(of_rank(), "sum", dist.group.WORLD), [6, 60])
 
 
 @tutorial
-def functional_gather_and_scatter():
+def functional_gather_and_scatter() -> None:
     gathered = funcol.all_gather_single(of_rank(), 0, dist.group.WORLD)
     equal(gathered, [0, 0, 1, 10, 2, 20, 3, 30])
     equal(funcol.reduce_scatter_single(gathered, "sum", 0, dist.group.WORLD), of_rank() * N)
 
 
 @tutorial
-def functional_collectives_over_a_mesh():
+def functional_collectives_over_a_mesh() -> None:
     grid = mesh(2, 2, names=("rows", "columns"))
     equal(funcol.all_reduce(of_rank(), "sum", grid["rows"]), [2, 20] if rank() % 2 == 0 else [4, 40])
     equal(funcol.all_reduce(of_rank(), "sum", grid["columns"]), [1, 10] if rank() < 2 else [5, 50])
 
 
 @tutorial
-def functional_all_to_all():
+def functional_all_to_all() -> None:
     sent = torch.arange(N) + 10.0 * rank()
     equal(funcol.all_to_all_single(sent, None, None, dist.group.WORLD), [10 * peer + rank() for peer in range(N)])
 
 
 @tutorial
-def gradient_through_a_functional_all_gather():
+def gradient_through_a_functional_all_gather() -> None:
     x = of_rank().requires_grad_()
     gathered = funcol.all_gather_single_autograd(x, 0, dist.group.WORLD)
     (gathered * torch.arange(8.0)).sum().backward()
@@ -205,7 +205,7 @@ def gradient_through_a_functional_all_gather():
 
 
 @tutorial
-def gradient_through_a_functional_reduce_scatter():
+def gradient_through_a_functional_reduce_scatter() -> None:
     x = torch.ones(N, requires_grad=True)
     part = funcol.reduce_scatter_single_autograd(x, "sum", 0, dist.group.WORLD)
     (part * (rank() + 1)).sum().backward()
@@ -213,7 +213,7 @@ def gradient_through_a_functional_reduce_scatter():
 
 
 @tutorial
-def an_autograd_function_of_ones_own():
+def an_autograd_function_of_ones_own() -> None:
     class Summed(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):

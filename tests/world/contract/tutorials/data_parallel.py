@@ -33,13 +33,13 @@ from tests.world.programs import rank
 
 
 @everywhere
-def ddp():
+def ddp() -> None:
     net = DistributedDataParallel(model())
     same_model(train(net, adam(net)), alone())
 
 
 @everywhere
-def ddp_starts_from_rank_0():
+def ddp_starts_from_rank_0() -> None:
     torch.manual_seed(rank())
     net = DistributedDataParallel(nn.Linear(4, 4))
     torch.manual_seed(0)
@@ -47,10 +47,10 @@ def ddp_starts_from_rank_0():
 
 
 @tutorial
-def data_parallel_by_hand():
+def data_parallel_by_hand() -> None:
     net = model()
 
-    def average():
+    def average() -> None:
         for param in net.parameters():
             dist.all_reduce(param.grad)
             param.grad /= N
@@ -59,7 +59,7 @@ def data_parallel_by_hand():
 
 
 @tutorial
-def ddp_accumulates_under_no_sync():
+def ddp_accumulates_under_no_sync() -> None:
     net = DistributedDataParallel(model())
     for step in range(2):
         x, y = share(step)
@@ -69,7 +69,7 @@ def ddp_accumulates_under_no_sync():
 
 
 @tutorial
-def ddp_clips_gradients():
+def ddp_clips_gradients() -> None:
     net, expected = DistributedDataParallel(model()), model()
     clip = nn.utils.clip_grad_norm_
     train(net, adam(net), before_step=lambda: clip(net.parameters(), 0.1))
@@ -77,7 +77,7 @@ def ddp_clips_gradients():
 
 
 @tutorial
-def ddp_finds_unused_parameters():
+def ddp_finds_unused_parameters() -> None:
     net = DistributedDataParallel(Branches(), find_unused_parameters=True)
     net(torch.ones(2, 2), rank() % 2).sum().backward()
     for branch in net.module.branches:
@@ -85,7 +85,7 @@ def ddp_finds_unused_parameters():
 
 
 class Branches(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.branches = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
 
@@ -94,19 +94,19 @@ class Branches(nn.Module):
 
 
 @tutorial
-def ddp_with_a_static_graph():
+def ddp_with_a_static_graph() -> None:
     net = DistributedDataParallel(model(), static_graph=True)
     same_model(train(net, adam(net)), alone())
 
 
 @tutorial
-def ddp_with_gradients_as_views_of_buckets():
+def ddp_with_gradients_as_views_of_buckets() -> None:
     net = DistributedDataParallel(model(), gradient_as_bucket_view=True, bucket_cap_mb=0.0001)
     same_model(train(net, adam(net)), alone())
 
 
 @tutorial
-def ddp_compresses_gradients_to_fp16():
+def ddp_compresses_gradients_to_fp16() -> None:
     net = DistributedDataParallel(model())
     net.register_comm_hook(None, default_hooks.fp16_compress_hook)
     x, y = share()
@@ -115,7 +115,7 @@ def ddp_compresses_gradients_to_fp16():
 
 
 @tutorial
-def ddp_with_a_comm_hook_of_ones_own():
+def ddp_with_a_comm_hook_of_ones_own() -> None:
     def hook(group, bucket):
         work = dist.all_reduce(bucket.buffer() / N, group=group, async_op=True)
         return work.get_future().then(lambda future: future.value()[0])
@@ -126,7 +126,7 @@ def ddp_with_a_comm_hook_of_ones_own():
 
 
 @tutorial
-def ddp_under_autocast():
+def ddp_under_autocast() -> None:
     net = DistributedDataParallel(model())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = net(share()[0])
@@ -136,7 +136,7 @@ def ddp_under_autocast():
 
 
 @tutorial
-def ddp_with_activation_checkpointing():
+def ddp_with_activation_checkpointing() -> None:
     class Checkpointed(nn.Sequential):
         def forward(self, x):
             return self[2](checkpoint(lambda x: self[1](self[0](x)), x, use_reentrant=False))
@@ -146,7 +146,7 @@ def ddp_with_activation_checkpointing():
 
 
 @tutorial
-def ddp_with_a_learning_rate_schedule():
+def ddp_with_a_learning_rate_schedule() -> None:
     def scheduled(net, data):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
@@ -158,7 +158,7 @@ def ddp_with_a_learning_rate_schedule():
 
 
 @tutorial
-def ddp_with_several_optimizers():
+def ddp_with_several_optimizers() -> None:
     for make in (torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad):
         net, expected = DistributedDataParallel(model()), model()
         train(net, make(net.parameters(), lr=0.01))
@@ -166,7 +166,7 @@ def ddp_with_several_optimizers():
 
 
 @tutorial
-def ddp_with_frozen_layers():
+def ddp_with_frozen_layers() -> None:
     net, expected = model(), model()
     for one in (net, expected):
         one[0].requires_grad_(False)
@@ -177,7 +177,7 @@ def ddp_with_frozen_layers():
 
 
 @tutorial
-def ddp_keeps_buffers_of_rank_0():
+def ddp_keeps_buffers_of_rank_0() -> None:
     net = DistributedDataParallel(nn.BatchNorm1d(2))
     for _ in range(2):
         net(torch.full((3, 2), float(rank())))
@@ -188,7 +188,7 @@ def ddp_keeps_buffers_of_rank_0():
 
 
 @tutorial
-def ddp_saves_on_rank_0_and_loads_on_all(folder):
+def ddp_saves_on_rank_0_and_loads_on_all(folder) -> None:
     net, path = DistributedDataParallel(model()), f"{folder}/model.pt"
     train(net, adam(net))
     if rank() == 0:
@@ -200,7 +200,7 @@ def ddp_saves_on_rank_0_and_loads_on_all(folder):
 
 
 @tutorial
-def ddp_joins_ranks_with_fewer_batches():
+def ddp_joins_ranks_with_fewer_batches() -> None:
     net = DistributedDataParallel(nn.Linear(1, 1, bias=False))
     nn.init.zeros_(net.module.weight)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -213,7 +213,7 @@ def ddp_joins_ranks_with_fewer_batches():
 
 
 @tutorial
-def ddp_in_a_subgroup():
+def ddp_in_a_subgroup() -> None:
     group = dist.new_group([0, 1])
     if rank() < 2:
         net = DistributedDataParallel(nn.Linear(2, 1, bias=False), process_group=group)
@@ -223,7 +223,7 @@ def ddp_in_a_subgroup():
 
 
 @tutorial
-def local_sgd():
+def local_sgd() -> None:
     net = model()
     train(net, torch.optim.SGD(net.parameters(), lr=0.1), steps=1)
     for param in net.parameters():
@@ -233,7 +233,7 @@ def local_sgd():
 
 
 @tutorial
-def synchronised_ema():
+def synchronised_ema() -> None:
     net = DistributedDataParallel(model())
     average = torch.optim.swa_utils.AveragedModel(net.module)
     train(net, adam(net))
@@ -245,7 +245,7 @@ def synchronised_ema():
 
 
 @tutorial
-def distributed_sampler_covers_all_data():
+def distributed_sampler_covers_all_data() -> None:
     data = TensorDataset(torch.arange(8))
     loader = DataLoader(data, batch_size=1, sampler=DistributedSampler(data, shuffle=False))
     mine = [x.item() for (x,) in loader]
@@ -255,7 +255,7 @@ def distributed_sampler_covers_all_data():
 
 
 @tutorial
-def distributed_sampler_shuffles_each_epoch():
+def distributed_sampler_shuffles_each_epoch() -> None:
     sampler = DistributedSampler(range(16), seed=1)
     orders = []
     for epoch in range(2):
@@ -267,7 +267,7 @@ def distributed_sampler_shuffles_each_epoch():
 
 
 @everywhere
-def epochs_with_a_loader_and_ddp():
+def epochs_with_a_loader_and_ddp() -> None:
     data = TensorDataset(*batch())
     loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data, shuffle=False))
     net = DistributedDataParallel(model())

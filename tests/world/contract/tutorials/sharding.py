@@ -36,14 +36,14 @@ from tests.world.programs import rank
 
 
 @everywhere
-def zero_redundancy_optimizer():
+def zero_redundancy_optimizer() -> None:
     net = DistributedDataParallel(model())
     optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=0.01)
     same_model(train(net, optimizer), alone())
 
 
 @tutorial
-def zero_redundancy_optimizer_holds_a_part():
+def zero_redundancy_optimizer_holds_a_part() -> None:
     net = DistributedDataParallel(model())
     optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=0.01)
     train(net, optimizer)
@@ -53,7 +53,7 @@ def zero_redundancy_optimizer_holds_a_part():
 
 
 @tutorial
-def zero_redundancy_optimizer_consolidates_its_state():
+def zero_redundancy_optimizer_consolidates_its_state() -> None:
     net = DistributedDataParallel(model())
     optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=0.01)
     train(net, optimizer)
@@ -63,14 +63,14 @@ def zero_redundancy_optimizer_consolidates_its_state():
 
 
 @tutorial
-def zero_redundancy_optimizer_with_parameters_as_buckets():
+def zero_redundancy_optimizer_with_parameters_as_buckets() -> None:
     net = DistributedDataParallel(model())
     optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, lr=0.01, parameters_as_bucket_view=True)
     same_model(train(net, optimizer), alone())
 
 
 @tutorial
-def zero_redundancy_optimizer_joins_ranks_with_fewer_batches():
+def zero_redundancy_optimizer_joins_ranks_with_fewer_batches() -> None:
     net = DistributedDataParallel(nn.Linear(1, 1, bias=False))
     nn.init.zeros_(net.module.weight)
     optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, lr=0.1)
@@ -83,13 +83,13 @@ def zero_redundancy_optimizer_joins_ranks_with_fewer_batches():
 
 
 @everywhere
-def fsdp():
+def fsdp() -> None:
     net = sharded(model())
     same_model(train(net, adam(net)), alone())
 
 
 @tutorial
-def fsdp_holds_a_part():
+def fsdp_holds_a_part() -> None:
     net = sharded(model())
     assert net[0].weight.to_local().shape == (2, 6) and net[0].weight.placements == (Shard(0),)
     x, y = share()
@@ -98,19 +98,19 @@ def fsdp_holds_a_part():
 
 
 @tutorial
-def fsdp_keeps_parameters_after_the_forward():
+def fsdp_keeps_parameters_after_the_forward() -> None:
     net = sharded(model(), reshard_after_forward=False)
     same_model(train(net, adam(net)), alone())
 
 
 @tutorial
-def hybrid_sharding():
+def hybrid_sharding() -> None:
     net = sharded(model(), mesh=mesh(2, 2, names=("replicate", "shard")))
     same_model(train(net, adam(net)), alone())
 
 
 @tutorial
-def fsdp_in_mixed_precision():
+def fsdp_in_mixed_precision() -> None:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     net = sharded(model(), mp_policy=policy)
     x, y = share()
@@ -121,7 +121,7 @@ def fsdp_in_mixed_precision():
 
 
 @tutorial
-def fsdp_accumulates_gradients():
+def fsdp_accumulates_gradients() -> None:
     net = sharded(model())
     for step in range(2):
         net.set_requires_gradient_sync(step == 1)
@@ -131,7 +131,7 @@ def fsdp_accumulates_gradients():
 
 
 @tutorial
-def fsdp_clips_gradients():
+def fsdp_clips_gradients() -> None:
     net, expected = sharded(model()), model()
     clip = nn.utils.clip_grad_norm_
     train(net, adam(net), before_step=lambda: clip(net.parameters(), 0.1))
@@ -139,7 +139,7 @@ def fsdp_clips_gradients():
 
 
 @tutorial
-def fsdp_prefetches_by_hand():
+def fsdp_prefetches_by_hand() -> None:
     net = sharded(model())
     net[0].set_modules_to_forward_prefetch([net[2]])
     net[2].set_modules_to_backward_prefetch([net[0]])
@@ -147,7 +147,7 @@ def fsdp_prefetches_by_hand():
 
 
 @tutorial
-def fsdp_on_the_meta_device():
+def fsdp_on_the_meta_device() -> None:
     with torch.device("meta"):
         net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
     net = sharded(net).to_empty(device="cpu")
@@ -157,7 +157,7 @@ def fsdp_on_the_meta_device():
 
 
 @tutorial
-def fsdp_with_activation_checkpointing():
+def fsdp_with_activation_checkpointing() -> None:
     net = sharded(model())
     x, y = share()
     mse_loss(checkpoint(net, x, use_reentrant=False), y).backward()
@@ -165,7 +165,7 @@ def fsdp_with_activation_checkpointing():
 
 
 @tutorial
-def fsdp_unshards_by_hand():
+def fsdp_unshards_by_hand() -> None:
     net = sharded(model())
     net[0].unshard()
     equal(net[0].weight, model()[0].weight)
@@ -178,7 +178,7 @@ def fsdp_unshards_by_hand():
 
 
 @everywhere
-def distributed_checkpoint(folder):
+def distributed_checkpoint(folder) -> None:
     net = sharded(model())
     train(net, adam(net))
     dcp.save({"model": get_model_state_dict(net)}, checkpoint_id=folder)
@@ -190,7 +190,7 @@ def distributed_checkpoint(folder):
 
 
 @tutorial
-def distributed_checkpoint_of_an_optimizer(folder):
+def distributed_checkpoint_of_an_optimizer(folder) -> None:
     net = sharded(model())
     optimizer = adam(net)
     train(net, optimizer, steps=1)
@@ -206,7 +206,7 @@ def distributed_checkpoint_of_an_optimizer(folder):
 
 
 @tutorial
-def distributed_checkpoint_of_replicas(folder):
+def distributed_checkpoint_of_replicas(folder) -> None:
     net = DistributedDataParallel(model())
     train(net, adam(net))
     dcp.save(net.module.state_dict(), checkpoint_id=folder)
@@ -216,7 +216,7 @@ def distributed_checkpoint_of_replicas(folder):
 
 
 @tutorial
-def resharding_a_checkpoint(folder):
+def resharding_a_checkpoint(folder) -> None:
     rows = distribute_tensor(torch.arange(16.0).reshape(4, 4), mesh(), [Shard(0)])
     dcp.save({"x": rows}, checkpoint_id=folder)
     columns = {"x": zeros(4, 4, device_mesh=mesh(), placements=[Shard(1)])}

@@ -31,7 +31,7 @@ from tests.world.programs import rank
 
 
 @everywhere
-def device_mesh():
+def device_mesh() -> None:
     grid = mesh(2, 2, names=("data", "tensor"))
     assert tuple(grid.get_coordinate()) == (rank() // 2, rank() % 2)
     x = of_rank()
@@ -40,7 +40,7 @@ def device_mesh():
 
 
 @tutorial
-def slices_of_a_mesh():
+def slices_of_a_mesh() -> None:
     grid = mesh(2, 2, names=("data", "tensor"))
     assert grid["data"].mesh.tolist() == [rank() % 2, rank() % 2 + 2]
     assert grid["data"].get_local_rank() == rank() // 2
@@ -50,21 +50,21 @@ def slices_of_a_mesh():
 
 
 @everywhere
-def dtensor():
+def dtensor() -> None:
     x = distribute_tensor(torch.arange(8.0).reshape(4, 2), mesh(), [Shard(0)])
     assert x.to_local().tolist() == [[2.0 * rank(), 2.0 * rank() + 1]]
     equal(x.full_tensor(), torch.arange(8.0).reshape(4, 2))
 
 
 @tutorial
-def dtensor_of_uneven_rows():
+def dtensor_of_uneven_rows() -> None:
     x = distribute_tensor(torch.arange(6.0), mesh(), [Shard(0)])
     assert len(x.to_local()) == (2, 2, 2, 0)[rank()]
     equal((x * 2).full_tensor(), 2 * torch.arange(6.0))
 
 
 @tutorial
-def dtensor_is_redistributed():
+def dtensor_is_redistributed() -> None:
     x = distribute_tensor(torch.arange(16.0).reshape(4, 4), mesh(), [Shard(0)])
     columns = x.redistribute(placements=[Shard(1)])
     equal(columns.to_local(), torch.arange(16.0).reshape(4, 4)[:, rank() : rank() + 1])
@@ -72,13 +72,13 @@ def dtensor_is_redistributed():
 
 
 @tutorial
-def partial_sums():
+def partial_sums() -> None:
     x = DTensor.from_local(of_rank(), mesh(), [Partial()])
     equal(x.redistribute(placements=[Replicate()]).to_local(), [6, 60])
 
 
 @tutorial
-def matrix_product_of_dtensors():
+def matrix_product_of_dtensors() -> None:
     a, b = torch.arange(16.0).reshape(4, 4), torch.arange(16.0, 32.0).reshape(4, 4)
     product = distribute_tensor(a, mesh(), [Shard(1)]) @ distribute_tensor(b, mesh(), [Shard(0)])
     assert product.placements == (Partial(),)
@@ -86,7 +86,7 @@ def matrix_product_of_dtensors():
 
 
 @tutorial
-def gradient_of_a_dtensor():
+def gradient_of_a_dtensor() -> None:
     weight = nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh(), [Shard(0)]))
     (weight * distribute_tensor(torch.arange(16.0).reshape(4, 4), mesh(), [Shard(0)])).sum().backward()
     assert weight.grad.placements == (Shard(0),)
@@ -94,7 +94,7 @@ def gradient_of_a_dtensor():
 
 
 @tutorial
-def dtensor_on_two_dimensions():
+def dtensor_on_two_dimensions() -> None:
     grid = mesh(2, 2, names=("data", "tensor"))
     x = distribute_tensor(torch.arange(16.0).reshape(4, 4), grid, [Shard(0), Shard(1)])
     row, column = grid.get_coordinate()
@@ -103,7 +103,7 @@ def dtensor_on_two_dimensions():
 
 
 @tutorial
-def distribute_tensor_takes_the_values_of_rank_0():
+def distribute_tensor_takes_the_values_of_rank_0() -> None:
     x = distribute_tensor(torch.full((8,), float(rank() + 5)), mesh(), [Shard(0)])
     equal(x.to_local(), [5, 5])
 
@@ -119,20 +119,20 @@ def parallel(net, grid):
 
 
 @everywhere
-def tensor_parallel():
+def tensor_parallel() -> None:
     net = parallel(model(), mesh())
     assert net[0].weight.to_local().shape == (2, 6) and net[2].weight.to_local().shape == (4, 2)
     same_model(train(net, adam(net), batch), alone())
 
 
 @tutorial
-def tensor_parallel_gives_the_same_output():
+def tensor_parallel_gives_the_same_output() -> None:
     net = parallel(model(), mesh())
     equal(net(batch()[0]), model()(batch()[0]))
 
 
 @tutorial
-def sequence_parallel():
+def sequence_parallel() -> None:
     net = nn.Sequential(nn.LayerNorm(6), *model())
     plan = {
         "0": SequenceParallel(sequence_dim=0),
@@ -146,7 +146,7 @@ def sequence_parallel():
 
 
 @tutorial
-def fsdp_over_tensor_parallel():
+def fsdp_over_tensor_parallel() -> None:
     grid = mesh(2, 2, names=("data", "tensor"))
     net = sharded(parallel(model(), grid["tensor"]), mesh=grid["data"])
     train(net, adam(net), lambda step: [part[rank() // 2 :: 2] for part in batch(step)])
@@ -154,11 +154,11 @@ def fsdp_over_tensor_parallel():
 
 
 @tutorial
-def ddp_over_tensor_parallel_by_hand():
+def ddp_over_tensor_parallel_by_hand() -> None:
     grid = mesh(2, 2, names=("data", "tensor"))
     net = parallel(model(), grid["tensor"])
 
-    def average():
+    def average() -> None:
         for param in net.parameters():
             dist.all_reduce(param.grad.to_local(), group=grid["data"].get_group())
             param.grad /= 2
@@ -168,7 +168,7 @@ def ddp_over_tensor_parallel_by_hand():
 
 
 @tutorial
-def pipeline_of_two_halves_by_hand():
+def pipeline_of_two_halves_by_hand() -> None:
     net, (x, y) = model(), batch()
     if rank() == 0:
         hidden = net[:2](x)
