@@ -10,12 +10,11 @@ FROM python:3.12-slim-bookworm
 ARG TORCH=cpu
 
 WORKDIR /course
-COPY requirements requirements
-COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
+COPY constraints.txt pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
 COPY course_lib course_lib
 COPY notebooks notebooks
 RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/$TORCH \
-    --constraint requirements/indirect.txt '.[cluster]' && rm -rf /course
+    --constraint constraints.txt '.[cluster]' && rm -rf /course
 
 RUN useradd --create-home --home-dir /learner learner
 USER learner

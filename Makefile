@@ -1,10 +1,9 @@
-# Everything is installed in .venv, once: again only when the pins or pyproject.toml change.
+# Everything is installed in .venv, once: again only when pyproject.toml or a version changes.
 PYTHON ?= python3
 LAB_ARGS ?=
 LOCK_ARGS ?=
 VENV_PYTHON := .venv/bin/python
 INSTALLED := .venv/installed
-DIRECT := $(filter-out requirements/indirect.txt,$(wildcard requirements/*.txt))
 
 # On Linux, pip installs PyTorch with CUDA, which is gigabytes. Without an NVIDIA GPU, pip also gets PyTorch's index of
 # CPU builds, and prefers those. `make` first asks whether that index answers: if it does not, pip retries for seconds,
@@ -59,33 +58,31 @@ film: $(INSTALLED)  ## film the README's replay again: docs/film.png (needs Chro
 
 site: $(INSTALLED)  ## write the site to build/site/ (needs npm)
 	$(VENV_PYTHON) -m pip install --disable-pip-version-check $(EXTRA_INDEX) \
-	    --constraint requirements/indirect.txt --editable '.[docs]'
+	    --constraint constraints.txt --editable '.[docs]'
 	mkdir -p build/npm && cp docs/planner/package*.json build/npm
 	npm ci --prefix build/npm --ignore-scripts --no-audit --no-fund
 	$(VENV_PYTHON) -m sphinx -W --keep-going -d build/doctrees docs build/site
 	@echo 'To read it: $(VENV_PYTHON) -m http.server --directory build/site'
 
-# uv keeps the versions in the file that it writes, as far as they fit. Left out are the packages that the other files
-# pin, and those that torch's CUDA build pins for itself.
-lock: $(INSTALLED)  ## write requirements/indirect.txt again (LOCK_ARGS=--upgrade takes the newest versions)
+# uv keeps the versions in the file that it writes, as far as they fit. Left out is what torch's CUDA build pins for itself.
+lock: $(INSTALLED)  ## write constraints.txt again (LOCK_ARGS=--upgrade takes the newest versions)
 	$(VENV_PYTHON) -m pip install --disable-pip-version-check uv
-	mkdir -p build && cp requirements/indirect.txt build/indirect.txt
+	mkdir -p build && cp constraints.txt build/constraints.txt
 	$(VENV_PYTHON) -m uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-header --no-annotate \
-	    $(LOCK_ARGS) --output-file build/indirect.txt pyproject.toml
-	{ echo '# What those need in turn, a constraints file of pip. Written by `make lock`.'; \
-	    sed 's/ ;.*//' build/indirect.txt | grep -vxF $(DIRECT:%=-f %) | \
-	    grep -vE '^(triton|cuda-toolkit|nvidia-(cu|nccl|nvshmem|nvtx))'; } > requirements/indirect.txt
+	    $(LOCK_ARGS) --output-file build/constraints.txt pyproject.toml
+	{ head -1 constraints.txt; sed 's/ ;.*//' build/constraints.txt | \
+	    grep -vE '^(triton|cuda-toolkit|nvidia-(cu|nccl|nvshmem|nvtx))'; } > build/lock && mv build/lock constraints.txt
 
 clean:  ## remove .venv and every cache
 	rm -rf .venv build docs/lessons *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml $(addprefix requirements/,course.txt test.txt cluster.txt indirect.txt)
+$(INSTALLED): pyproject.toml constraints.txt
 	@test -x .venv/bin/pip || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo 'Sharded needs Python 3.11 or newer, and "$(PYTHON)" is not.' \
 	         'Name one that is: make PYTHON=python3.12 lab' >&2; exit 1; }
 	@test -x .venv/bin/pip || $(PYTHON) -m venv .venv || { \
 	    echo 'Python could not make .venv. On Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }
 	$(VENV_PYTHON) -m pip install --disable-pip-version-check $(EXTRA_INDEX) \
-	    --constraint requirements/indirect.txt --editable '.[test]'
+	    --constraint constraints.txt --editable '.[test]'
 	@touch $@

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from course_lib.exercises import Exercise
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("course_lib", "tests", "docs", "notebooks", "requirements", "benchmarks", ".devcontainer", ".github")
+FOLDERS = ("course_lib", "tests", "docs", "notebooks", "benchmarks", ".devcontainer", ".github")
 PAGES = ("CONTRIBUTING.md", "README.md", "AGENTS.md")
 FILE = re.compile(r"(?<![\w./:-])[\w./-]*\w\.(?:py|md|toml|txt|cff|ipynb|yml)\b|(?<=`)[\w./-]+/(?=`)")
 NAME = re.compile(r"`([A-Za-z_][\w.]*)(?:\([^`\n]*\))?`")

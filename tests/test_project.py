@@ -25,51 +25,35 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 
-# Pins
+# Versions
 
-
-def pins(file: str) -> dict[str, str]:
-    """The versions in requirements/`file`, by name. Every line is an exact pin or a comment."""
-    lines = (ROOT / "requirements" / file).read_text().splitlines()
-    return dict(line.split("==") for line in lines if not line.startswith("#"))
-
-
-COURSE, TEST, CLUSTER, DEEPSPEED, DOCS, INDIRECT = (
-    pins(f"{name}.txt") for name in ("course", "test", "cluster", "deepspeed", "docs", "indirect")
+PROJECT = PYPROJECT["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+RANGES = [Requirement(line) for lines in (PROJECT["dependencies"], *EXTRAS.values()) for line in lines]
+PINS = dict(
+    line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")
 )
-PINS = COURSE | TEST | CLUSTER | DEEPSPEED | DOCS | INDIRECT
 
 
-def test_each_package_is_pinned_exactly_and_once() -> None:
-    assert len(PINS) == len(COURSE) + len(TEST) + len(CLUSTER) + len(DEEPSPEED) + len(DOCS) + len(INDIRECT)
+def test_each_version_that_make_installs_is_exact_and_in_the_range_of_the_course() -> None:
     assert PINS["torch"] == "2.13.0"
     for name, version in PINS.items():
         assert name == canonicalize_name(name)
         assert re.fullmatch(r"[0-9][0-9a-z.]*", version), f"{name}=={version}"
+    for range_ in RANGES:
+        assert PINS[canonicalize_name(range_.name)] in range_.specifier, f"{range_}: run `make lock`"
 
 
-def test_the_installed_course_requires_the_pins() -> None:
-    required = {(r.name, str(r.specifier), str(r.marker)) for r in requirements("sharded-course")}
-    course = {(name, f"=={version}", "None") for name, version in COURSE.items()}
-    test = {(name, f"=={version}", 'extra == "test"') for name, version in (TEST | CLUSTER).items()}
-    cluster = {(name, f"=={version}", 'extra == "cluster"') for name, version in CLUSTER.items()}
-    deepspeed = {(name, f"=={version}", 'extra == "deepspeed"') for name, version in DEEPSPEED.items()}
-    docs = {(name, f"=={version}", 'extra == "docs"') for name, version in DOCS.items()}
-
-    pinned = course | test | cluster | deepspeed | docs
-    assert required == pinned, "pyproject.toml or a pin has changed: run `make lab` to install again"
-
-
-def test_whatever_is_installed_for_the_course_is_pinned() -> None:
+def test_whatever_is_installed_for_the_course_has_its_version_in_constraints() -> None:
     missing = {name: version for name, version in installed_closure().items() if PINS.get(name) != version}
 
-    assert not missing, "requirements/indirect.txt should say:\n" + "\n".join(
+    assert not missing, "run `make lock`, or write into constraints.txt:\n" + "\n".join(
         f"{name}=={version}" for name, version in sorted(missing.items())
     )
 
 
-def test_every_pin_is_for_the_oldest_python_too() -> None:
-    oldest = PYPROJECT["project"]["requires-python"].removeprefix(">=")
+def test_every_version_is_for_the_oldest_python_too() -> None:
+    oldest = PROJECT["requires-python"].removeprefix(">=")
     wanted = {name: importlib.metadata.metadata(name).get("Requires-Python") or "" for name in installed_closure()}
 
     assert {name: python for name, python in wanted.items() if f"{oldest}.0" not in SpecifierSet(python)} == {}
@@ -106,7 +90,7 @@ def installed_closure() -> dict[str, str]:
 def test_a_wheel_carries_the_lessons_and_copies_them_to_the_learners_home(tmp_path: Path) -> None:
     source, home = tmp_path / "source", tmp_path / "home"
     home.mkdir()
-    for folder in ("course_lib", "notebooks", "requirements"):
+    for folder in ("course_lib", "notebooks"):
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
@@ -128,21 +112,17 @@ def test_a_wheel_carries_the_lessons_and_copies_them_to_the_learners_home(tmp_pa
     assert [path.name for path in sorted((home / "sharded").glob("*.ipynb"))] == lessons
 
 
-def test_the_build_uses_the_pinned_setuptools() -> None:
-    assert PYPROJECT["build-system"]["requires"] == [f"setuptools=={PINS['setuptools']}"]
-
-
 def test_conda_make_and_pip_install_the_same() -> None:
     *conda, pip = ENVIRONMENT["dependencies"]
     makefile = (ROOT / "Makefile").read_text()
 
-    assert pip == {"pip": ["--constraint requirements/indirect.txt", "--editable .[test]"]}
-    assert "--constraint requirements/indirect.txt --editable '.[test]'" in makefile
+    assert pip == {"pip": ["--constraint constraints.txt", "--editable .[test]"]}
+    assert "--constraint constraints.txt --editable '.[test]'" in makefile
     assert conda == ["python=3.11", "pip"]
 
 
 def test_the_oldest_python_is_the_same_everywhere() -> None:
-    major, minor = PYPROJECT["project"]["requires-python"].removeprefix(">=").split(".")
+    major, minor = PROJECT["requires-python"].removeprefix(">=").split(".")
 
     assert PYPROJECT["tool"]["mypy"]["python_version"] == f"{major}.{minor}"
     assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{major}{minor}"
@@ -242,7 +222,8 @@ def test_every_package_that_the_course_imports_is_one_of_its_requirements() -> N
         canonicalize_name(name) for path in SOURCES for top in outside(path) for name in distributions.get(top, [top])
     }
 
-    assert used <= COURSE.keys() | CLUSTER.keys() | DEEPSPEED.keys()
+    declared = [*PROJECT["dependencies"], *EXTRAS["cluster"], *EXTRAS["deepspeed"]]
+    assert used <= {canonicalize_name(Requirement(line).name) for line in declared}
 
 
 def test_a_folder_has_at_most_fifteen_entries() -> None:
