@@ -6,7 +6,7 @@ from .errors.rank_error import RankError, grouped, quoted, who
 from .pickling import pickled
 from .rank_threads.interrupts import put_off
 from .run import Run
-from .world import World, observers
+from .world import World
 
 __all__ = [
     "Call",
@@ -15,7 +15,6 @@ __all__ = [
     "Run",
     "World",
     "grouped",
-    "observers",
     "pickled",
     "put_off",
     "quoted",

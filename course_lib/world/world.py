@@ -120,8 +120,6 @@ class World:
             run = self._backend.run(packed, timeout=self.timeout, size_of=size_of, late=late)
         for warning in run.warnings:
             warnings.warn(warning, CourseWarning, stacklevel=2)
-        for observer in observers:
-            observer(getattr(fn, "__name__", type(fn).__name__), self, run)
         return run
 
 
@@ -138,13 +136,6 @@ def prepared(fn: Callable[..., Any], *, replay: bool, strict: bool) -> Callable[
             return fn(*args, **kwargs)
 
     return on_rank
-
-
-observers: list[Callable[[str, World, Run], None]] = []
-"""Functions to call after each run, with the function's name, the world and the run.
-
-The list belongs to the process: a command installs an observer before the learner's code makes worlds.
-"""
 
 
 def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
