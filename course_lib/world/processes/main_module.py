@@ -7,7 +7,7 @@ cell defines.
 import io
 import pickle
 import sys
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 from ..pickling import FunctionCall
@@ -40,19 +40,7 @@ def unpack_in_main(packed: bytes) -> FunctionCall:
     unpickler = _Unpickler(packed)
     call: FunctionCall = unpickler.load()
     main = sys.modules["__main__"] = ModuleType("__main__")
-    named = [one for one in unpickler.made if one.__module__ == "__main__" and "<" not in one.__qualname__]
-    for one in sorted(named, key=lambda one: one.__qualname__.count(".")):  # outer classes first
-        *path, name = one.__qualname__.split(".")
-        owner: Any = main
-        for part in path:
-            owner = _attribute(owner, part)
-        if not hasattr(owner, name):  # a class has its methods; of a decorated function, the outer one comes first
-            setattr(owner, name, one)
+    for one in reversed(unpickler.made):  # of a decorated function, the outer one comes first, and counts
+        if one.__module__ == "__main__":
+            setattr(main, one.__qualname__, one)  # the name of a method has a dot, and finds nothing
     return call
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    """Return an outer class, or a stand-in for one that did not come."""
-    if not hasattr(owner, name):
-        setattr(owner, name, SimpleNamespace())
-    return getattr(owner, name)
