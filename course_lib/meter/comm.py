@@ -35,7 +35,7 @@ _RING = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1, 
 OPS = (*_RING, "gather", "scatter", "all_to_all", "send", "recv", "barrier", "new_group")
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CommCall:
     """One rank's part in a collective, a message or a new group.
 

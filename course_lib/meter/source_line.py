@@ -30,7 +30,6 @@ class SourceLine(NamedTuple):
     line: int
     function: str
     caller: SourceLine | None = None  # the line in the file or cell where the program began, if that is a different one
-    importing: str = ""  # the module that is being imported there, for a thread that is looked at
 
     @staticmethod
     def of(frame: FrameType) -> SourceLine:

@@ -9,8 +9,9 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator
-from itertools import islice
+from itertools import dropwhile
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 from torch.distributed import c10d_logger, distributed_c10d
 
@@ -34,12 +35,6 @@ def importing(frame: FrameType | None) -> bool:
     return any(_frames_of_imports(frame))
 
 
-def _module_being_imported(frame: FrameType) -> str:
-    """Return the outermost module that is being imported on the stack of `frame`; or empty."""
-    names = [one.f_locals["name"] for one in _frames_of_imports(frame) if one.f_code.co_name in _IMPORTS]
-    return str(names[-1]) if names else ""
-
-
 def _frames_of_imports(frame: FrameType | None) -> Iterator[FrameType]:
     for one, _ in () if frame is None else traceback.walk_stack(frame):
         if one.f_code.co_filename.startswith("<frozen importlib"):
@@ -52,15 +47,20 @@ def learner_line(home: threading.Thread | None = None) -> SourceLine:
     A callback of torch's has no such line: then return the line at which the thread `home` is.
     """
     caller = sys._getframe(1)
-    if home is not None and home.ident != threading.get_ident() and not learner_lines():
-        return source_line_of(home) or SourceLine.of(caller)
-    return source_line_on(caller) or SourceLine.of(caller)
+    line = source_line_on(caller)
+    learners = line is not None and is_learners_code(line.filename, line.function)
+    if home is not None and home.ident != threading.get_ident() and not learners:
+        line = position_of(home).source_line
+    return line or SourceLine.of(caller)
 
 
-def learner_lines() -> tuple[SourceLine, ...]:
-    """Return the 20 innermost lines of the learner's code on the caller's stack, innermost first."""
-    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if is_learners(frame.f_code))
-    return tuple(SourceLine.of(frame) for frame in islice(frames, 20))
+def hooked_line() -> SourceLine | None:
+    """Return the learner's line that called the library, if the library has called the learner's code again, as in a
+    hook."""
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    own = dropwhile(lambda frame: not is_learners(frame.f_code), frames)
+    further_out = dropwhile(lambda frame: is_learners(frame.f_code), own)
+    return next((SourceLine.of(frame) for frame in further_out if is_learners(frame.f_code)), None)
 
 
 def source_line_on(frame: FrameType) -> SourceLine | None:
@@ -104,13 +104,20 @@ def _with_caller(frame: FrameType) -> SourceLine:
     return line if caller is None or filename == line.filename else line._replace(caller=SourceLine.of(caller))
 
 
-def source_line_of(thread: threading.Thread) -> SourceLine | None:
-    """Return the learner's line on another thread's stack; None if there is none or the thread has ended."""
+class Position(NamedTuple):
+    """The position of a thread that is looked at."""
+
+    source_line: SourceLine | None = None  # the learner's innermost line
+    importing: str = ""  # the outermost module that is being imported there
+
+
+def position_of(thread: threading.Thread) -> Position:
+    """Return the position of another thread. It is empty if the thread has ended."""
     frame = stack_of(thread)
     if frame is None:
-        return None
-    line = source_line_on(frame)
-    return line and line._replace(importing=_module_being_imported(frame))
+        return Position()
+    names = [one.f_locals["name"] for one in _frames_of_imports(frame) if one.f_code.co_name in _IMPORTS]
+    return Position(source_line_on(frame), str(names[-1]) if names else "")
 
 
 def stack_of(thread: threading.Thread) -> FrameType | None:

@@ -101,8 +101,8 @@ def test_the_coordinator_does_not_keep_a_call_that_it_has_delivered() -> None:
 
     coordinator = ThreadCoordinator(3)
     for number in range(3):
-        call = CallRecorder(number, 0.0, threading.current_thread()).made_here("all_reduce", "world", (0, 1, 2))
-        local = Watched(rank=number, call=call, execute=lambda: None)
+        progress = CallRecorder(number, 0.0, threading.current_thread()).new_group("world", [0, 1, 2])
+        local = Watched(progress=progress, execute=lambda: None)
         calls.append(weakref.ref(local))
         coordinator.called(local)
     assert gone_at == [[False, False, False], [False, False, False], [False, True, False]]  # this frame holds the last
@@ -176,9 +176,9 @@ def test_a_call_that_disagrees_with_a_complete_group_leaves_it_complete() -> Non
     recorders = [CallRecorder(rank, 0.0, threading.current_thread()) for rank in range(3)]
     matching = Matching()
     for rank in (0, 1):
-        pending = matching.pending(rank, recorders[rank].new_group("1", [0, 1]))
+        pending = matching.pending(rank, recorders[rank].new_group("1", [0, 1]).call)
         pending.calls[rank] = recorders[rank].calls[-1]
-    disagreeing = matching.pending(2, recorders[2].new_group("1", [2]))
+    disagreeing = matching.pending(2, recorders[2].new_group("1", [2]).call)
     matching.mark_broken(disagreeing)
     assert disagreeing.calls == pending.calls and not pending.open
 

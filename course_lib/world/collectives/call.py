@@ -1,8 +1,6 @@
 """`Call`: the record of one collective, send, receive or new group on one rank."""
 
-import time
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import torch
@@ -45,7 +43,7 @@ DEFAULT_GROUP = "0"  # torch's name for the group of all ranks
 Splits = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Call(CommCall):
     """One rank's part in a collective, a message or a new group, with what its peers' calls are compared with."""
 
@@ -54,31 +52,15 @@ class Call(CommCall):
     shapes: tuple[tuple[int, ...], ...] = ()  # of the tensors that the ranks must agree on
     layout: torch.layout = torch.strided  # of the same tensors: strided, or a sparse one
     splits: Splits | None = None  # for all-to-all, the numbers of elements sent to and received from each group rank
-    around: tuple[SourceLine, ...] = ()  # the learner's lines on the stack, innermost first
+    hooked: SourceLine | None = None  # the line inside which the library called the hook that made the call
     unfinished: Unfinished | None = None  # an exception that the rank was still handling
     values: Values | None = None  # the values of its small tensors, in a world with `replay=True`
     match: int = 0  # the number of its pending call, from 1; 0 if it has no peers, as in a dry run
-    started: float = 0.0  # the start of the run, in seconds of `time.perf_counter` where the rank is
-    delivering: bool = False  # the transport's thread has not finished delivering the result
-    open_handle: bool = False  # the learner's code has the Work, and has not waited or asked for its state
+    open_handle: bool = False  # the learner's code had the Work, and never waited or asked for its state
     used_at: SourceLine | None = None  # the learner's line that used the tensors before the wait, if strict
 
     def __repr__(self) -> str:
         return f"{self.name} of {self.tensors} at {self.line}"
-
-    def now(self) -> float:
-        """Return the time, in seconds from the start of the run."""
-        return time.perf_counter() - self.started
-
-    def wait_begins(self) -> None:
-        """Record that the rank now only waits for the call, unless it is done."""
-        if self.done == inf:
-            self.waited_from = self.now()
-
-    def wait_ends(self) -> None:
-        """Discard the recorded wait if the call is not done: the rank went on without it."""
-        if self.done == inf:
-            self.waited_from = inf
 
     @property
     def numels(self) -> tuple[int, ...]:

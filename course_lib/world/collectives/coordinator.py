@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ...meter import SourceLine
+from ..learner_code import Position
 from .call import Call
 from .fault import Fault, Kind, Leaving, RankReport, State
 from .matching import Matching, PendingCall, uneven_splits
@@ -101,14 +101,11 @@ class Coordinator:
         with self.changed:
             self._fail(Fault(kind=kind, ranks=tuple(r for r, s in enumerate(self.states) if s is State.RUNNING)))
 
-    def reports(
-        self, where: Callable[[int], SourceLine | None], ranks: Iterable[int] | None = None
-    ) -> list[RankReport]:
-        """Return what each of `ranks`, by default all, is doing. `where` returns the learner's line that a rank is
-        at."""
+    def reports(self, where: Callable[[int], Position], ranks: Iterable[int] | None = None) -> list[RankReport]:
+        """Return what each of `ranks`, by default all, is doing, and `where` each of them is."""
         with self.changed:
             reports = {
-                rank: RankReport(rank=rank, state=self.states[rank].value, source_line=where(rank))
+                rank: RankReport(rank=rank, state=self.states[rank].value, **where(rank)._asdict())
                 for rank in (range(self.world_size) if ranks is None else ranks)
             }
             for rank, pending in self.waits.items():
@@ -131,7 +128,7 @@ class Coordinator:
 
     def _join(self, rank: int, pending: PendingCall, call: Call, proceed: Callable[[], object]) -> None:
         detail = pending.disagreement(call)
-        pending.calls[rank], call.match = call, pending.number
+        pending.calls[rank] = replace(call, match=pending.number)
         pending.proceed.append(proceed)
         if detail:
             self._break(pending, Fault(kind="mismatch", ranks=tuple(pending.calls), calls=pending.calls, detail=detail))

@@ -15,15 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...meter import tensors_in
 from ..learner_code import learner_line
-from .call import Call
 from .local_call import LocalCall
+from .progress import Progress
 from .spans import Span, overlap, spans
 
 
 class Loan(NamedTuple):
     """The tensors of one open call: their spans, and the tensors, so that no other tensor gets their memory."""
 
-    call: Call
+    progress: Progress
     received: list[Span]
     sent: list[Span]
     tensors: list[Tensor]
@@ -50,7 +50,7 @@ class InFlight(TorchDispatchMode):
     def lend(self, local: LocalCall, operator: Any, arguments: dict[str, Any]) -> None:
         """Watch the tensors of `local` from now on."""
         sent, received = _read_and_written(operator, arguments, local)
-        self._open[local] = Loan(local.call, received, sent, list(tensors_in(arguments)))
+        self._open[local] = Loan(local.progress, received, sent, list(tensors_in(arguments)))
 
     def give_back(self, local: LocalCall) -> None:
         """Stop watching the tensors of `local`."""
@@ -61,8 +61,9 @@ class InFlight(TorchDispatchMode):
         an operator of c10d."""
         read, written = _read_and_written(operator, arguments, local)
         for loan in self._open.values():
-            if loan.call.used_at is None and (overlap(read + written, loan.received) or overlap(written, loan.sent)):
-                loan.call.used_at = learner_line()
+            progress = loan.progress
+            if progress.used_at is None and (overlap(read + written, loan.received) or overlap(written, loan.sent)):
+                progress.used_at = learner_line()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -81,7 +82,7 @@ def _read_and_written(
     read: list[Span] = []
     written: list[Span] = []
     receives = local is None or not (
-        local.call.op == "send" or (local.call.op == "broadcast" and local.call.root == local.rank)
+        local.call.op == "send" or (local.call.op == "broadcast" and local.call.root == local.call.rank)
     )
     for place, argument in enumerate(operator._schema.arguments):
         if operator.namespace == "c10d":

@@ -17,6 +17,7 @@ from ...meter import is_learners, storage_of, tensors_in
 from ..learner_code import receiver_of_work
 from ..torch_hooks import private
 from .call import Call
+from .progress import Progress
 from .values import NamedTensor
 
 Future = torch.futures.Future[Any]
@@ -32,8 +33,7 @@ _WITHOUT_FUTURE = ("send", "recv", "reduce_scatter", "reduce_scatter_single", "r
 class LocalCall:
     """One call of one rank."""
 
-    rank: int
-    call: Call
+    progress: Progress
     execute: Callable[[], Any] | None  # hands the call to the backend, and returns its result; None once it is done
     ticket: Any = None  # what the coordinator keeps with the call
     error: Exception | None = None  # with which the backend refused the call
@@ -46,17 +46,22 @@ class LocalCall:
     _work: Any = None
     _outputs: frozenset[int] = frozenset()  # identifies the storages that receive the result
 
+    @property
+    def call(self) -> Call:
+        """Return the call."""
+        return self.progress.call
+
     # -- for the rank --------------------------------------------------------------------------------------------
 
     def promise(self, operator: Any, arguments: dict[str, Any], identity: Identity) -> Any:
         """Return the operator's result before the call is made. The thread that delivers it acts as the rank through
         `identity`."""
-        call = self.call
-        in_backward = private.at_end_of_backward(call.wait_begins, call.wait_ends)
+        progress = self.progress
+        in_backward = private.at_end_of_backward(progress.wait_begins, progress.wait_ends)
         receiver = receiver_of_work()
         if not in_backward and receiver is None:
-            call.waited_from = call.issued
-        call.open_handle = receiver is not None and is_learners(receiver)
+            progress.waited_from = self.call.issued
+        progress.open_handle = receiver is not None and is_learners(receiver)
         self._identity, self.future = identity, Future()
         self.arrived = self.future.then(partial(_delivered, self.note_values))
         # While the Work lives, torch returns this object to the rank.
@@ -83,9 +88,8 @@ class LocalCall:
 
     def note_values(self) -> None:
         """Note the values that have arrived, if the world keeps them."""
-        if self.call.values is not None:
-            self.call.values.arrived(self.receiving)
-            self.receiving = []
+        self.progress.received(self.receiving)
+        self.receiving = []
 
     # -- for the coordinator -------------------------------------------------------------------------------------
 
@@ -93,7 +97,7 @@ class LocalCall:
         """Hand the call to the backend: every member has called."""
         assert self.execute is not None
         execute, self.execute = self.execute, None
-        self.call.matched = self.call.now()
+        self.progress.matched = self.progress.now()
         try:
             self._result = execute()
         except Exception as error:  # the backend refuses this rank's call
@@ -112,15 +116,15 @@ class LocalCall:
         work, self._result = private.work_of(self._result), None
         if self.call.variant in _WITHOUT_FUTURE:
             result = _end_of(work)
-            self.call.done = self.call.now()
+            self.progress.done = self.progress.now()
             if self.future_taken:
-                self.call.delivering = True
+                self.progress.delivering = True
                 _on_a_thread(self._complete_as_rank, result)
             else:
                 _complete(self.future, result)
         else:
             assert self._identity is not None
-            _chain(work, self.future, self.call, self._identity)
+            _chain(work, self.future, self.progress, self._identity)
 
     def _complete_as_rank(self, result: Any) -> None:
         assert self.future is not None and self._identity is not None
@@ -128,7 +132,7 @@ class LocalCall:
             with self._identity():
                 _complete(self.future, result)
         finally:  # the rank waits for this before it closes its groups
-            self.call.delivering = False
+            self.progress.delivering = False
 
     def call_off(self) -> None:
         """Complete the future with an error, and release the call's group, which must end on its rank's own thread.
@@ -165,12 +169,12 @@ def _end_of(work: Any) -> Any:
     return []
 
 
-def _chain(work: Any, future: Future, call: Call, identity: Identity) -> None:
+def _chain(work: Any, future: Future, progress: Progress, identity: Identity) -> None:
     """Complete `future` when the backend's `work` ends, with its value or its error."""
 
     def finish(done: Future) -> None:
         held.clear()
-        call.done = call.now()
+        progress.done = progress.now()
         if threading.get_ident() == here:
             _on_a_thread(deliver, done)
         else:
@@ -183,9 +187,9 @@ def _chain(work: Any, future: Future, call: Call, identity: Identity) -> None:
             result = error
         with identity():
             _complete(future, result)
-        call.delivering = False
+        progress.delivering = False
 
-    call.delivering = True
+    progress.delivering = True
     here = threading.get_ident()
     held = [work]  # the backend drops a work without references, finished or not
     work.get_future().add_done_callback(finish)

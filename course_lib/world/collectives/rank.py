@@ -93,7 +93,7 @@ class InterposedRank:
     @property
     def delivering(self) -> bool:
         """Return whether a result is being delivered to the rank, which may have left without waiting for it."""
-        return any(call.delivering for call in self.recorder.calls)
+        return any(call.delivering for call in self.recorder.made)
 
     # -- for interposer and dispatch -----------------------------------------------------------------------------
 
@@ -107,14 +107,14 @@ class InterposedRank:
             loan = self.meter.lend(arguments.values())
             local = self._recorded(operator, arguments, unwatched(partial(execute, *loan.arguments)))
             result = self._collective(operator, arguments, local)
-            self.meter.lent(loan, local.call)
+            self.meter.lent(loan, local.progress)
             return result
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
         """Wait until every member creates the group: gloo's own wait for a missing member could not be stopped."""
         with self.shielded():
-            call = self.recorder.new_group(group_name, ranks)
-            self._completed(LocalCall(rank=self.rank, call=call, execute=lambda: None))
+            progress = self.recorder.new_group(group_name, ranks)
+            self._completed(LocalCall(progress=progress, execute=lambda: None))
 
     def not_in_group(self, op: str) -> None:
         """Handle a collective on a group that this rank does not belong to."""
@@ -129,7 +129,7 @@ class InterposedRank:
 
     def _handed_back(self, work: Any) -> None:
         for local in [one for one in list(self._open_handles) if one.is_of(work)]:  # a callback's thread may ask, too
-            local.call.open_handle = False
+            local.progress.open_handle = False
             self._open_handles.pop(local, None)
             if self.in_flight is not None:
                 self.in_flight.give_back(local)
@@ -140,7 +140,7 @@ class InterposedRank:
         with self._in_the_world():
             self._handed_back(waited)
             for local in [one for one in list(self._promised) if one.is_of(waited)]:
-                local.call.wait_begins()
+                local.progress.wait_begins()
                 self._peers.wait_for(local)
                 assert local.arrived is not None
                 local.arrived.wait()
@@ -148,8 +148,8 @@ class InterposedRank:
     # -- a call --------------------------------------------------------------------------------------------------
 
     def _recorded(self, operator: Any, arguments: dict[str, Any], execute: Callable[[], Any]) -> LocalCall:
-        call = self.recorder.collective(operator, arguments, self._devices)
-        local = LocalCall(rank=self.rank, call=call, execute=execute)
+        progress = self.recorder.collective(operator, arguments, self._devices)
+        local, call = LocalCall(progress=progress, execute=execute), progress.call
         if call.values is not None:
             local.receiving = received(call.variant, call.root == self.rank, arguments)
         return local
@@ -163,7 +163,7 @@ class InterposedRank:
             return self._completed(local)
         result = local.promise(operator, arguments, self.identity)
         self._promised[local] = None
-        if local.call.open_handle:
+        if local.progress.open_handle:
             self._open_handles[local] = None
         assert local.arrived is not None
         local.arrived.add_done_callback(partial(self._arrived, local))
@@ -172,7 +172,7 @@ class InterposedRank:
         except Stopped:  # a promise that is never kept would hold the group forever
             local.call_off()
             raise
-        if self.in_flight is not None and local.call.open_handle:
+        if self.in_flight is not None and local.progress.open_handle:
             self.in_flight.lend(local, operator, arguments)  # only now: the backend may copy inside `called`
         return result
 
@@ -185,13 +185,13 @@ class InterposedRank:
 
     def _completed(self, local: LocalCall) -> Any:
         """Make the call, wait for its end, and return the operator's result."""
-        call = local.call
-        call.waited_from = call.issued
+        progress = local.progress
+        progress.waited_from = local.call.issued
         self._peers.called(local)
         self._peers.wait_for(local)
         result = local.result()
-        if result is not None and call.op != "recv":  # the caller waits for a recv's Work, which is possible once
+        if result is not None and local.call.op != "recv":  # the caller waits for a recv's Work, which is possible once
             private.work_of(result).wait()  # the caller would wait next; waiting here measures the end
             local.note_values()
-        call.done = call.now()
+        progress.done = progress.now()
         return result

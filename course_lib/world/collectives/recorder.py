@@ -7,9 +7,10 @@ from collections import Counter
 from typing import Any
 
 from ..error_report import Unfinished
-from ..learner_code import learner_line, learner_lines
+from ..learner_code import hooked_line, learner_line
 from ..torch_hooks import private
 from .call import OPS, Call, described
+from .progress import Progress
 from .validation import check
 from .values import values_of
 
@@ -21,13 +22,18 @@ class CallRecorder:
     """
 
     def __init__(self, rank: int, started: float, thread: threading.Thread) -> None:
-        self.calls: list[Call] = []
+        self.made: list[Progress] = []
         self.keeps_values = False
         self._rank, self._started, self._thread = rank, started, thread
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()  # callbacks make calls on threads of their own
 
-    def collective(self, operator: Any, arguments: dict[str, Any], devices: tuple[str, ...]) -> Call:
+    @property
+    def calls(self) -> list[Call]:
+        """Return a record of each call, as it is now."""
+        return [progress.record for progress in self.made]
+
+    def collective(self, operator: Any, arguments: dict[str, Any], devices: tuple[str, ...]) -> Progress:
         """Record a collective or a message, a `c10d` operator and its arguments, and return it.
 
         `devices` are the device types that the group's backend supports. Raise a ValueError if the arguments are wrong
@@ -43,18 +49,17 @@ class CallRecorder:
         check(op, len(ranks), is_root, arguments, devices)
         if self.keeps_values:
             details["values"] = values_of(op, is_root, arguments)
-        call = self.made_here(op, group_name, ranks, **details)
         with self._lock:
             self._numbers[group_name, op] += 1
-            call.number = self._numbers[group_name, op]
-            self.calls.append(call)
-        return call
+            return self._kept(self.made_here(op, group_name, ranks, number=self._numbers[group_name, op], **details))
 
-    def new_group(self, group_name: str, ranks: list[int]) -> Call:
+    def new_group(self, group_name: str, ranks: list[int]) -> Progress:
         """Record the creation of a group, and return it."""
-        call = self.made_here("new_group", group_name, tuple(ranks))
-        self.calls.append(call)
-        return call
+        return self._kept(self.made_here("new_group", group_name, tuple(ranks)))
+
+    def _kept(self, call: Call) -> Progress:
+        self.made.append(Progress(call=call, started=self._started, values=call.values))
+        return self.made[-1]
 
     def made_here(self, variant: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
         """Return a call that the calling thread makes now, at the learner's line."""
@@ -64,9 +69,8 @@ class CallRecorder:
             ranks=ranks,
             group_name=group_name,
             line=learner_line(self._thread),
-            around=learner_lines(),
+            hooked=hooked_line(),
             issued=time.perf_counter() - self._started,
-            started=self._started,
             unfinished=Unfinished.of(sys.exception()),
             **details,
         )

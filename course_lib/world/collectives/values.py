@@ -8,8 +8,8 @@ import ctypes
 import sys
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import numpy
 import torch
@@ -35,7 +35,7 @@ class Summed(NamedTuple):
     uniform: bool  # every element is the same whole number: tensors of zeros are often equal by chance
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Values:
     """The values of one call of one rank."""
 
@@ -46,9 +46,9 @@ class Values:
     brought: tuple[Summed, ...] = ()  # checksums of what the rank brought
     received: tuple[Summed, ...] = ()  # checksums of the result, if it has arrived
 
-    def arrived(self, tensors: list[NamedTensor]) -> None:
-        """Note the result, which these tensors have received."""
-        self.after, self.received = _read(tensors), summed(tensors)
+    def with_received(self, tensors: list[NamedTensor]) -> Self:
+        """Return the values with those of the result, which these tensors have received."""
+        return replace(self, after=_read(tensors), received=summed(tensors))
 
 
 def values_of(op: str, is_root: bool, arguments: dict[str, Any]) -> Values:

@@ -53,9 +53,8 @@ class DryRun:
         output = rank.rank_state.printed.text
         show(output, self._rank)
         if coordinator.fault is not None:
-            ended = [report.ended(rank.raised, stopped=not rank.is_alive()) for report in reports]
             calls = [rank.recorder.calls]
-            raise error_of(coordinator.fault, ended, timeout, [output], calls, world_size=self._world_size)
+            raise error_of(coordinator.fault, reports, timeout, [output], calls, world_size=self._world_size)
         return DryRunResult(
             results=[rank.result],
             output=[output],
@@ -90,8 +89,8 @@ class DryRank(RankThread):
         self._mode = WithoutNumbers()
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
-        call = self.recorder.collective(operator, arguments, ("cpu",))
-        call.matched = call.done = call.issued
+        progress = self.recorder.collective(operator, arguments, ("cpu",))
+        progress.matched = progress.done = progress.call.issued
         if self.meter is not None:
             self.meter.lend(arguments.values())  # sets their category; no transport borrows them
         tensors = list(tensors_in(arguments))

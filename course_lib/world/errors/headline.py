@@ -131,7 +131,7 @@ def _timeout(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tu
     running = [report.rank for report in reports if report.state == "running"]
     waiting = [report for report in reports if report.state == "waiting"]
     busy = who(running or [report.rank for report in waiting], world_size)
-    imported = [one.source_line.importing for one in reports if one.rank in running and one.source_line]
+    imported = [one.importing for one in reports if one.rank in running and one.source_line]
     more_time = "if the work is only long, give the world more time: World(…, timeout=…)."
     since = max((report.waited for report in waiting if not report.missing.isdisjoint(running)), default=0.0)
     them = "it" if len(running) == 1 else "them"

@@ -46,12 +46,11 @@ def without_a_call(meeting: Mapping[int, Call], calls: Sequence[Sequence[Call]])
 
 
 def _is_inside(call: Call, line: SourceLine, theirs: Sequence[Call]) -> bool:
-    """Return whether `call` was made inside `line`, as in a hook, and the rank that is at `line` made no such call.
+    """Return whether `call` was made in a hook inside `line`, and the rank that is at `line` made no such call.
 
     `theirs` are all calls of that rank.
     """
-    is_inside = line != call.line and line._replace(caller=None) in call.around
-    return is_inside and all(one.line != call.line for one in theirs)
+    return line._replace(caller=None) == call.hooked and all(one.line != call.line for one in theirs)
 
 
 def went_past(line: SourceLine, now_at: SourceLine, calls: Sequence[Call]) -> bool:

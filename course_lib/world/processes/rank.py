@@ -26,7 +26,7 @@ from ..collectives.fault import Stopped
 from ..collectives.local_call import LocalCall
 from ..collectives.rank import InterposedRank
 from ..collectives.recorder import is_asynchronous
-from ..learner_code import source_line_of
+from ..learner_code import position_of
 from ..torch_hooks import interposer, private
 from .protocol import Job
 from .threads import Threads
@@ -64,11 +64,6 @@ class ProcessRank(InterposedRank):
         self._changed = threading.Condition()
         self._open: dict[int, tuple[LocalCall, Context]] = {}  # calls that may not enter the backend yet, by index
 
-    @property
-    def calls(self) -> list[Call]:
-        """Return the rank's calls."""
-        return self.recorder.calls
-
     # -- messages from the kernel ----------------------------------------------------------------------------------
 
     def proceed(self, index: int) -> None:
@@ -105,8 +100,8 @@ class ProcessRank(InterposedRank):
         self._deliveries.shutdown(wait=False)
 
     def stop(self, _: None) -> None:
-        """Report the learner's line that the rank is at, and stop the rank: the run is over."""
-        self._send("located", source_line_of(threading.main_thread()))
+        """Report where the rank is, and stop it: the run is over."""
+        self._send("located", position_of(threading.main_thread()))
         with self._changed:
             self.stopping = True
             waiting = list(self._open.values())
@@ -167,16 +162,17 @@ class ProcessRank(InterposedRank):
                 f"rank {self.rank}: a thread called {local.call.variant} after the function had returned. Join the "
                 "thread before the return."
             )
-        local.ticket = self._index_of(local.call)
+        local.ticket = self._index_of(local)
         with self._changed:
             if self.stopping:
                 raise Stopped
             self._open[local.ticket] = local, _modes_of_caller()
         self._send("called", local.ticket, local.call, local.future is None and self._blocked, True)
 
-    def _index_of(self, call: Call) -> int:
-        """Return the place of `call` among the rank's calls: another thread may have made the last one."""
-        return next(index for index in reversed(range(len(self.calls))) if self.calls[index] is call)
+    def _index_of(self, local: LocalCall) -> int:
+        """Return the place of the call among the rank's calls: another thread may have made the last one."""
+        made = self.recorder.made
+        return next(index for index in reversed(range(len(made))) if made[index] is local.progress)
 
     def wait_for(self, local: LocalCall) -> None:
         if local.future is not None and local.ticket in self._open and self._blocked:
@@ -203,18 +199,18 @@ class ProcessRank(InterposedRank):
             return self._completed(local)
         # A rank waits for its peers even in an asynchronous call: gloo's own Work knows the GPU's streams, and ours
         # would not.
-        local.call.waited_from = local.call.issued
+        local.progress.waited_from = local.call.issued
         self.called(local)
         self.wait_for(local)
         result = local.result()
-        local.call.done = local.call.now()
+        local.progress.done = local.progress.now()
         return result
 
     def _at_once(self, local: LocalCall) -> Any:
         """Hand the call to NCCL at once; its work ends when the GPU reaches it."""
-        self._send("called", self._index_of(local.call), local.call, False, False)
+        self._send("called", self._index_of(local), local.call, False, False)
         result = local.result()
-        local.call.done = local.call.now()
+        local.progress.done = local.progress.now()
         return result
 
 

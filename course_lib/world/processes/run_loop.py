@@ -14,13 +14,12 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.coordinator import SETTLE, Coordinator
 from ..collectives.fault import RankReport, State
 from ..collectives.matching import PendingCall
 from ..error_report import ErrorReport
-from ..learner_code import source_line_in_dump
+from ..learner_code import Position, source_line_in_dump
 from .output import Output
 from .protocol import Finished, Job
 from .worker_handle import WorkerHandle
@@ -52,7 +51,7 @@ class RunLoop:
         self._number = number
         self._interrupts = interrupts
         self._calls: dict[tuple[int, int], PendingCall] = {}  # by rank and index of the call
-        self._located: dict[int, SourceLine | None] = {}
+        self._located: defaultdict[int, Position] = defaultdict(Position)
         self._dead: set[int] = set()
         self._waited_for = set(range(len(processes)))
         self._timeout = self._deadline = inf
@@ -90,7 +89,7 @@ class RunLoop:
             self._died(rank)  # if it died, its peers' errors about broken connections are not the cause
         if not fault.from_outside:
             self._read_while(lambda: self.coordinator.busy(State.RUNNING), SETTLE)
-        reports = self.coordinator.reports(self._located.get)
+        reports = self.coordinator.reports(self._located.__getitem__)
         self.coordinator.stopping = True
         for rank in self._active:
             self._processes[rank].send("stop")
@@ -108,7 +107,7 @@ class RunLoop:
     def _completed(self, report: RankReport, raised: ErrorReport | None) -> RankReport:
         """Return the report with the line that the rank was at, if it was running, and with what it `raised`."""
         if report.state == State.RUNNING.value:
-            report = replace(report, source_line=self._located.get(report.rank))
+            report = replace(report, **self._located[report.rank]._asdict())
         return report.ended(raised)
 
     def close(self) -> None:
@@ -171,17 +170,19 @@ class RunLoop:
         """Fail the run: `rank` called a collective on a group that it does not belong to."""
         self.coordinator.outside(rank, call)
 
-    def located(self, rank: int, source_line: SourceLine | None) -> None:
-        """Record the learner's line that `rank` is at; None if it is in library code."""
-        self._located.setdefault(rank, source_line)
+    def located(self, rank: int, position: Position) -> None:
+        """Record where `rank` is."""
+        self._located[rank] = position
 
     def finished(self, rank: int, left: Finished) -> None:
         """Record how `rank` has left the function."""
-        self.left[rank] = left
-        for index, call in enumerate(left.calls):  # the rank does not know which calls belong together
-            if (rank, index) in self._calls:
-                call.match = self._calls[rank, index].number
+        self.left[rank] = replace(left, calls=[self._matched(rank, *one) for one in enumerate(left.calls)])
         self.coordinator.left(rank, left.how)
+
+    def _matched(self, rank: int, index: int, call: Call) -> Call:
+        """Return the call with its match: the rank does not know which calls belong together."""
+        pending = self._calls.get((rank, index))
+        return call if pending is None else replace(call, match=pending.number)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -238,9 +239,8 @@ class RunLoop:
             while connection in self._selector.get_map() and connection.poll():
                 read(rank)
             self._unregister(connection)
-        source_line = source_line_in_dump(handle.process.stack())
-        if source_line is not None:
-            self._located.setdefault(rank, source_line)
+        if self._located[rank] == Position():
+            self._located[rank] = Position(source_line_in_dump(handle.process.stack()))
         self.output.ended.add(rank)
         self.coordinator.died(rank, handle.process.how_it_died)
 

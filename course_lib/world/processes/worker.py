@@ -118,7 +118,7 @@ class Worker:
             how=leaving(error),
             raised=None if error is None or rank.stopping else ErrorReport.of(error),
             result=pickling.pack_result(rank.rank, value),
-            calls=rank.calls,
+            calls=rank.recorder.calls,
             span=rank.span,
             memory=rank.meter.report() if rank.meter is not None and error is None else None,
             has_group=dist.is_initialized() and dist.group.WORLD is self._default,

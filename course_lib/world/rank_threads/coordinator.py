@@ -32,15 +32,17 @@ class ThreadCoordinator(Coordinator):
         with self.changed:
             if self.stopping:
                 raise Stopped
-            local.ticket = pending = self._matching.pending(local.rank, local.call)
+            rank, call = local.call.rank, local.call
+            local.ticket = pending = self._matching.pending(rank, call)
+            local.progress.match = pending.number
             self._waiting[pending].append(local)
-            self._join(local.rank, pending, local.call, local.start)
+            self._join(rank, pending, call, local.start)
             if pending.broken:
-                self.wait(local.rank, pending)
+                self.wait(rank, pending)
 
     def wait_for(self, local: LocalCall) -> None:
         with self.changed:
-            self.wait(local.rank, local.ticket)
+            self.wait(local.call.rank, local.ticket)
 
     def called_outside(self, rank: int, call: Call) -> None:
         with self.changed:
@@ -83,7 +85,7 @@ class ThreadCoordinator(Coordinator):
         if pending.open:
             return
         started = self._waiting.pop(pending)
-        errors = {local.rank: local.error for local in started if local.error is not None}
+        errors = {local.call.rank: local.error for local in started if local.error is not None}
         first = next(iter(errors.values()), None)
         promised = any(local.future for local in started)
         while started:  # a call holds its result: this thread must not keep it longer than the rank does

@@ -84,7 +84,7 @@ def _process_settings_kept() -> Iterator[None]:
 def _only_new_objects_collected() -> Iterator[None]:
     """Let Python's garbage collector look only at what ranks make.
 
-    A full collection of a kernel with torch takes 0.2 s, and every run collects at its end: see `closing`.
+    A full collection of a kernel with torch takes 0.2 s, and every run collects at its end: see `supervisor`.
     """
     gc.freeze()
     try:

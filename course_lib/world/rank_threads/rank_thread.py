@@ -25,8 +25,7 @@ class RankThread(Stoppable, InterposedRank):
     """One rank: its thread, its rank state and, afterwards, its result or exception.
 
     Attributes:
-        finish: set when all ranks have left, and may close their groups.
-        collected: no garbage of the learner's function holds a group any more.
+        finish: set when the rank may close its groups. If it has left in time, no garbage holds them then.
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class RankThread(Stoppable, InterposedRank):
         self.result: Any = None
         self.raised: ErrorReport | None = None
         self.finish = threading.Event()
-        self.collected = False
         self._groups = interposer.no_groups()
         self._packed = packed
 
@@ -60,12 +58,13 @@ class RankThread(Stoppable, InterposedRank):
         self.result = self.in_learners_code(*unpack_call(self._packed))
 
     def leave_groups(self) -> None:
-        """Close the rank's groups, when all ranks have left the learner's function: see `closing`."""
+        """Close the rank's groups, when all ranks have left the learner's function: see `supervisor`."""
+        late = self.finish.is_set()
         self.finish.wait()
         while self.delivering:  # a learner's callback runs on gloo's thread, which must not join itself
-            self.collected = False
+            late = True
             time.sleep(0.01)
-        if not self.collected:
+        if late:
             collect_garbage()
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -76,7 +75,7 @@ class RankThread(Stoppable, InterposedRank):
     def run(self) -> None:
         with self.identity():
             how = self._work()
-        self.coordinator.left(self.rank, how)  # when nothing here holds the learner's objects: see `closing`
+        self.coordinator.left(self.rank, how)  # when nothing here holds the learner's objects: see `leave_groups`
         with self.identity():
             self.leave_groups()
 

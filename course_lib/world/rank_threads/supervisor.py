@@ -1,49 +1,53 @@
 """The supervisor of ranks that are threads: it waits for all, ends the run at a fault, the time limit or an interrupt,
 and closes their groups. It is the thread that called `World.run`."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..collectives.coordinator import SETTLE
 from ..collectives.fault import Fault, RankReport, State
-from ..learner_code import importing, source_line_of, stack_of
-from .closing import close
+from ..learner_code import importing, position_of, stack_of
+from ..torch_hooks import gloo, private
 from .coordinator import ThreadCoordinator
+from .process_state import collect_garbage
 from .rank_thread import RankThread
 from .stopping import stop_looking
 
 STOP_EVERY = 0.02  # seconds between two looks at the ranks that must stop
 UNWINDING = 0.1  # seconds that a rank has for its `finally` blocks, before it is asked to stop again
 GRACE = 0.4  # seconds in which ranks must stop, before they are left behind
+DELIVERING = 0.4  # seconds in which results that no rank waits for may still be delivered
 IMPORTING = 10.0  # seconds that a rank may take to finish an import before it is stopped there
 
 
 def run_ranks(
     coordinator: ThreadCoordinator, ranks: Sequence[RankThread], timeout: float, late: list[Any]
 ) -> list[RankReport]:
-    """Run the ranks until they have left or are stopped, and close their groups. Return what each was doing at a fault.
+    """Run the ranks until they have left or are stopped, and close their groups. Return a report of each if they fail.
 
     `late` contains an interrupt as soon as it arrives.
     """
     for rank in ranks:
         rank.start()
     _supervise(coordinator, timeout, late)
-    reports = [] if coordinator.fault is None else _end(coordinator, coordinator.fault, ranks, late)
-    close(coordinator, ranks)
-    return reports
+    by_number = {rank.rank: rank for rank in ranks}
+    reports = [] if coordinator.fault is None else _end(coordinator, coordinator.fault, by_number, late)
+    _close_groups(coordinator, ranks)
+    ended = [(report, by_number[report.rank]) for report in reports]
+    return [report.ended(rank.raised, stopped=not rank.is_alive()) for report, rank in ended]
 
 
 def _end(
-    coordinator: ThreadCoordinator, fault: Fault, ranks: Sequence[RankThread], late: list[Any]
+    coordinator: ThreadCoordinator, fault: Fault, ranks: Mapping[int, RankThread], late: list[Any]
 ) -> list[RankReport]:
     """Stop the ranks after a fault. Return what each was doing at it."""
     if not fault.from_outside:
         with coordinator.changed:
             coordinator.changed.wait_for(lambda: not coordinator.busy(State.RUNNING), SETTLE)
-    by_number = {rank.rank: rank for rank in ranks}
-    reports = coordinator.reports(lambda rank: source_line_of(by_number[rank]), by_number)
-    _stop(coordinator, ranks)
+    reports = coordinator.reports(lambda rank: position_of(ranks[rank]), ranks)
+    _stop(coordinator, list(ranks.values()))
     if fault.kind == "interrupted":
         late.clear()
     return reports
@@ -80,3 +84,22 @@ def _stop(coordinator: ThreadCoordinator, ranks: Sequence[RankThread]) -> None:
         with coordinator.changed:
             coordinator.changed.wait(STOP_EVERY)
     stop_looking()
+
+
+def _close_groups(coordinator: ThreadCoordinator, ranks: Sequence[RankThread]) -> None:
+    """Let all ranks that have left close their groups, at the same time."""
+    deadline = time.monotonic() + DELIVERING
+    while any(rank.delivering for rank in ranks) and time.monotonic() < deadline:
+        time.sleep(1e-4)
+    private.forget_running_ddp()
+    with coordinator.changed:
+        left = [rank for rank in ranks if coordinator.states[rank.rank] in (State.RETURNED, State.RAISED)]
+        for rank in ranks:
+            if rank not in left:  # a rank inside gloo may still leave: it is freed when a peer closes its end
+                rank.finish.set()
+    collect_garbage()  # models and frames that hold groups are in reference cycles
+    with gloo.loopback.hurried() if len(ranks) > 1 else contextlib.nullcontext():  # one rank has no connections
+        for rank in left:
+            rank.finish.set()
+        for rank in ranks:
+            rank.join(timeout=5 if rank in left else 0.2)

@@ -48,8 +48,7 @@ class Simulated:
             show(output, rank)
         shared = variables.reset() if self._world_size > 1 else []
         if coordinator.fault is not None:
-            ended = [r.ended(ranks[r.rank].raised, stopped=not ranks[r.rank].is_alive()) for r in reports]
-            raise error_of(coordinator.fault, ended, timeout, outputs, calls, shared=shared)
+            raise error_of(coordinator.fault, reports, timeout, outputs, calls, shared=shared)
         return Run(
             results=[rank.result for rank in ranks],
             output=outputs,

@@ -20,9 +20,9 @@ def recorded(computed: dict[int, list[float]]) -> Run:
         line = SourceLine(filename="train.py", line=number, function="step")
         together = now + max(seconds)
         for one, its in zip(computed, seconds, strict=True):
-            call = Call(variant="all_reduce", rank=one, group_name="0", ranks=tuple(computed), line=line)
-            call.issued = call.waited_from = now + its
-            call.matched = call.done = together
+            before = {"issued": now + its, "waited_from": now + its}
+            members = {"group_name": "0", "ranks": tuple(computed)}
+            call = Call(variant="all_reduce", rank=one, line=line, matched=together, done=together, **members, **before)
             calls[one].append(call)
         now = together
     spans = [(0.0, now + 10 * (one == 0)) for one in computed]
