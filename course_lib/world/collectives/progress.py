@@ -14,6 +14,7 @@ class Progress:
     """What has become of a call so far. It outlives the `LocalCall`, which holds tensors."""
 
     call: Call  # as it was made
+    index: int  # its place among the rank's calls, from 0
     started: float  # the start of the run, in seconds of `time.perf_counter` where the rank is
     values: Values | None
     match: int = 0

@@ -26,7 +26,7 @@ class CallRecorder:
         self.keeps_values = False
         self._rank, self._started, self._thread = rank, started, thread
         self._numbers: Counter[tuple[str, str]] = Counter()
-        self._lock = threading.Lock()  # callbacks make calls on threads of their own
+        self._lock = threading.RLock()  # callbacks make calls on threads of their own
 
     @property
     def calls(self) -> list[Call]:
@@ -58,8 +58,10 @@ class CallRecorder:
         return self._kept(self.made_here("new_group", group_name, tuple(ranks)))
 
     def _kept(self, call: Call) -> Progress:
-        self.made.append(Progress(call=call, started=self._started, values=call.values))
-        return self.made[-1]
+        with self._lock:
+            progress = Progress(call=call, index=len(self.made), started=self._started, values=call.values)
+            self.made.append(progress)
+        return progress
 
     def made_here(self, variant: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
         """Return a call that the calling thread makes now, at the learner's line."""

@@ -162,17 +162,12 @@ class ProcessRank(InterposedRank):
                 f"rank {self.rank}: a thread called {local.call.variant} after the function had returned. Join the "
                 "thread before the return."
             )
-        local.ticket = self._index_of(local)
+        local.ticket = local.progress.index
         with self._changed:
             if self.stopping:
                 raise Stopped
             self._open[local.ticket] = local, _modes_of_caller()
         self._send("called", local.ticket, local.call, local.future is None and self._blocked, True)
-
-    def _index_of(self, local: LocalCall) -> int:
-        """Return the place of the call among the rank's calls: another thread may have made the last one."""
-        made = self.recorder.made
-        return next(index for index in reversed(range(len(made))) if made[index] is local.progress)
 
     def wait_for(self, local: LocalCall) -> None:
         if local.future is not None and local.ticket in self._open and self._blocked:
@@ -208,7 +203,7 @@ class ProcessRank(InterposedRank):
 
     def _at_once(self, local: LocalCall) -> Any:
         """Hand the call to NCCL at once; its work ends when the GPU reaches it."""
-        self._send("called", self._index_of(local), local.call, False, False)
+        self._send("called", local.progress.index, local.call, False, False)
         result = local.result()
         local.progress.done = local.progress.now()
         return result
