@@ -1,7 +1,10 @@
 """What `World` refuses before any rank starts."""
 
+from dataclasses import FrozenInstanceError
+
 import numpy as np
 import pytest
+import torch.distributed as dist
 
 from course_lib import CourseError, World
 
@@ -57,3 +60,9 @@ def generator():
 def test_a_function_that_cannot_be_called_is_refused(fn, args, told) -> None:
     with pytest.raises(CourseError, match=told):
         World(2).run(fn, *args)
+
+
+def test_the_record_of_a_call_is_frozen() -> None:
+    [[call]] = World(1).run(dist.barrier).calls
+    with pytest.raises(FrozenInstanceError):
+        call.done = 0.0

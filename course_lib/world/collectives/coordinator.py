@@ -7,6 +7,7 @@ differs, a peer that has left, ranks that wait for each other.
 
     PendingCall   the calls of one collective (or of one message: a send and its recv), one for each member
     LocalCall     one of these calls on its rank's side: when it enters the backend, and where its result goes
+    Progress      what becomes of a call: its times, and whether its result has arrived. The record of a call is frozen
     Matching      finds the pending call that a call belongs to
     Fault         the reason why the run cannot go on; the first one counts. Ranks are stopped shortly afterwards, so
                   that the message can say where each of them would have waited.
