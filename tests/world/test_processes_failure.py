@@ -52,7 +52,7 @@ def test_what_a_rank_told_before_it_died_is_heard_first(far_end) -> None:
     run_loop._died(0)
     while run_loop._read(0):
         pass
-    [report] = run_loop.coordinator.reports(lambda _: Position())
+    [report] = run_loop.coordinator.reports({0: Position()})
     assert (report.state, report.call.variant) == ("died", "barrier")
 
 

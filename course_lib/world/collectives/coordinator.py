@@ -15,7 +15,7 @@ differs, a peer that has left, ranks that wait for each other.
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..learner_code import Position
@@ -102,18 +102,17 @@ class Coordinator:
         with self.changed:
             self._fail(Fault(kind=kind, ranks=tuple(r for r, s in enumerate(self.states) if s is State.RUNNING)))
 
-    def reports(self, where: Callable[[int], Position], ranks: Iterable[int] | None = None) -> list[RankReport]:
-        """Return what each of `ranks`, by default all, is doing, and `where` each of them is."""
+    def reports(self, where: Mapping[int, Position]) -> list[RankReport]:
+        """Return what the ranks in `where` are doing at these positions."""
         with self.changed:
             reports = {
-                rank: RankReport(rank=rank, state=self.states[rank].value, **where(rank)._asdict())
-                for rank in (range(self.world_size) if ranks is None else ranks)
+                rank: RankReport(rank=rank, state=self.states[rank].value, **position._asdict())
+                for rank, position in where.items()
             }
             for rank, pending in self.waits.items():
-                if rank in reports:
-                    waited = time.perf_counter() - self.wait_began[rank]
-                    call = pending.calls[rank]
-                    reports[rank] = replace(reports[rank], call=call, missing=pending.missing, waited=waited)
+                waited = time.perf_counter() - self.wait_began[rank]
+                call = pending.calls[rank]
+                reports[rank] = replace(reports[rank], call=call, missing=pending.missing, waited=waited)
             return list(reports.values())
 
     def busy(self, *states: State) -> bool:

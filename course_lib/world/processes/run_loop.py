@@ -51,7 +51,7 @@ class RunLoop:
         self._number = number
         self._interrupts = interrupts
         self._calls: dict[tuple[int, int], PendingCall] = {}  # by rank and index of the call
-        self._located: defaultdict[int, Position] = defaultdict(Position)
+        self._located = dict.fromkeys(range(len(processes)), Position())
         self._dead: set[int] = set()
         self._waited_for = set(range(len(processes)))
         self._timeout = self._deadline = inf
@@ -89,7 +89,7 @@ class RunLoop:
             self._died(rank)  # if it died, its peers' errors about broken connections are not the cause
         if not fault.from_outside:
             self._read_while(lambda: self.coordinator.busy(State.RUNNING), SETTLE)
-        reports = self.coordinator.reports(self._located.__getitem__)
+        reports = self.coordinator.reports(self._located)
         self.coordinator.stopping = True
         for rank in self._active:
             self._processes[rank].send("stop")

@@ -46,7 +46,8 @@ def _end(
     if not fault.from_outside:
         with coordinator.changed:
             coordinator.changed.wait_for(lambda: not coordinator.busy(State.RUNNING), SETTLE)
-    reports = coordinator.reports(lambda rank: position_of(ranks[rank]), ranks)
+    with coordinator.changed:
+        reports = coordinator.reports({number: position_of(rank) for number, rank in ranks.items()})
     _stop(coordinator, list(ranks.values()))
     if fault.kind == "interrupted":
         late.clear()
