@@ -40,7 +40,7 @@ gpu: $(INSTALLED)  ## run the tests that need a GPU
 bench: $(INSTALLED)  ## measure, print and write benchmarks/RESULTS.md
 	$(VENV_PYTHON) -m benchmarks
 
-endurance: $(INSTALLED)  ## an hour in one kernel, more seeds, killed writers of the record, broken worlds of processes, 700 stopped runs
+endurance: $(INSTALLED)  ## an hour in one kernel, exercises with every case and more seeds, killed writers of the record, broken worlds of processes, 700 stopped runs
 	ENDURANCE=1000 $(VENV_PYTHON) -m pytest -n 0 tests/progress/test_progress.py -k a_kill_loses_nothing
 	SEEDS=3 $(VENV_PYTHON) -m pytest tests/exercises/test_every_exercise.py
 	ENDURANCE_SECONDS=3600 $(VENV_PYTHON) -m pytest -n 0 -s tests/test_endurance.py
