@@ -8,7 +8,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict, set_state_dict
-from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor, zeros
 from torch.nn.functional import mse_loss
@@ -80,6 +80,14 @@ def zero_redundancy_optimizer_joins_ranks_with_fewer_batches() -> None:
             net(torch.ones(1, 1)).sum().backward()
             optimizer.step()
     equal(net.module.weight, [[-0.1 * (1 + 1 / 4)]])
+
+
+@tutorial
+def fsdp1() -> None:
+    net = FullyShardedDataParallel(model(), device_id=torch.device("cpu"), use_orig_params=True)
+    train(net, adam(net))
+    with FullyShardedDataParallel.summon_full_params(net):
+        same_model(net, alone())
 
 
 @everywhere
