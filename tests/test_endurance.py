@@ -28,7 +28,7 @@ GLOO_KEEPS = 20e3
 """Bytes more for each use. Four groups of gloo's alone, made, used for one all-reduce and closed, leave 2.5 kB that
 nothing gives back; a world has them for each run, and a check has six runs and more."""
 
-BETWEEN = 10
+BETWEEN = 5
 """Uses between two looks at what is held."""
 
 BACKENDS = ("simulated", "simulated", "processes")

@@ -26,9 +26,10 @@ def assert_equals(run, reference, unsharded) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_it_equals_one_process_on_the_whole_batch(engine, model, optimizer, world_size) -> None:
+@pytest.mark.parametrize(
+    ("world_size", "optimizer"), [(1, "adamw"), (2, "adamw"), (3, "adamw"), *((4, name) for name in OPTIMIZERS)]
+)
+def test_it_equals_one_process_on_the_whole_batch(engine, model, world_size, optimizer) -> None:
     optimizer_class, options = OPTIMIZERS[optimizer]
 
     def rank():

@@ -1,4 +1,4 @@
-"""Ordinary programs, as in torch's tutorials: each asserts its own numbers, measured and not measured."""
+"""Ordinary programs, as in torch's tutorials: each asserts its own numbers."""
 
 import pytest
 
@@ -6,10 +6,7 @@ from course_lib import World
 from tests.world.contract.tutorials import communication, data_parallel, sharding, tensors  # noqa: F401
 from tests.world.contract.tutorials.common import EVERYWHERE, PROGRAMS, N
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*returned a view tensor"),
-    pytest.mark.parametrize("measure", [True, False], ids=["measured", "unmeasured"]),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*returned a view tensor")
 
 
 def run(world, name, folder) -> None:
@@ -20,11 +17,17 @@ def run(world, name, folder) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_on_simulated_ranks(name, measure, tmp_path) -> None:
-    run(World(N, backend="simulated", measure=measure), name, tmp_path)
+def test_on_simulated_ranks(name, tmp_path) -> None:
+    run(World(N, backend="simulated"), name, tmp_path)
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_unmeasured(name, tmp_path) -> None:
+    run(World(N, backend="simulated", measure=False), name, tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("measure", [True, False], ids=["measured", "unmeasured"])
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_on_processes(process_world, name, measure, tmp_path) -> None:
     run(process_world(N, measure=measure), name, tmp_path)
