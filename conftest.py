@@ -71,6 +71,8 @@ class ByPart(LoadScopeScheduling):
             return nodeid
         if file.startswith("tests/browser/"):
             return "browser"
+        if file.endswith("test_cluster.py"):
+            return "contract on cluster"
         backend = re.search(r"\[(simulated|processes|cluster)\b", test)
         return f"contract on {backend[1]}" if "/contract/" in file and backend else file
 

@@ -1,5 +1,6 @@
 """A lesson without its kernel: saved and opened on another day, or after a restart of the kernel."""
 
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -27,11 +28,12 @@ TEXTS_BEFORE = """widget => [widget, ...widget.querySelectorAll('*')]
     .map(part => getComputedStyle(part, '::before').content).filter(text => text !== 'none' && text !== 'normal')"""
 
 
-@pytest.fixture
-def lesson(shared_page: Page, jupyterlab: JupyterLab, notebooks: Path) -> Page:
-    """A short lesson with every widget, open, and every cell run."""
+@pytest.fixture(scope="module")
+def lesson(shared_page: Page, server: JupyterLab, notebooks: Path) -> Page:
+    """A short lesson with every widget, open, and every cell run. A test leaves it so."""
+    shutil.rmtree(server.progress, ignore_errors=True)
     write(notebooks / NAME, [nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    open_notebook(shared_page, jupyterlab, NAME)
+    open_notebook(shared_page, server, NAME)
     run_all(shared_page)
     for number in WIDGETS:
         expect(cell(shared_page, number).locator(".course-widget")).to_be_visible(timeout=READY_MS)
@@ -58,8 +60,8 @@ def open_on_day_two(page: Page, server: JupyterLab) -> None:
     open_notebook(page, server, NAME)
 
 
-def test_on_day_two_each_widget_is_one_card_with_title_and_state(lesson: Page, jupyterlab: JupyterLab) -> None:
-    open_on_day_two(lesson, jupyterlab)
+def test_on_day_two_each_widget_is_one_card_with_title_and_state(lesson: Page, server: JupyterLab) -> None:
+    open_on_day_two(lesson, server)
     expect(lesson.get_by_text(LOST)).to_have_count(len(WIDGETS), timeout=READY_MS)
 
     for number in WIDGETS:
