@@ -7,6 +7,7 @@ Titles of exercises and questions of quizzes are read from their source: importi
 """
 
 import ast
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -112,6 +113,7 @@ def named(source: str, function: str) -> list[str]:
     return [value for value in values if isinstance(value, str)]
 
 
+@functools.cache  # the course's own source, which stays as it is
 def questions(quiz: str) -> tuple[str, ...]:
     """Return the ids of a quiz's questions, in order: none if the course has no such quiz."""
     path = LESSONS / quiz / "quiz.py"
@@ -119,6 +121,7 @@ def questions(quiz: str) -> tuple[str, ...]:
     return tuple(ast.literal_eval(word.value) for call in calls for word in call.keywords if word.arg == "id")
 
 
+@functools.cache
 def exercise_title(name: str) -> str:
     """Return the title of an exercise; its name if the course has no such exercise."""
     path = LESSONS.joinpath(*name.split(".")).with_suffix(".py")
