@@ -4,10 +4,9 @@ import time
 from collections.abc import Iterator
 from statistics import median
 
-from course_lib.exercises import get, names
+from course_lib.exercises import Case, Exercise, Solution, get, names
 from course_lib.exercises.checking.cases import draw, smallest
 from course_lib.exercises.checking.compare import findings
-from course_lib.exercises.checking.exercise import Exercise, Solution
 from course_lib.exercises.checking.observe import Trial, recall
 from course_lib.exercises.checking.plain import Array, Plain, leaves
 
@@ -26,18 +25,17 @@ def rows() -> Iterator[Row]:
 
 def smallest_case(exercise: Exercise, solution: Solution) -> tuple[int, int, float]:
     """Return the ranks and elements of the case that the verdict on `solution` shows, and the seconds to find it."""
-    failed, found = next((trial, found) for trial in trials(exercise, solution) if (found := findings(trial)))
+
+    def run(case: Case) -> Trial:
+        expected, yours = (recall(exercise, each, case) for each in (exercise.reference, solution))
+        return Trial(exercise=exercise, case=case, expected=expected, yours=yours)
+
+    trials = map(run, draw(exercise, seed=0))
+    failed, found = next((trial, found) for trial in trials if (found := findings(trial)))
     start = time.perf_counter()
-    shown, _ = smallest(failed, found, solution)
+    shown, _ = smallest(failed, found, run)
     took = time.perf_counter() - start
     return shown.world_size, max(map(numel, zip(shown.expected.before, shown.expected.values, strict=True))), took
-
-
-def trials(exercise: Exercise, solution: Solution) -> Iterator[Trial]:
-    """Yield the trials of a check of `solution`."""
-    for case in draw(exercise, seed=0):
-        expected, yours = (recall(exercise, each, case) for each in (exercise.reference, solution))
-        yield Trial(exercise=exercise, case=case, expected=expected, yours=yours)
 
 
 def numel(parts: tuple[Plain, Plain]) -> int:

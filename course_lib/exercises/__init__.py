@@ -4,9 +4,8 @@ exercises.names()                           # of the whole course
 exercises.get("ranks.hello").check(hello)   # -> Verdict
 
 evidence    -> registry, check              what production shows of an incident's program
-registry    -> lessons -> exercise          finds course_lib/lessons/<lesson>/<exercise>.py by the name of the exercise
-exercise    -> check                        a declaration that can be checked
-check       -> diagnose, compare, unready
+registry    -> lessons -> check             finds course_lib/lessons/<lesson>/<exercise>.py by the name of the exercise
+check       -> diagnose, compare, unready   a declaration that can be checked
 compare     -> forms, patterns -> gap       recognise causes: a missing return, a sum for a mean, ...
 check, diagnose, cases -> observe           runs a solution on a case, and keeps the results of the course's own
 compare, rules  -> observe
@@ -14,7 +13,7 @@ observe, unready -> declaration             what a lesson's file says: edits of 
 observe, gap, texts -> plain                results as plain data
 """
 
-from .checking.exercise import Exercise
+from .checking.check import Exercise
 from .checking.findings import Finding, Row, Verdict
 from .checking.observe import Observation, Trial
 from .checking.rules import Rule, at_most, byte_rows, holds_no_more, lets_go, only_calls, same_calls, sends_no_more

@@ -24,9 +24,9 @@ import torch.distributed as dist
 from ..errors import CourseError
 from ..world import Call, RankError, RankReport, Run, World
 from .checking.cases import draw
+from .checking.check import Exercise
 from .checking.compare import findings
 from .checking.diagnose import known_mistake
-from .checking.exercise import Exercise
 from .checking.observe import Trial, observe, recall
 from .form.declaration import Solution
 from .registry import get
@@ -119,7 +119,7 @@ class Incident:
         report = "\n".join(map(str, [*findings(trial), *(self.run.warnings if self.run else ())]))
         # Each kind of CPU adds in a different order: only the first digits are the same everywhere.
         print(re.sub(r"\d+\.\d{4,}", lambda number: f"{float(number[0]):.3f}", report))
-        if mistake := known_mistake(self._exercise, [trial]):
+        if mistake := known_mistake(self._exercise, [self._case], lambda case: trial):
             print(f"Known: {mistake.message}")
 
     def replay(self) -> Any:

@@ -17,7 +17,7 @@ from ..syllabus import lessons as syllabus
 
 if TYPE_CHECKING:
     from ..quizzes import Quiz
-    from .checking.exercise import Exercise
+    from .checking.check import Exercise
 
 MOVED = {
     "precision.activation_bytes": "activations.activation_bytes",

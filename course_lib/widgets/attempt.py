@@ -54,13 +54,17 @@ class Attempt:
         self._taken = min(len(progress.hints(exercise.name)), len(self.ladder))  # an import may add more
 
     def check(self, on_case: Callable[[int, int], object]) -> Verdict:
-        """Check the solution. Its source is stored first, unless the cell is unchanged."""
-        if self.exercise.is_stub(self.solution):
-            self.verdict = self.exercise.check(self.solution)
-            return self.verdict
-        stored = self._progress.begin_attempt(self.exercise.name, _source(self.solution))
-        self.verdict = verdict = self.exercise.check(self.solution, on_case=on_case)
-        self._progress.finish_attempt(stored, verdict.status, [asdict(finding) for finding in verdict.findings])
+        """Check the solution. Its source is stored before anything runs; an unchanged cell runs nothing."""
+        stored: StoredAttempt | None = None
+
+        def store_first(done: int, to_do: int) -> None:
+            nonlocal stored
+            stored = stored or self._progress.begin_attempt(self.exercise.name, _source(self.solution))
+            on_case(done, to_do)
+
+        self.verdict = verdict = self.exercise.check(self.solution, on_case=store_first)
+        if stored is not None:
+            self._progress.finish_attempt(stored, verdict.status, [asdict(finding) for finding in verdict.findings])
         return verdict
 
     @property

@@ -26,7 +26,6 @@ class ExerciseCell:
 
     exercise("ranks.hello").hint()      # the next hint
     exercise("ranks.hello").verdict     # the verdict of the last check
-    exercise("ranks.hello").rerun(3)    # the same solution, on other cases
     exercise("ranks.hello").insert()    # put the last attempt that is stored into this cell
     exercise("ranks.hello").answer(globals())    # the function that passed, in another lesson
     """
@@ -131,10 +130,6 @@ class ExerciseCell:
         scope = namespace | {"exercise": lambda exercise: lambda solution: handed_in.setdefault(exercise, solution)}
         exec(compile(source, f"your {name}", "exec"), scope)
         return handed_in.get(self.exercise.name, scope.get(name))
-
-    def rerun(self, seed: int) -> Verdict:
-        """Check the latest solution on the cases of `seed`."""
-        return self.exercise.rerun(seed)
 
     def __repr__(self) -> str:
         return f"{self.exercise.title}\n{self.exercise.task}" if self._attempt is None else repr(self._attempt)

@@ -46,7 +46,6 @@ class ExerciseWidget(VBox):
         self.card.add_class("course-checking")
         try:
             display_raw(self)
-            self._show_progress(0, exercise.case_count)
             verdict = self.attempt.check(self._show_progress)
         finally:
             self.checking = False

@@ -473,17 +473,6 @@ def test_the_same_seed_draws_the_same_cases_and_another_seed_others() -> None:
     assert abouts[0] == abouts[1] != abouts[2]
 
 
-@pytest.mark.slow
-def test_rerun_checks_the_latest_solution_on_the_cases_of_a_seed() -> None:
-    exercise = changed(MEAN, _latest=None)
-    with pytest.raises(CourseError, match=r"sample\.mean: nothing to run again.* Run the cell"):
-        exercise.rerun(0)
-
-    first = exercise.check(sum_for_mean, seed=7)
-    assert exercise.rerun(7) == first
-    assert exercise.rerun(8).seed == 8
-
-
 def test_progress_is_told_case_by_case() -> None:
     told: list[tuple[int, int]] = []
     MEAN.check(lambda x: mean(x), on_case=lambda done, to_do: told.append((done, to_do)))

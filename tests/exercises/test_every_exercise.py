@@ -9,7 +9,6 @@ import nbformat
 import pytest
 
 from course_lib.exercises import Exercise, Mistake, Verdict, get, names
-from course_lib.exercises.checking import cases as small_cases
 from course_lib.exercises.checking import check
 from course_lib.exercises.checking.cases import draw
 from course_lib.exercises.checking.observe import recall
@@ -61,7 +60,6 @@ def verdict_of(exercise: Exercise, mistake: Mistake, seed: int, monkeypatch: pyt
     if SEEDS > 1:
         return exercise.check(mistake.solution, seed=seed)
     monkeypatch.setattr(check, "observe", recall)
-    monkeypatch.setattr(small_cases, "observe", recall)
     for count in range(1, exercise.case_count + 1):
         monkeypatch.setattr(exercise, "case_count", count)
         verdict = exercise.check(mistake.solution, seed=seed)

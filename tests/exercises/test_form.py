@@ -58,7 +58,7 @@ def test_a_repair_starts_with_a_program_of_its_own() -> None:
 
     assert exercise.cell.endswith('    """Return the sum of `numbers`."""\n    return len(numbers)')
     assert exercise.stub([5, 5]) == 2
-    assert exercise.is_stub(broken)
+    assert exercise.check(broken).status == "unattempted"
 
 
 def test_a_repair_starts_with_edits_of_the_reference() -> None:

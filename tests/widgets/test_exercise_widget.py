@@ -323,7 +323,6 @@ def test_calls_stand_behind_the_widget() -> None:
     assert cell.verdict is not None
     assert cell.verdict.status == "failed"
     assert repr(cell) == repr(cell.attempt)
-    assert cell.rerun(3).seed == 3
     assert cell.hint() == get("start.first").hints[0]
 
 

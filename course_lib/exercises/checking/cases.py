@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ...errors import CourseError
 from ...world import World
-from ..form.declaration import Case, Declaration, Solution
+from ..form.declaration import Case, Declaration
 from .compare import differences, findings
 from .findings import Finding
-from .observe import Trial, observe, recall
+from .observe import RunCase, Trial
 
 
 class SmallNumbers(random.Random):
@@ -45,21 +45,20 @@ def draw(
     return cases
 
 
-def smallest(failed: Trial, found: list[Finding], solution: Solution) -> tuple[Trial, list[Finding]]:
+def smallest(failed: Trial, found: list[Finding], run: RunCase) -> tuple[Trial, list[Finding]]:
     """Return a trial with the fewest ranks, and few elements, that fails in the same way, and its findings.
 
     Where its numbers are right, such as on one rank, a solution may break a rule. That is another failure.
 
     If no smaller case fails, these are `failed` and its findings, `found`.
     """
-    exercise, most_ranks = failed.exercise, failed.case.world_size
+    most_ranks = failed.case.world_size
     compared = differences if differences(failed) else findings
-    cases = draw(exercise, failed.case.drawn[0], stream=SmallNumbers)
+    cases = draw(failed.exercise, failed.case.drawn[0], stream=SmallNumbers)
     for case in sorted(cases, key=lambda case: case.world_size):
         if case.world_size > most_ranks:
             break
-        expected = recall(exercise, exercise.reference, case)
-        trial = Trial(exercise=exercise, case=case, expected=expected, yours=observe(exercise, solution, case))
-        if expected.error is None and (here := compared(trial)):
+        trial = run(case)
+        if trial.expected.error is None and (here := compared(trial)):
             return trial, here
     return failed, found

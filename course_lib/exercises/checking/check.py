@@ -1,4 +1,4 @@
-"""The check: compare a solution with the reference, on cases drawn from a seed.
+"""An exercise, and its check: compare a solution with the reference, on cases drawn from a seed.
 
 Only results that were compared can pass. The reference runs on every case before the solution runs on any, so that the
 solution cannot change the expected results.
@@ -6,10 +6,10 @@ solution cannot change the expected results.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...world import RankError, World, put_off
@@ -17,8 +17,8 @@ from ..form.declaration import Case, Declaration, Solution
 from .cases import draw, smallest
 from .compare import broken_rules, differences
 from .diagnose import known_mistake
-from .findings import Finding, Status, Verdict
-from .observe import Observation, Trial, observe, recall
+from .findings import Finding, Verdict
+from .observe import Observation, RunCase, Trial, observe, recall
 from .plain import Opaque, leaves
 from .unready import misfit, unattempted
 
@@ -30,119 +30,127 @@ def nobody_watches(done: int, to_do: int) -> None:
     """Ignore the progress of a check."""
 
 
-def check(
-    exercise: Declaration, solution: Any, world: World | None = None, *, seed: int = 0, on_case: OnCase = nobody_watches
+@dataclass(kw_only=True, eq=False)
+class Exercise(Declaration):
+    """A function that the learner writes. `Declaration` says what a lesson's file fills in."""
+
+    def check(
+        self, solution: Any, world: World | None = None, *, seed: int = 0, on_case: OnCase = nobody_watches
+    ) -> Verdict:
+        """Try `solution` on cases drawn from `seed`, and report what is wrong with the first that fails.
+
+        Args:
+            solution: the learner's function. It and everything that it uses are copied, and stay unchanged.
+            world: where to run, instead of on simulated ranks; then only cases of its size are tried.
+            seed: the same seed draws the same cases.
+            on_case: called with the number of cases done and the number to do: with 0 before anything runs, and not at
+                all if `solution` is the unchanged stub.
+        """
+        verdict = Verdict(exercise=self.name, status="error", seed=seed)
+        if unattempted(solution, self.stub):
+            return replace(verdict, status="unattempted")
+        cases = draw(self, seed, world)
+        on_case(0, len(cases))
+        problem = misfit(solution, self.stub)
+        if problem is not None:
+            return replace(verdict, findings=(problem,))
+        with put_off() as late:  # a run checks this list for an earlier interrupt
+            try:
+                run = _runs(self, solution, world)
+                return _compared(replace(verdict, case_count=len(cases)), self, cases, run, world, on_case)
+            finally:
+                late.clear()  # handled: the check has ended, and reports how far it got
+
+
+def _runs(exercise: Declaration, solution: Solution, world: World | None) -> RunCase:
+    """Return what runs the learner's function on a case, once for each case. Nothing else in a check runs it."""
+
+    @functools.cache
+    def run(case: Case) -> Trial:
+        expected = recall(exercise, exercise.reference, case, world)
+        with _bound_to_its_name(solution):
+            yours = observe(exercise, solution, case, world)
+        return Trial(exercise=exercise, case=case, expected=expected, yours=yours)
+
+    return run
+
+
+def _compared(
+    verdict: Verdict, exercise: Declaration, cases: list[Case], run: RunCase, world: World | None, on_case: OnCase
 ) -> Verdict:
-    """Check a solution; see `Exercise.check`."""
-    verdict = Verdict(exercise=exercise.name, status="error", seed=seed)
-    if unattempted(solution, exercise.stub):
-        return replace(verdict, status="unattempted")
-    problem = misfit(solution, exercise.stub)
-    if problem is not None:
-        return replace(verdict, findings=(problem,))
-    cases = draw(exercise, seed, world)
-    verdict = replace(verdict, case_count=len(cases))
-    tried: list[Trial] = []
-    with put_off() as late:  # a run checks this list for an earlier interrupt
-        try:
-            expected: list[Observation] = []
-            for case in cases:
-                expected.append(recall(exercise, exercise.reference, case, world))
-                problem = _unfit(exercise, case, expected[-1])
-                if problem is not None:
-                    return replace(verdict, findings=(problem,))
-            with _bound_to_its_name(solution):
-                trials = _trials(exercise, solution, cases, expected, world)
-                return _judge(verdict, solution, trials, tried, world, on_case)
-        except KeyboardInterrupt:
-            return replace(verdict, findings=(_stopped(len(tried), len(cases)),), cases_tried=len(tried))
-        finally:
-            late.clear()  # handled: the check has ended, and reports how far it got
-
-
-def _trials(
-    exercise: Declaration, solution: Solution, cases: list[Case], expected: list[Observation], world: World | None
-) -> Iterator[Trial]:
-    for case, what in zip(cases, expected, strict=True):
-        yield Trial(exercise=exercise, case=case, expected=what, yours=observe(exercise, solution, case, world))
-
-
-def _judge(
-    verdict: Verdict,
-    solution: Solution,
-    trials: Iterator[Trial],
-    tried: list[Trial],
-    world: World | None,
-    on_case: OnCase,
-) -> Verdict:
-    """Compare the trials, up to the first whose results differ, and append each to `tried`.
+    """Run the solution on one case after the other, up to the first whose results differ.
 
     A trial that only breaks a rule counts if no later one differs: wrong numbers are reported first.
     """
-    on_case(0, verdict.case_count)
     failed: tuple[Trial, list[Finding]] | None = None
-    for trial in trials:
-        tried.append(trial)
-        verdict = replace(verdict, cases_tried=len(tried))
-        if found := differences(trial):
-            failed = trial, found
-            break
-        if failed is None and (found := broken_rules(trial)):
-            failed = trial, found
-        on_case(len(tried), verdict.case_count)
-    if failed is not None:
-        return _explained(verdict, solution, *failed, tried, trials, world)
-    return replace(verdict, status="passed", output=tried[0].yours.output)
-
-
-def _failed(verdict: Verdict, trial: Trial, found: list[Finding]) -> Verdict:
-    status: Status = "failed" if trial.yours.error is None else "error"
-    output = trial.yours.output
-    return replace(verdict, status=status, findings=tuple(found), case=trial.case.about, output=output)
+    try:
+        problem = _unfit(exercise, cases, world)
+        if problem is not None:
+            return replace(verdict, findings=(problem,))
+        for number, case in enumerate(cases, 1):
+            trial = run(case)
+            verdict = replace(verdict, cases_tried=number)
+            found = differences(trial)
+            if found:
+                failed = trial, found
+                break
+            if failed is None and (found := broken_rules(trial)):
+                failed = trial, found
+            on_case(number, len(cases))
+    except KeyboardInterrupt:
+        return replace(verdict, findings=(_stopped(verdict),))
+    if failed is None:
+        return replace(verdict, status="passed", output=run(cases[0]).yours.output)
+    return _explained(verdict, *failed, cases, run, world)
 
 
 def _explained(
-    verdict: Verdict,
-    solution: Solution,
-    trial: Trial,
-    found: list[Finding],
-    tried: list[Trial],
-    untried: Iterator[Trial],
-    world: World | None,
+    verdict: Verdict, trial: Trial, found: list[Finding], cases: list[Case], run: RunCase, world: World | None
 ) -> Verdict:
     """Return the verdict on the smallest case that fails, with the cause if it is a known mistake."""
     mistake = None
-    if trial.yours.timed_out:
-        return _failed(verdict, trial, found)
-    with suppress(KeyboardInterrupt):  # report what is known so far
-        if world is None:
-            trial, found = smallest(trial, found, solution)
-        mistake = known_mistake(trial.exercise, chain([trial], reversed(tried), untried), world)
+    if not trial.yours.timed_out:
+        with suppress(KeyboardInterrupt):  # report what is known so far
+            if world is None:
+                trial, found = smallest(trial, found, run)
+            mistake = known_mistake(trial.exercise, [trial.case, *cases], run, world)
     if mistake is not None:
         found = [replace(found[0], likely=mistake.sentence, action=mistake.action), *found[1:]]
-        verdict = replace(verdict, mistake=mistake.id)
-    return _failed(verdict, trial, found)
+    return replace(
+        verdict,
+        status="failed" if trial.yours.error is None else "error",
+        findings=tuple(found),
+        mistake=mistake and mistake.id,
+        case=trial.case.about,
+        output=trial.yours.output,
+    )
 
 
-def _unfit(exercise: Declaration, case: Case, expected: Observation) -> Finding | None:
-    """Return a finding if the reference itself failed, so that there is nothing to compare with."""
-    if expected.error is not None:
-        ran = isinstance(expected.error, RankError)  # if not, the error says why this machine cannot run the world
-        error = str(expected.error).partition("\nNext: ")[0] if ran else expected.error
-        busy = " when the machine is less busy" if expected.timed_out else ""
-        return Finding(
-            observed=f"the course's own solution failed here ({case.about}), so yours was not run: {error}",
-            action=f"{'Run' if ran else 'Then run'} the cell again{busy}."
-            f"{' If this comes back, restart the kernel.' * ran}",
-        )
-    opaque = [leaf for value in expected.values for leaf in leaves(value) if isinstance(leaf, Opaque)]
-    assert not opaque, f"{exercise.name}: the reference gives {opaque[0]}, which no check can compare"
+def _unfit(exercise: Declaration, cases: list[Case], world: World | None) -> Finding | None:
+    """Run the reference on each case. Return a finding if it failed, so that there is nothing to compare with."""
+    for case in cases:
+        expected = recall(exercise, exercise.reference, case, world)
+        if expected.error is not None:
+            return _failed_here(case, expected)
+        opaque = [leaf for value in expected.values for leaf in leaves(value) if isinstance(leaf, Opaque)]
+        assert not opaque, f"{exercise.name}: the reference gives {opaque[0]}, which no check can compare"
     return None
+
+
+def _failed_here(case: Case, expected: Observation) -> Finding:
+    ran = isinstance(expected.error, RankError)  # if not, the error says why this machine cannot run the world
+    error = str(expected.error).partition("\nNext: ")[0] if ran else expected.error
+    busy = " when the machine is less busy" if expected.timed_out else ""
+    return Finding(
+        observed=f"the course's own solution failed here ({case.about}), so yours was not run: {error}",
+        action=f"{'Run' if ran else 'Then run'} the cell again{busy}."
+        f"{' If this comes back, restart the kernel.' * ran}",
+    )
 
 
 @contextmanager
 def _bound_to_its_name(solution: Solution) -> Iterator[None]:
-    """Bind the solution to its name during the check, so that a recursive function calls itself.
+    """Bind the solution to its name while it runs, so that a recursive function calls itself.
 
     Its name may still belong to the reference, from an earlier run of the cell: then the reference would be checked.
     """
@@ -158,8 +166,9 @@ def _bound_to_its_name(solution: Solution) -> Iterator[None]:
             variables[name] = before
 
 
-def _stopped(tried: int, to_do: int) -> Finding:
+def _stopped(verdict: Verdict) -> Finding:
     return Finding(
-        observed=f"the check was stopped after {tried} of {to_do} cases, so nothing was decided.",
+        observed=f"the check was stopped after {verdict.cases_tried} of {verdict.case_count} cases, so nothing was "
+        "decided.",
         action="Run the cell again to check all of them.",
     )

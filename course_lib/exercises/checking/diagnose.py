@@ -9,31 +9,32 @@ varies. If no mistake behaves the same, none is named.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import tee
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
 from ...errors import CourseError
 from ...world import RankError, RankReport, World
-from ..form.declaration import Declaration, Mistake
-from .observe import Observation, Trial, recall
+from ..form.declaration import Case, Declaration, Mistake
+from .observe import Observation, RunCase, Trial, recall
 from .plain import same
 
 
-def known_mistake(exercise: Declaration, trials: Iterable[Trial], world: World | None = None) -> Mistake | None:
+def known_mistake(
+    exercise: Declaration, cases: Sequence[Case], run: RunCase, world: World | None = None
+) -> Mistake | None:
     """Return the mistake that behaves like the solution, or None.
 
     Args:
         exercise: whose mistakes are compared.
-        trials: of the solution; first the case that failed. Taken one by one while a mistake behaves like it.
-        world: where they were run, if not on simulated ranks.
+        cases: those of the check, after the one that failed.
+        run: runs the solution. It runs on the next case only while a mistake behaves like it.
+        world: where it runs, if not on simulated ranks.
     """
     nearest: Mistake | None = None
     fewest: tuple[float, float] = inf, inf
     for mistake in exercise.mistakes:
-        trials, these = tee(trials)
-        differences = _differences(mistake, these, world)
+        differences = _differences(mistake, cases, run, world)
         if differences is not None and differences < fewest:
             nearest, fewest = mistake, differences
         if fewest == (0, 0):
@@ -41,10 +42,11 @@ def known_mistake(exercise: Declaration, trials: Iterable[Trial], world: World |
     return nearest
 
 
-def _differences(mistake: Mistake, trials: Iterable[Trial], world: World | None) -> tuple[int, int] | None:
-    """Count the trials in which rules and calls differed. Return None if the mistake behaves differently in one."""
+def _differences(mistake: Mistake, cases: Sequence[Case], run: RunCase, world: World | None) -> tuple[int, int] | None:
+    """Count the cases in which rules and calls differed. Return None if the mistake behaves differently in one."""
     rules = calls = 0
-    for trial in trials:
+    for case in cases:
+        trial = run(case)
         made = recall(trial.exercise, mistake.solution, trial.case, world)
         if any(made.output) and not any(trial.yours.output):  # its message says that the solution prints
             return None

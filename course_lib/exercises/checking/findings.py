@@ -69,7 +69,7 @@ class Verdict:
         mistake: the id of the known mistake that behaves like the solution.
         cases_tried: the number of cases tried, including the first that failed.
         case_count: the number of all cases.
-        seed: the seed of the cases: `rerun(seed)` draws them again.
+        seed: the seed of the cases: `check(solution, seed=seed)` draws them again.
         case: the smallest case found that fails, in a few words.
         output: what the solution printed there, by rank; in the first case, if none failed.
     """

@@ -102,6 +102,10 @@ class Trial:
         return who(ranks, self.world_size) if self.case.world_size else "your function"
 
 
+RunCase = Callable[[Case], Trial]
+"""Runs a solution on a case, at most once for each case."""
+
+
 def observe(exercise: Declaration, solution: Solution, case: Case, world: World | None = None) -> Observation:
     """Run `solution` on `case`, on its own copies.
 
@@ -154,21 +158,19 @@ def _observed(exercise: Declaration, solution: Solution, case: Case, world: Worl
 
 
 @functools.lru_cache(maxsize=EXERCISES_KEPT)
-def _kept(exercise: Declaration) -> dict[tuple[Solution, tuple[Any, ...]], Observation]:
-    """Return the observations that are kept, by solution and by the draw of the case."""
+def _kept(exercise: Declaration) -> dict[Any, Observation]:
+    """Return the observations that are kept, by solution, by the draw of the case, and by world."""
     return {}
 
 
 def recall(exercise: Declaration, solution: Solution, case: Case, world: World | None = None) -> Observation:
     """Return what `observe` returns, for one of the course's own solutions, from the cache.
 
-    On simulated ranks it runs once for each case, while its exercise is among the last few that were checked.
+    It runs once for each case, while its exercise is among the last few that were checked.
     """
-    if world is not None:
-        return observe(exercise, solution, case, world)
-    seen, key = _kept(exercise), (solution, case.drawn)
+    seen, key = _kept(exercise), (solution, case.drawn, world)
     if key not in seen:
-        observation = observe(exercise, solution, case)
+        observation = observe(exercise, solution, case, world)
         if observation.timed_out:
             return observation  # a busy machine may be the reason
         seen[key] = observation
