@@ -120,7 +120,7 @@ def _explained(
         verdict,
         status="failed" if trial.yours.error is None else "error",
         findings=tuple(found),
-        mistake=mistake and mistake.id,
+        mistake=None if mistake is None else mistake.id,
         case=trial.case.about,
         output=trial.yours.output,
     )

@@ -21,19 +21,6 @@ def draw(rng: random.Random, number: int) -> Case:
     return Case(world_size=world_size, args=lambda rank: (shapes, depth, seed), what=f"{count} units, depth {depth}")
 
 
-class Watched(Unit):
-    """A unit that calls `on_start` when it is started: when `start_gather` sets its `flat`."""
-
-    def __init__(self, module: Holder, on_start: Callable[[], None]) -> None:
-        self.on_start = on_start
-        super().__init__(module)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "flat" and value is not None:
-            self.on_start()
-        super().__setattr__(name, value)
-
-
 def units_by_step(
     solution: Callable[[list[Unit], int, int], None], shapes: list[Shapes], depth: int, seed: int
 ) -> list[dict[str, Any]]:
@@ -42,15 +29,9 @@ def units_by_step(
     From the second turn on, the last rank comes when all others have returned. The others do not have to wait for it,
     because its share of the gather that they finish was started one turn earlier, unless nothing is started ahead.
     """
-    seen, number, late = [], 0, False
-
-    def on_start() -> None:
-        nonlocal late
-        late = late or any(param.numel() for param in units[number].params)  # present: the solution waited for them
-
-    units: list[Unit] = [Watched(Holder(of_unit, torch.float32, seed), on_start) for of_unit in shapes]
+    seen, units = [], [Unit(Holder(of_unit, torch.float32, seed)) for of_unit in shapes]
     for number in range(len(units)):
-        late, turn = False, partial(solution, units, number, depth)
+        turn = partial(solution, units, number, depth)
         if number and depth:
             last_rank_comes_later(turn)
         else:
@@ -59,7 +40,6 @@ def units_by_step(
             {
                 "units with a flat": [n for n, unit in enumerate(units) if unit.flat is not None],
                 "its parameters": [param.detach().clone() for param in units[number].params],
-                "when the gathers of this turn were started": f"{'after' if late else 'before'} the wait for this unit",
             }
         )
         free(units[number])
@@ -82,8 +62,26 @@ def in_their_order(trial: Trial) -> Iterator[Finding]:
         )
 
 
+def before_the_wait(trial: Trial) -> Iterator[Finding]:
+    """Require that the gathers of a turn start before the rank waits for the turn's unit.
+
+    A rank whose peers have already come does not wait. Of several ranks, at least the first waits for the first unit.
+    """
+    depth = trial.case.args(0)[1]
+    for expected, yours in zip(trial.expected.calls, trial.yours.calls, strict=True):
+        made = {call.numels: call for call in yours}
+        units = [made[call.numels] for call in expected if call.op == "all_gather" and call.numels in made]
+        pairs = [(unit, ahead) for n, unit in enumerate(units) for ahead in units[n + 1 : n + depth + 1]]
+        if trial.world_size > 1 and any(ahead.issued > unit.waited_from for unit, ahead in pairs):
+            yield Finding(
+                observed="a rank waited for its unit, and only then started the gathers of the units ahead.",
+                action="Start all gathers of this turn, then wait.",
+            )
+            return
+
+
 exercise = Exercise("zero3.gather_ahead", title="Gather ahead", draw=draw, trial=units_by_step, inputs_matter=False,
-    asynchronous=True, rules=[in_their_order], task="""
+    asynchronous=True, rules=[in_their_order, before_the_wait], task="""
     The units are used in the order of the list, and it is the turn of `units[number]`. Start the all-gathers of this
     unit and of the next `depth` units, in their order. Start only those that have not been started (their `unit.flat`
     is None), and stop at the end of the list. Then finish this unit, and no other unit, so that its parameters are
