@@ -102,21 +102,6 @@ def _ratio(gap: Gap) -> Fraction | None:
     return found
 
 
-def _rotated(gap: Gap) -> Cause | None:
-    size = gap.world_size
-    if _all_same(gap, gap.expected):
-        return None
-    for step in range(1, size):
-        if all(gap.same(gap.expected[(rank + step) % size], gap.given[rank]) for rank in range(size)):
-            if size == 2:
-                likely = "The two ranks hold each other's result."
-            else:
-                name = f"r+{step}" if step <= size // 2 else f"r-{size - step}"
-                likely = f"Every rank r holds what rank {name} should hold, counted round the ring."
-            return Cause(likely=likely, action="Look at how a rank finds its own part: the index is shifted.")
-    return None
-
-
 def _permuted(gap: Gap) -> Cause | None:
     size = gap.world_size
     if _all_same(gap, gap.expected):
@@ -124,7 +109,7 @@ def _permuted(gap: Gap) -> Cause | None:
     for order in itertools.permutations(range(size)) if size <= 4 else ():
         if all(gap.same(gap.expected[order[rank]], gap.given[rank]) for rank in range(size)):
             moved = [f"rank {rank} holds what rank {order[rank]} should" for rank in gap.ranks]
-            return Cause(likely=f"{', '.join(moved)}.", action="Look at which rank's part goes where.")
+            return Cause(likely=f"{', '.join(moved)}.", action="Look at how a rank finds its own part.")
     return None
 
 
@@ -234,7 +219,6 @@ _RECOGNISERS: tuple[Recogniser, ...] = (
     _unchanged,
     _zeros,
     _scaled,
-    _rotated,
     _permuted,
     _transposed,
     _padded_in_front,
