@@ -4,10 +4,10 @@
         billions, ranks = rng.choice([3, 7, 13]), rng.choice([4, 8])
         return Numeric(prompt=f"...", expected=billions * 10**9 / ranks, ...)
 
-    register(Quiz(name="zero1", title="Optimizer states", questions=(
+    QUIZ = Quiz(name="zero1", title="Optimizer states", questions=(
         Question(id="who-updates", ask=Choice.read("...")),
         Question(id="shard", ask=shard),
-    )))
+    ))
 
 If `ask` is a function, it draws a new problem on each attempt; if it is a problem, only its options are shuffled.
 """
@@ -80,14 +80,11 @@ class Quiz:
 
     def text(self) -> str:
         """Return the whole quiz as plain text, the same every time."""
-        parts = [numbered(i, question.problem().text()) for i, question in enumerate(self.questions, start=1)]
-        return "\n\n".join([f"Quiz: {self.title}", *parts])
+        parts = [f"Quiz: {self.title}"]
+        for number, question in enumerate(self.questions, start=1):
+            label = f"{number}. "
+            parts.append(label + textwrap.indent(question.problem().text(), " " * len(label)).lstrip())
+        return "\n\n".join(parts)
 
     def __repr__(self) -> str:
         return self.text()
-
-
-def numbered(number: int, text: str) -> str:
-    """Return `text` as an item of a numbered list, with further lines indented below the first."""
-    label = f"{number}. "
-    return label + textwrap.indent(text, " " * len(label)).lstrip()

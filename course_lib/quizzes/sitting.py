@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .feedback import Feedback
-from .quiz import Problem, Question, Quiz, numbered
+from .quiz import Problem, Question, Quiz
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,15 +94,11 @@ class Turn:
             self.attempt, self.problem, self.given, self.feedback = answer.attempt, problem, answer.given, feedback
             self.answered, self.solved = True, self.solved or feedback.correct
 
-    def text(self) -> str:
-        return self.problem.text() + (f"\n{self.feedback}" if self.feedback else "")
-
 
 class Sitting:
     """A quiz being taken.
 
         sitting = Sitting(quizzes.get("ranks"))
-        print(sitting.text())
         print(sitting.turns[0].answer("b"))
         sitting.turns[0].retry()
         print(sitting.score)
@@ -129,8 +125,3 @@ class Sitting:
     def begun(self) -> bool:
         """Return whether a question has been answered."""
         return any(turn.answered for turn in self.turns)
-
-    def text(self) -> str:
-        """Return the current problems with their last feedback, question by question, and the score."""
-        parts = [numbered(i, turn.text()) for i, turn in enumerate(self.turns, start=1)]
-        return "\n\n".join([f"Quiz: {self.quiz.title}", *parts, f"{self.score}."])

@@ -12,7 +12,7 @@ from .. import quizzes
 from ..progress import Progress
 from ..quizzes import Choice, Feedback, Problem, Quiz, Sitting, Turn
 from .card import Card
-from .record import progress, review
+from .record import progress
 from .style import alert, button, display_with_text, form, inline, markup, note, number, options, sheet, title
 
 
@@ -117,7 +117,8 @@ def quiz(name: str) -> QuizWidget:
     Raises:
         CourseError: there is none; the message lists similar names.
     """
-    return QuizWidget(quizzes.get(name), progress(), earlier=review(name))
+    earlier = quizzes.review(name, quizzes.names(), progress().first_answers)
+    return QuizWidget(quizzes.get(name), progress(), earlier=earlier)
 
 
 def fields_for(problem: Problem, given: str, about: str) -> str:
