@@ -130,7 +130,7 @@ def test_what_is_sent_may_be_a_few_bytes_longer_than_the_known_mistake_sends() -
 
         return solution
 
-    mistake = Mistake(id="sends", text="You send. Next: Do not.", make=lambda: sends(1000))
+    mistake = Mistake(id="sends", message="You send. Next: Do not.", solution=sends(1000))
     exercise = changed(MEAN, mistakes=[mistake])
     assert exercise.check(sends(1050)).mistake == "sends"
     assert exercise.check(sends(1070)).mistake is None
@@ -141,7 +141,7 @@ def test_a_solution_that_prints_nothing_is_not_said_to_print() -> None:
     def returns_nothing(x: torch.Tensor) -> None:
         mean(x)
 
-    prints = Mistake(id="prints", text="You print. Next: Return.", make=lambda: lambda x: print(mean(x)))
+    prints = Mistake(id="prints", message="You print. Next: Return.", solution=lambda x: print(mean(x)))
     exercise = changed(MEAN, mistakes=[prints])
 
     assert exercise.check(lambda x: print("the mean", mean(x))).mistake == "prints"
@@ -154,7 +154,7 @@ def test_where_values_are_wrong_the_rules_decide_between_mistakes_that_give_the_
         dist.all_gather(parts, x)
         return torch.stack(parts).sum(0)
 
-    gathers = Mistake(id="gathers", text="You gather. Next: Reduce.", make=lambda: by_gathering)
+    gathers = Mistake(id="gathers", message="You gather. Next: Reduce.", solution=by_gathering)
     wrong_everywhere = changed(MEAN, draw=lambda rng, number: draw_mean(rng, 2))  # on one rank a sum is the mean
     both = changed(wrong_everywhere, mistakes=[*MEAN.mistakes, gathers])
 

@@ -54,24 +54,15 @@ class Mistake:
 
     Attributes:
         id: short and kebab-case, unique in its exercise: `sum-for-mean`.
-        text: the message, as it is written in the declaration.
-        make: returns the solution; called once, when the solution is first used.
+        message: what the code does, and why the task asks for something else. Then "Next:" and one next step.
+        solution: code that makes the mistake. The check runs it like the learner's: if both behave the same, the
+            learner made this mistake. So it must behave the same on every run (no uninitialised memory), and end (no
+            endless loop).
     """
 
     id: str
-    text: str
-    make: Callable[[], Solution]
-
-    @cached_property
-    def solution(self) -> Solution:
-        """Code that makes the mistake. The check runs it like the learner's: if both behave the same, the learner made
-        this mistake. So it must behave the same on every run (no uninitialised memory), and end (no endless loop)."""
-        return self.make()
-
-    @cached_property
-    def message(self) -> str:
-        """The message: what the code does, and why the task asks for something else. Then "Next:" and one next step."""
-        return prose(self.text)
+    message: str
+    solution: Solution
 
     @property
     def sentence(self) -> str:
@@ -159,7 +150,7 @@ class Declaration:
 
     def mistake(self, function: AnySolution) -> AnySolution:
         """Take the decorated function as a known mistake; `asks_rank_zero` has the id `asks-rank-zero`."""
-        self._add_mistake(_id(function), function.__doc__ or "", lambda: function)
+        self._add_mistake(_id(function), function.__doc__ or "", function)
         return function
 
     def edit(self, id: str, edits: Mapping[str, str], text: str) -> None:
@@ -173,8 +164,7 @@ class Declaration:
         Raises:
             ValueError: an old text does not occur exactly once, or the message has no next step.
         """
-        source = self._edited(id, edits)
-        self._add_mistake(id, text, partial(self._compiled, source, id))
+        self._add_mistake(id, text, self._compiled(self._edited(id, edits), id))
 
     def variant(self, function: AnySolution) -> AnySolution:
         """Take the decorated function as a right solution written differently."""
@@ -225,10 +215,10 @@ class Declaration:
     def _compiled(self, source: str, id: str) -> Solution:
         return compiled(source, self.reference, f"{self.name}, {id}")
 
-    def _add_mistake(self, id: str, text: str, make: Callable[[], Solution]) -> None:
+    def _add_mistake(self, id: str, text: str, solution: Solution) -> None:
         if text.count("Next:") != 1:
             raise ValueError(f'{self.name}, {id}: write "Next:" and one next step at the end of the message:\n{text}')
-        self.mistakes.append(Mistake(id=id, text=text, make=make))
+        self.mistakes.append(Mistake(id=id, message=prose(text), solution=solution))
 
 
 def _id(function: Solution) -> str:
