@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from .failures import failure
 from .findings import Finding, Row
 from .forms import recognise_form
-from .gap import Cause, Gap
 from .observe import Trial
 from .patterns import recognise_pattern
-from .plain import Path, Plain, at, difference
+from .plain import Cause, Gap, Path, Plain, at, difference
 from .texts import first_element, kind, pair, short
 
 

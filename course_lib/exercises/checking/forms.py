@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .gap import Cause, Gap, Recogniser
-from .plain import Array, Opaque, Plain, close, leaves, numbers
+from .plain import Array, Cause, Gap, Opaque, Plain, Recogniser, close, leaves, numbers
 from .texts import kind
 
 
@@ -83,7 +82,7 @@ def _shape(gap: Gap) -> Cause | None:
         return None
     shapes = f"Its shape is {list(given.shape)}, and should be {list(expected.shape)}"
     whole, part = expected.numbers, given.numbers
-    if transposed(expected, given, gap.tolerance):
+    if _transposed(expected, given, gap.tolerance):
         return Cause(likely=f"{shapes}: rows and columns are swapped.", action="Transpose it: `.t()`.")
     if close(whole, part, gap.tolerance):
         sizes = ", ".join(map(str, expected.shape))
@@ -146,7 +145,7 @@ def _not_a_number(gap: Gap) -> Cause | None:
 _RECOGNISERS: tuple[Recogniser, ...] = (_nothing, _opaque, _kind, _length, _shape, _dtype, _not_a_number)
 
 
-def transposed(expected: Array, given: Array, tolerance: float) -> bool:
+def _transposed(expected: Array, given: Array, tolerance: float) -> bool:
     """Return whether `given` is `expected` with its rows and columns swapped."""
     if len(expected.shape) != 2 or given.shape != expected.shape[::-1]:
         return False

@@ -6,9 +6,7 @@ import itertools
 import math
 from fractions import Fraction
 
-from .forms import transposed
-from .gap import Cause, Gap, Recogniser
-from .plain import Array, Plain, close, leaves, numbers, same
+from .plain import Array, Cause, Gap, Plain, Recogniser, close, leaves, numbers, same
 
 
 def recognise_pattern(gap: Gap) -> Cause | None:
@@ -113,22 +111,6 @@ def _permuted(gap: Gap) -> Cause | None:
     return None
 
 
-def _transposed(gap: Gap) -> Cause | None:
-    size = gap.world_size
-    expected, given = ([_items(value) for value in values] for values in (gap.expected, gap.given))
-    if size > 1 and all(items is not None and len(items) == size for items in [*expected, *given]):
-        swapped = [[row[rank] for row in expected if row] for rank in range(size)]
-        if all(gap.same(tuple(row), tuple(items or ())) for row, items in zip(swapped, given, strict=True)):
-            return Cause(
-                likely="Rank r holds at place s what rank s should hold at place r.",
-                action="Look at your two indices: one is the rank, the other the place. They are swapped.",
-            )
-    pairs = [(e, g) for e, g in gap.pairs if isinstance(e, Array) and isinstance(g, Array)]
-    if pairs and all(transposed(e, g, gap.tolerance) for e, g in pairs):
-        return Cause(likely="Rows and columns are swapped.", action="Look at the order of the indices, or use `.t()`.")
-    return None
-
-
 def _wrong_parts(gap: Gap) -> Cause | None:
     """Recognise a sum of the wrong parts, where the result is the sum of one part of every rank's tensor."""
     expected, given = next(gap.pairs)
@@ -155,25 +137,6 @@ def _wrong_parts(gap: Gap) -> Cause | None:
 
 def _is_sum(parts: list[tuple[float, ...]], whole: Array, gap: Gap) -> bool:
     return close(whole.numbers, tuple(map(sum, zip(*parts, strict=True))), gap.tolerance)
-
-
-def _padded_in_front(gap: Gap) -> Cause | None:
-    """Recognise zeros in front of the elements, which belong behind them or are cut off there."""
-    if not all(isinstance(value, Array) and "float" in value.dtype for value in gap.expected):
-        return None  # numbers that count from 0 instead of 1 look the same
-    sides = [[numbers(value) or () for value in values] for values in (gap.expected, gap.given)]
-    sides = [side[:1] if _all_same(gap, gap.expected) else side for side in sides]  # else the shards, joined
-    right, held = (tuple(itertools.chain(*side)) for side in sides)
-    zeros = len(list(itertools.takewhile(lambda number: number == 0, reversed(right))))
-    for padding in {*range(1, zeros + 1), -len(right) % gap.world_size} - {0, len(right)}:
-        moved = close(right[:-padding], held[padding:], gap.tolerance)
-        if moved and any(right[:padding]) and not any(held[:padding]):
-            places = f"{padding} place{'s' if padding > 1 else ''}"
-            return Cause(
-                likely=f"The padding stands in front, and moves every number by {places}; it belongs behind.",
-                action="Put the zeros behind the last element.",
-            )
-    return None
 
 
 def _one_for_all(gap: Gap) -> Cause | None:
@@ -220,8 +183,6 @@ _RECOGNISERS: tuple[Recogniser, ...] = (
     _zeros,
     _scaled,
     _permuted,
-    _transposed,
-    _padded_in_front,
     _wrong_parts,
     _one_for_all,
     _reordered,
@@ -231,13 +192,3 @@ _RECOGNISERS: tuple[Recogniser, ...] = (
 
 def _all_same(gap: Gap, values: tuple[Plain, ...]) -> bool:
     return all(gap.same(values[0], value) for value in values)
-
-
-def _items(value: Plain) -> tuple[Plain, ...] | None:
-    """Return the items of a list, or the rows of a tensor."""
-    if isinstance(value, tuple):
-        return value
-    if not isinstance(value, Array) or not value.shape or not value.shape[0]:
-        return None
-    width = len(value.numbers) // value.shape[0]
-    return tuple(value.numbers[start : start + width] for start in range(0, len(value.numbers), width or 1))
