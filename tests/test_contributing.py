@@ -16,16 +16,17 @@ FOLDERS = ("course_lib", "tests", "docs", "notebooks", "benchmarks", ".devcontai
 PAGES = ("CONTRIBUTING.md", "README.md", "AGENTS.md")
 FILE = re.compile(r"(?<![\w./:-])[\w./-]*\w\.(?:py|md|toml|txt|cff|ipynb|yml)\b|(?<=`)[\w./-]+/(?=`)")
 NAME = re.compile(r"`([A-Za-z_][\w.]*)(?:\([^`\n]*\))?`")
-PLACEHOLDERS = {"notebooks/NN-topic.ipynb", "plot_name"}
+EXAMPLE = "course_lib/lessons/ranks/mean.py"
+PLACEHOLDERS = {EXAMPLE, "notebooks/NN-topic.ipynb", "plot_name"}
 
 
 @pytest.fixture
 def example(tmp_path: Path) -> Iterator[Exercise]:
-    """The exercise of CONTRIBUTING.md, as if its file were in lesson 01's folder."""
+    """The exercise of CONTRIBUTING.md, as if its file were in the folder that the page names."""
     (code,) = re.findall(r"```python\n(import random\n.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
     file = tmp_path / "mean.py"
     file.write_text(code)
-    spec = importlib.util.spec_from_file_location("course_lib.lessons.ranks.mean", file)
+    spec = importlib.util.spec_from_file_location(EXAMPLE.removesuffix(".py").replace("/", "."), file)
     assert spec is not None and spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -34,6 +35,7 @@ def example(tmp_path: Path) -> Iterator[Exercise]:
 
 
 def test_the_example_of_an_exercise_works(example: Exercise) -> None:
+    assert EXAMPLE == f"course_lib/lessons/{example.name.replace('.', '/')}.py"
     assert example.check(example.reference).status == "passed"
     assert example.check(example.stub).status == "unattempted"
     for mistake in example.mistakes:
