@@ -35,7 +35,7 @@ def example(tmp_path: Path) -> Iterator[Exercise]:
 
 
 def test_the_example_of_an_exercise_works(example: Exercise) -> None:
-    assert EXAMPLE == f"course_lib/lessons/{example.name.replace('.', '/')}.py"
+    assert f"course_lib/lessons/{example.name.replace('.', '/')}.py" == EXAMPLE
     assert example.check(example.reference).status == "passed"
     assert example.check(example.stub).status == "unattempted"
     for mistake in example.mistakes:

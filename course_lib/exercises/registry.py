@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -44,23 +45,22 @@ def get(name: str) -> Exercise:
         )
     exercise: Exercise | None = getattr(_module(MOVED.get(name, name)), "exercise", None)
     if exercise is None:
-        near = difflib.get_close_matches(name, names(), n=3, cutoff=0.7)
-        advice = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are: {', '.join(names())}."
-        raise CourseError(f"There is no exercise named {name!r}. {advice}")
+        raise _unknown("exercise", name, names())
     return exercise
 
 
 def get_quiz(name: str) -> Quiz:
-    """Return the quiz of that name. Raises CourseError, with the names that exist, if there is none."""
+    """Return the quiz of that name. Raises CourseError, with similar names, if there is none."""
     quiz: Quiz | None = getattr(_module(f"{name}.quiz"), "QUIZ", None)
     if quiz is None:
-        course = [name for lesson in syllabus() for name in lesson.quizzes]
-        near = difflib.get_close_matches(name, course, n=1)
-        raise CourseError(
-            f"There is no quiz named {name!r}. The course has: {', '.join(course)}."
-            + (f" Did you mean {near[0]!r}?" if near else "")
-        )
+        raise _unknown("quiz", name, [name for lesson in syllabus() for name in lesson.quizzes])
     return quiz
+
+
+def _unknown(kind: str, name: str, there: Sequence[str]) -> CourseError:
+    near = difflib.get_close_matches(name, there, n=3, cutoff=0.7)
+    advice = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are: {', '.join(there)}."
+    return CourseError(f"There is no {kind} named {name!r}. {advice}")
 
 
 def _module(name: str) -> Any:

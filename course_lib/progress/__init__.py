@@ -1,6 +1,8 @@
 """The learner's record: attempts, answers, predictions, and the map of the course."""
 
 from .course_map import CourseMap, Item, Stop
-from .progress import Attempt, ExerciseProgress, Prediction, Progress, Summary
+from .progress import Attempt, ExerciseProgress, Prediction, Progress, Summary, own_progress
 
-__all__ = ["Attempt", "CourseMap", "ExerciseProgress", "Item", "Prediction", "Progress", "Stop", "Summary"]
+__all__ = [
+    "Attempt", "CourseMap", "ExerciseProgress", "Item", "Prediction", "Progress", "Stop", "Summary", "own_progress",
+]  # fmt: skip

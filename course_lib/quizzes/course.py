@@ -5,7 +5,7 @@ from .quiz import Quiz
 
 
 def get(name: str) -> Quiz:
-    """Return the quiz of that name. Raises CourseError, with the names that exist, if there is none."""
+    """Return the quiz of that name. Raises CourseError, with similar names, if there is none."""
     from ..exercises.registry import get_quiz  # imported here: it needs torch, and a record of answers does not
 
     return get_quiz(name)

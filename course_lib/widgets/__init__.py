@@ -1,7 +1,7 @@
 """The widgets of the course, and the functions that notebooks call.
 
 cells                                       `exercise`, and what a notebook calls for an exercise
-exercise_widget, quiz_widget, prediction    the widgets; `record` holds the learner's progress
+exercise_widget, quiz_widget, prediction    the widgets
 planner_widget, world_picker                the planner, and the choice of a world
 map, scores                                 tables of the learner's progress, which need no kernel
 attempt, guess                              the logic of exercises and predictions, without widgets

@@ -11,9 +11,9 @@ from .. import exercises
 from ..errors import CourseError
 from ..exercises import Exercise, Verdict
 from ..progress import Attempt as StoredAttempt
+from ..progress import own_progress
 from .attempt import Attempt, Hint
 from .exercise_widget import ExerciseWidget
-from .record import progress
 
 F = TypeVar("F")
 
@@ -36,7 +36,7 @@ class ExerciseCell:
 
     def __call__(self, solution: F) -> F:
         """Check the learner's function and show the result. Return the function if it passed, else the reference."""
-        self._attempt = Attempt(self.exercise, solution, progress())
+        self._attempt = Attempt(self.exercise, solution, own_progress())
         ExerciseWidget(self._attempt).check()
         returned: F = self._attempt.returned
         return returned
@@ -71,7 +71,7 @@ class ExerciseCell:
         Raises:
             CourseError: there is none.
         """
-        last = progress().last_attempt(self.exercise.name)
+        last = own_progress().last_attempt(self.exercise.name)
         if last is None:
             raise CourseError(
                 f"{self.exercise.name}: no attempt is stored. A cell that you have not changed is not an attempt. "
@@ -101,7 +101,7 @@ class ExerciseCell:
             imported: whether to run it even if `course progress --import` added it, so that somebody else may have
                 written it.
         """
-        name, last = self.exercise.stub.__name__, progress().last_attempt(self.exercise.name)
+        name, last = self.exercise.stub.__name__, own_progress().last_attempt(self.exercise.name)
         if last is None or last.status != "passed":
             reason = "none of yours has passed"
         elif last.imported and not imported:

@@ -3,9 +3,8 @@
 from html import escape
 from urllib.parse import quote
 
-from ..progress import CourseMap, Item, Stop
+from ..progress import CourseMap, Item, Stop, own_progress
 from ..syllabus import lessons
-from .record import progress
 from .style import SHEET, details, inline, title
 
 HEAD = title("Map", "Where you are")
@@ -56,7 +55,7 @@ def course_map() -> ShownMap:
     Raises:
         CourseError: a notebook of the course cannot be read.
     """
-    done = progress()
+    done = own_progress()
     return ShownMap(CourseMap(lessons(), done.summary()), done.notice)
 
 

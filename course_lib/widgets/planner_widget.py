@@ -59,7 +59,6 @@ class PlannerWidget(VBox):
     """The cost of training a model, with a field for each setting that matters most.
 
         planner = show_planner(model="llama-70b", world_size=64, hardware="h100-infiniband")
-        planner.set(stage=3, checkpointing="full")      # the same as choosing it in the fields
         planner.plan.peak_bytes                         # the plan that is shown
 
     Its repr is the plan in words.
@@ -76,9 +75,8 @@ class PlannerWidget(VBox):
         super().__init__([sheet(), self._card])
         self.add_class("course-widget")
         self._show(note)
-        self._choosing = False
         for field in self.fields.values():
-            field.observe(self._changed, "value")
+            field.observe(lambda _: self._show(alert), "value")
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -96,24 +94,6 @@ class PlannerWidget(VBox):
         del wanted["hardware"]
         length = {"sequence": min(LONGEST, MODELS[wanted["model"]].context)}
         return plan(**wanted | length | self._fixed)
-
-    def set(self, **chosen: Any) -> None:
-        """Set fields, all together, and then draw the plan.
-
-        Raises:
-            ValueError: there is no such field, or its choices do not contain this value.
-        """
-        for name, value in chosen.items():
-            _check(name, value)
-        self._choosing = True
-        for name, value in chosen.items():
-            self.fields[name].value = value
-        self._choosing = False
-        self._show(alert)
-
-    def _changed(self, _: object) -> None:
-        if not self._choosing:
-            self._show(alert)
 
     def _show(self, message: Callable[..., str]) -> None:
         """Draw the plan. Show whether it fits as a `message`: a note, or an alert, which screen readers read out."""
@@ -160,20 +140,12 @@ def show_planner(**given: Any) -> PlannerWidget:
 
 def _field(name: str, value: Any) -> Dropdown | BoundedIntText:
     label, choices = FIELDS[name]
-    _check(name, value)
     layout, style = Layout(width="auto", margin="0 1em 0.3em 0"), {"description_width": "auto"}
     if choices is None:
-        return BoundedIntText(value, min=1, max=MOST, description=label, layout=layout, style=style)
-    return Dropdown(options=list(choices.items()), value=value, description=label, layout=layout, style=style)
-
-
-def _check(name: str, value: Any) -> None:
-    known("field", name, FIELDS)
-    choices = FIELDS[name][1]
-    if choices is None:
         whole(name, value, most=MOST)
-    else:
-        known(name, value, choices.values())
+        return BoundedIntText(value, min=1, max=MOST, description=label, layout=layout, style=style)
+    known(name, value, choices.values())
+    return Dropdown(options=list(choices.items()), value=value, description=label, layout=layout, style=style)
 
 
 def _verdict(chosen: Plan, machine: Hardware) -> tuple[str, str, str]:

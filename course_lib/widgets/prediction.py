@@ -5,10 +5,10 @@ from typing import SupportsFloat
 
 from ipywidgets import HTML, VBox
 
+from ..progress import own_progress
 from ..quizzes import Unreadable
 from .card import Card
 from .guess import RESULT, Guess, Outcome
-from .record import progress
 from .style import alert, display_with_text, form, inline, markup, note, number, options, sheet, title
 
 HEADLINES = {True: f"✓ {RESULT}", False: f"✗ {RESULT}", None: RESULT}
@@ -98,7 +98,7 @@ def predict(
         tolerance: the error that is still right, relative to the measured value; 0 asks for the exact number.
         choices: the possible answers, in Markdown: `predict(..., choices=["It grows", "It stays"])`.
     """
-    guess = Guess(name, question, progress(), unit=unit, tolerance=tolerance, choices=choices)
+    guess = Guess(name, question, own_progress(), unit=unit, tolerance=tolerance, choices=choices)
     widget = PredictionWidget(guess)
     state = "not made yet" if guess.given is None else f"you predicted {guess.given}"
     display_with_text(widget, title=guess.title, state=state, text=guess.text())

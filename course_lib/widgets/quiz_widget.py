@@ -9,10 +9,9 @@ from collections.abc import Callable
 from ipywidgets import HTML, VBox
 
 from .. import quizzes
-from ..progress import Progress
+from ..progress import Progress, own_progress
 from ..quizzes import Choice, Feedback, Problem, Quiz, Sitting, Turn
 from .card import Card
-from .record import progress
 from .style import alert, button, display_with_text, form, inline, markup, note, number, options, sheet, title
 
 
@@ -117,8 +116,8 @@ def quiz(name: str) -> QuizWidget:
     Raises:
         CourseError: there is none; the message lists similar names.
     """
-    earlier = quizzes.review(name, quizzes.names(), progress().first_answers)
-    return QuizWidget(quizzes.get(name), progress(), earlier=earlier)
+    earlier = quizzes.review(name, quizzes.names(), own_progress().first_answers)
+    return QuizWidget(quizzes.get(name), own_progress(), earlier=earlier)
 
 
 def fields_for(problem: Problem, given: str, about: str) -> str:

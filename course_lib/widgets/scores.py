@@ -5,8 +5,8 @@ from html import escape
 
 from ..errors import CourseError
 from ..planner import duration, size
+from ..progress import own_progress
 from ..world import Run
-from .record import progress
 from .style import SHEET, inline, scrolled, title
 
 COLUMNS = {"held_bytes": "held", "peak_bytes": "peak", "sent_bytes": "sent", "seconds": "time"}
@@ -69,8 +69,8 @@ def scoreboard(name: str | None = None, run: Run | None = None) -> Scoreboard:
     if (name is None) != (run is None):
         raise CourseError('scoreboard() takes both a name and a run, or neither: scoreboard("ZeRO-1", run).')
     if name is not None and run is not None:
-        progress().add_score(name, measures(run))
-    return Scoreboard(progress().scores(), progress().notice)
+        own_progress().add_score(name, measures(run))
+    return Scoreboard(own_progress().scores(), own_progress().notice)
 
 
 def measures(run: Run) -> dict[str, float]:

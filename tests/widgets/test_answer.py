@@ -28,7 +28,7 @@ Store = Callable[[str, str], None]
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Stores an attempt, and how it ended."""
     progress = Progress(tmp_path / "progress.sqlite3")
-    monkeypatch.setattr(cells, "progress", lambda: progress)
+    monkeypatch.setattr(cells, "own_progress", lambda: progress)
     return lambda source, status: progress.finish_attempt(progress.begin_attempt(EXERCISE.name, source), status, [])
 
 
@@ -71,7 +71,7 @@ def test_what_was_imported_runs_only_if_asked_to(
     source = f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n{YOURS}"
     other.finish_attempt(other.begin_attempt(EXERCISE.name, source), "passed", [])
     progress.import_json(other.export_json())
-    monkeypatch.setattr(cells, "progress", lambda: progress)
+    monkeypatch.setattr(cells, "own_progress", lambda: progress)
 
     assert exercise(EXERCISE.name).answer(NAMESPACE) is EXERCISE.reference
     assert not (tmp_path / "ran").exists()

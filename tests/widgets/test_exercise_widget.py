@@ -17,8 +17,7 @@ from nbclient.exceptions import DeadKernelError
 
 from course_lib import CourseError, exercise
 from course_lib.exercises import Finding, Row, get
-from course_lib.progress import Progress
-from course_lib.widgets import record
+from course_lib.progress import Progress, own_progress
 from course_lib.widgets.attempt import Attempt
 from course_lib.widgets.exercise_widget import ExerciseWidget, finding_html, printed_html
 from course_lib.widgets.style import markup
@@ -329,7 +328,7 @@ def test_calls_stand_behind_the_widget() -> None:
 def test_the_last_attempt_is_printed_outside_a_notebook(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(CourseError, match=r"ranks\.broadcast: no attempt is stored"):
         exercise("ranks.broadcast").insert()
-    record.progress().begin_attempt("ranks.broadcast", "def broadcast(): ...")
+    own_progress().begin_attempt("ranks.broadcast", "def broadcast(): ...")
     exercise("ranks.broadcast").insert()
 
     assert capsys.readouterr().out == "def broadcast(): ...\n"

@@ -17,7 +17,7 @@ NUMEL = 1000
 @pytest.fixture(autouse=True)
 def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Progress:
     progress = Progress(tmp_path / "progress.sqlite3")
-    monkeypatch.setattr(scores, "progress", lambda: progress)
+    monkeypatch.setattr(scores, "own_progress", lambda: progress)
     return progress
 
 
