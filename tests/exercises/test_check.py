@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib import CourseError, World
-from course_lib.exercises import Case, Mistake, Verdict, get, names
-from course_lib.exercises.checking import cases, observe
+from course_lib.exercises import Case, Exercise, Mistake, Verdict, get, names
+from course_lib.exercises.checking import cases, check, observe
 from tests.exercises.sample import DOUBLED, MEAN, changed, draw_mean, mean, sum_for_mean
 
 ROOT = Path(__file__).parents[2]
@@ -478,6 +478,22 @@ def test_progress_is_told_case_by_case() -> None:
     MEAN.check(lambda x: mean(x), on_case=lambda done, to_do: told.append((done, to_do)))
 
     assert told == [(done, 6) for done in range(7)]
+
+    MEAN.check(MEAN.stub, on_case=lambda done, to_do: told.append((done, to_do)))
+    assert len(told) == 7
+
+
+def test_the_learners_function_runs_once_on_each_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Case] = []
+
+    def observed(exercise: Exercise, solution: Any, case: Case, world: World | None) -> observe.Observation:
+        ran.append(case)
+        return observe.observe(exercise, solution, case, world)
+
+    monkeypatch.setattr(check, "observe", observed)
+
+    assert MEAN.check(sum_for_mean).mistake == "sum-for-mean"
+    assert len(set(ran)) == len(ran) > 2  # on the smallest case that fails, too, and on those of the diagnosis
 
 
 def test_a_world_of_ones_own_is_given_the_cases_of_its_size() -> None:
