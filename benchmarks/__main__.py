@@ -2,6 +2,7 @@
 
 import argparse
 import datetime
+import math
 import os
 import platform
 import sys
@@ -9,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
+
+from course_lib.plots.canvas import COMPUTE, FAINT, INK, NOTE, SMALL, WIDTH, Canvas, text_width
 
 from . import counterexamples, diagnosis, dryrun, lessons, meter, stages, worlds
 from .measure import Row
@@ -47,17 +49,26 @@ def machine() -> str:
     )
 
 
-def figure(rows: Iterable[Row]) -> Figure:
-    """How ours stands to what it was measured beside, in the same run: to the right of 1, ours takes less."""
+def figure(rows: Iterable[Row]) -> str:
+    """How ours stands to what it was measured beside, in the same run: to the right of 1, ours takes less. As SVG."""
     ratios = {f"{row.what} ({row.peer_name})": row.ratio for row in rows if row.ratio is not None}
-    drawn = Figure(figsize=(10, 1 + 0.2 * len(ratios)), layout="constrained")
-    axes = drawn.subplots()
-    axes.barh(list(ratios), [ratio - 1 for ratio in ratios.values()], left=1, color="#0072B2")
-    axes.axvline(1, color="black", linewidth=1)
-    axes.set(xscale="log", xlabel="what stands in brackets, over ours: time, or bytes")
-    axes.invert_yaxis()
-    axes.margins(y=0.01)
-    return drawn
+    low, high = (math.log10(of(1.0, *ratios.values())) for of in (min, max))
+    canvas, left = Canvas(), max(text_width(label, 11) for label in ratios) + 6
+
+    def place(ratio: float) -> float:
+        return left + (math.log10(ratio) - low) / (high - low) * (WIDTH - left)
+
+    for label, ratio in ratios.items():
+        canvas.text(left - 6, canvas.y + 11, label, "end", **SMALL)
+        ends = sorted((place(1), place(ratio)))
+        canvas.rect(ends[0], canvas.y, ends[1] - ends[0], 12, COMPUTE)
+        canvas.y += 15
+    for tick in (10.0**power for power in range(math.ceil(low), math.floor(high) + 1)):
+        canvas.line(place(tick), 4, place(tick), canvas.y + 4, INK if tick == 1 else FAINT)
+        canvas.text(place(tick), canvas.y + 18, f"{tick:g}", "middle", **NOTE)
+    canvas.y += 34
+    canvas.text(WIDTH, canvas.y, "what stands in brackets, over ours: time, or bytes", "end", **NOTE)
+    return canvas.picture("", "").svg
 
 
 def main() -> int:
@@ -78,7 +89,7 @@ def main() -> int:
     print(text)
     if set(names) == set(BENCHMARKS):
         RESULTS.write_text(f"{text}\n![The ratios as bars]({FIGURE.name})\n", encoding="utf-8")
-        figure(rows).savefig(FIGURE, metadata={"Date": None})
+        FIGURE.write_text(figure(rows), encoding="utf-8")
     return 0 if all(row.met is not False for row in rows) else 1
 
 
