@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CourseError
-from ..meter import Communication, Film, MemoryReport, Replay, Timeline, film, slowest
+from ..meter import Communication, MemoryReport, Replay, Timeline, film, slowest
 from .collectives.call import Call
 from .errors.layout import Layout, layout
 from .errors.warnings import shared_variables, warnings_of
@@ -99,18 +99,10 @@ class Run(Sequence[Any]):
         """Return the ranks that computed longest before their collectives, and the one that computed shortest."""
         return slowest(self.timeline)
 
-    def replay(self, other: Run | None = None) -> Replay:
-        """Return the run as a film: step by step, what every rank held, sent and waited for.
-
-        Args:
-            other: a second run, to compare: the film shows both, and the first difference between them.
-        """
-        ours = self._film()
-        return Replay(ours if other is None else ours.beside(other._film()))
-
-    def _film(self) -> Film:
+    def replay(self) -> Replay:
+        """Return the run as a film: step by step, what every rank held, sent and waited for."""
         ends = [("returned", None, "" if result is None else shortened(result, 100)) for result in self]
-        return film(tuple(self.calls), tuple(self._memory), ends, self._ranks)
+        return Replay(film(tuple(self.calls), tuple(self._memory), ends, self._ranks))
 
     def layout(self) -> Layout:
         """Return a table of tensors: which are replicated, sharded, partial or different over the ranks.

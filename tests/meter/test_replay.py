@@ -66,22 +66,6 @@ def test_a_collective_that_ranks_call_from_different_lines_is_named() -> None:
     assert "barrier #1 was called from different lines" in str(World(2).run(skips).replay())
 
 
-def test_two_runs_are_compared_up_to_the_first_difference() -> None:
-    world = World(2, replay=True)
-    replay = world.run(scaled_total).replay(world.run(scaled_total, 3.0))
-
-    first_difference = str(replay).splitlines()[1]
-    assert first_difference.startswith("First difference, at step 3: A: rank 0: 1 1 before all_reduce #2 (")
-    assert "B: rank 0: 3 3 before all_reduce #2" in first_difference
-    assert "All ranks of both runs: all_reduce #1" in str(replay)
-
-
-def test_equal_runs_have_no_difference() -> None:
-    world = World(2, replay=True)
-
-    assert "The runs make the same calls" in str(world.run(scaled_total).replay(world.run(scaled_total)))
-
-
 def test_a_dry_run_is_a_film_of_its_rank() -> None:
     text = str(World(64, backend="dryrun", rank=63).run(lambda: dist.all_reduce(torch.ones(64))).replay())
 

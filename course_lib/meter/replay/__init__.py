@@ -3,7 +3,7 @@ imports nothing.
 
     record   the events of a rank: calls, marks and its end
     steps    at which step of the film each event happens
-    words    the film in sentences: the captions, the text form, the first difference
+    words    the film in sentences: the captions, the text form
     page     `Replay`: the film as a page, with the script and the style of `static`
 """
 

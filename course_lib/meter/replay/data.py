@@ -52,7 +52,7 @@ def as_json(film: Film, captions: Sequence[str]) -> str:
             row.pop()
         return row
 
-    lanes = [{"name": lane.name, "rank": lane.rank, "run": lane.run} for lane in film.lanes]
+    lanes = [{"name": lane.name, "rank": lane.rank} for lane in film.lanes]
     for lane, theirs in zip(film.lanes, lanes, strict=True):
         theirs["events"] = [packed(event) for event in lane.events]
     blocks = _blocks(lines.values)

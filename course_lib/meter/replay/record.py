@@ -2,14 +2,14 @@
 
 Event   a call, a mark or the end of a rank, with the step of the film at which it happens
 Lane    the events of one rank, in order
-Film    the lanes of one run, or of two runs that are compared
+Film    the lanes of a run
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from math import inf
@@ -53,12 +53,10 @@ class Lane:
 
     rank: int
     events: list[Event]
-    run: str = ""  # "A" or "B" if two runs are compared
 
     @property
     def name(self) -> str:
-        """Return `rank 2`, or `A: rank 2` if two runs are compared."""
-        return f"{self.run}: rank {self.rank}" if self.run else f"rank {self.rank}"
+        return f"rank {self.rank}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +65,6 @@ class Film:
 
     lanes: list[Lane]  # one for each rank
     failure: str = ""  # why the run failed
-    runs: int = 1  # 2 if two are compared, whose lanes follow each other
     notes: tuple[str, ...] = ()  # sentences about what the film does not show
 
     @property
@@ -87,27 +84,18 @@ class Film:
         return moments
 
     @cached_property
-    def _parts(self) -> dict[tuple[str, int], dict[int, int]]:
-        """The steps at which lanes made each call, by run, match and lane."""
-        parts: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+    def _parts(self) -> dict[int, dict[int, int]]:
+        """The steps at which lanes made each call, by match and lane."""
+        parts: dict[int, dict[int, int]] = defaultdict(dict)
         for number, lane in enumerate(self.lanes):
             for event in lane.events:
-                parts[lane.run, event.match][number] = event.step
+                parts[event.match][number] = event.step
         return parts
 
-    def missing(self, lane: Lane, event: Event, step: int) -> list[Lane]:
-        """Return the lanes whose part in a call of `lane` has not come by `step`."""
-        parts = self._parts[lane.run, event.match]
+    def missing(self, event: Event, step: int) -> list[Lane]:
+        """Return the lanes whose part in a call has not come by `step`."""
+        parts = self._parts[event.match]
         return [self.lanes[member] for member in event.members if parts.get(member, inf) > step]
-
-    def beside(self, other: Film) -> Film:
-        """Return a film of two runs, whose steps have the same numbers."""
-        offset = len(self.lanes)
-        theirs = [
-            replace(lane, run="B", events=[_shifted(event, offset) for event in lane.events]) for lane in other.lanes
-        ]
-        ours = [replace(lane, run="A") for lane in self.lanes]
-        return Film(lanes=ours + theirs, runs=2, notes=tuple(dict.fromkeys(self.notes + other.notes)))
 
 
 def film(
@@ -202,11 +190,3 @@ def _weigh(events: list[Event], changes: Sequence[Any]) -> None:
                 held[category] = held.get(category, 0) + delta
             number += 1
         event.held = {category: nbytes for category, nbytes in held.items() if nbytes}
-
-
-def _shifted(event: Event, offset: int) -> Event:
-    return replace(
-        event,
-        members=tuple(lane + offset for lane in event.members),
-        sends={lane + offset if lane >= 0 else lane: nbytes for lane, nbytes in event.sends.items()},
-    )

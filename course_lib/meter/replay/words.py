@@ -1,4 +1,4 @@
-"""The film in sentences: a caption for each step, the text form, and the first difference between two runs."""
+"""The film in sentences: a caption for each step, and the text form."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,10 +32,10 @@ def _sentence(film: Film, step: int, moment: Moment) -> str:
 
 def _differing(step: int, moment: Moment) -> str | None:
     """Return the name of a collective that ends at `step` and that ranks called from different lines, if any."""
-    lines: dict[tuple[str, int], Any] = {}
-    for lane, event in moment:
+    lines: dict[int, Any] = {}
+    for _, event in moment:
         ends = event.done == step and event.match and event.op not in ("send", "recv")
-        if ends and lines.setdefault((lane.run, event.match), event.line) != event.line:
+        if ends and lines.setdefault(event.match, event.line) != event.line:
             return event.name
     return None
 
@@ -64,7 +64,7 @@ def _happens(film: Film, lane: Lane, event: Event, step: int) -> str:
         sent = f", {in_bytes(total)} sent by each" if total else ""
         return "" if event.op in ("send", "recv") else f"{event.name}{sent}"
     if event.blocking:
-        missing = film.missing(lane, event, step)
+        missing = film.missing(event, step)
         why = f" for {who(film, missing)}" if missing else f" of {event.tensors}" if event.done is None else ""
         return f"waiting in {event.name}{why}"
     name = f"a {event.op}" if event.op in ("send", "recv") else event.name
@@ -72,21 +72,14 @@ def _happens(film: Film, lane: Lane, event: Event, step: int) -> str:
 
 
 def who(film: Film, lanes: Sequence[Lane]) -> str:
-    """Return `rank 2`, `ranks 0–2, 5` or `all 4 ranks`; with the run in front if two are compared."""
-    if film.runs == 2 and len(lanes) == len(film.lanes):
-        return "all ranks of both runs"
-    runs = groupby(lanes, lambda lane: lane.run)
-    return ", ".join(_who(film, run, [lane.rank for lane in theirs]) for run, theirs in runs)
-
-
-def _who(film: Film, run: str, ranks: list[int]) -> str:
-    prefix = f"{run}: " if run else ""
-    if len(ranks) == sum(lane.run == run for lane in film.lanes) > 1:
-        return f"{prefix}{'both' if len(ranks) == 2 else f'all {len(ranks)}'} ranks"
+    """Return `rank 2`, `ranks 0–2, 5` or `all 4 ranks`."""
+    ranks = [lane.rank for lane in lanes]
+    if len(ranks) == len(film.lanes) > 1:
+        return f"{'both' if len(ranks) == 2 else f'all {len(ranks)}'} ranks"
     # Neighbours have the same difference between their rank and their position.
     spans = [[rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda item: item[1] - item[0])]
     texts = [f"{span[0]}–{span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in spans]
-    return f"{prefix}rank{'s' if len(ranks) > 1 else ''} {', '.join(texts)}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(texts)}"
 
 
 def in_bytes(count: float) -> str:
@@ -107,10 +100,8 @@ def numbers(values: Iterable[Any]) -> str:
 
 def text(film: Film, captions: Sequence[str]) -> str:
     """Return the film as text."""
-    ranks = "1 rank" if len(film.lanes) == 1 else f"{len(film.lanes) // film.runs} ranks"
-    lines = [f"Replay: {'2 runs of ' if film.runs == 2 else ''}{ranks}, {film.last} steps", *film.notes]
-    if film.runs == 2:
-        lines.append(first_difference(film))
+    ranks = "1 rank" if len(film.lanes) == 1 else f"{len(film.lanes)} ranks"
+    lines = [f"Replay: {ranks}, {film.last} steps", *film.notes]
     for step, (caption, moment) in enumerate(zip(captions, film.moments, strict=True), 1):
         lines += [f"step {step}: {caption}", *_details(film, step, moment)]
     return "\n".join([*lines, *filter(None, [film.failure])])
@@ -133,33 +124,3 @@ def _details(film: Film, step: int, moment: Moment) -> Iterator[str]:
     yield from (f"    {who(film, lanes)} at {line}" for line, lanes in lines.items())
     yield from values
     yield from (f"    {who(film, lanes)}: {text}" for text, lanes in held.items())
-
-
-# -- the first difference ------------------------------------------------------------------------------------------
-
-
-def first_difference(film: Film) -> str:
-    """Return a sentence on the first difference between the two runs of `film`: in a call, a value or an end."""
-    ours, theirs = ([lane for lane in film.lanes if lane.run == run] for run in "AB")
-    if len(ours) != len(theirs):
-        return f"The runs have {len(ours)} and {len(theirs)} ranks."
-    found = [one for a, b in zip(ours, theirs, strict=True) if (one := _difference(a, b)) is not None]
-    return min(found)[1] if found else "The runs make the same calls, with the same values where these are kept."
-
-
-def _difference(a: Lane, b: Lane) -> tuple[int, str] | None:
-    for one, other in zip(a.events, b.events, strict=False):
-        for what in ("name", "tensors", "before", "after"):
-            mine, theirs = getattr(one, what), getattr(other, what)
-            if repr(mine) != repr(theirs):  # NaN equals NaN
-                step = min(one.step, other.step)
-                return step, f"First difference, at step {step}: {_has(a, one, what)}; {_has(b, other, what)}."
-    return None
-
-
-def _has(lane: Lane, event: Event, what: str) -> str:
-    value = getattr(event, what)
-    if what in ("before", "after"):
-        value = f"{', '.join(numbers(v) for _, v in value) or 'nothing'} {what} {event.name}"
-    at = f" ({event.line})" if event.line is not None else ""
-    return f"{lane.name}: {value if what != 'tensors' else f'{event.name} of {value}'}{at}"

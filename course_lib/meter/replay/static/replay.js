@@ -20,7 +20,6 @@ function unpacked(row) {
 
 const lanes = film.lanes.map((lane, number) => ({...lane, number, events: lane.events.map(unpacked)}));
 const steps = film.captions.length;
-const two = lanes.some(lane => lane.run);
 const failed = film.failure !== "";
 const kept = lanes.some(lane => lane.events.some(event => event.before.length || event.around.length));  // values
 const most = Math.max(1, ...film.held.map(total));
@@ -157,7 +156,7 @@ function drawStrip() {
           draw(strip, "text", {x: place, y: here + 4, class: "never"}, fits ? label : event.text);
         }
         if (event.done && event.match) {
-          const key = `${lane.run}${event.match}`;
+          const key = event.match;
           groups.set(key, [...groups.get(key) ?? [], {lane, event}]);
         }
       }
@@ -216,9 +215,7 @@ function showCode(step) {
       if (!here || !row) continue;
       const states = here.map(lane => state(lane, step));
       row.className = ["stopped", "active", "waiting", "idle"].find(one => states.includes(one));
-      const runs = [...new Set(here.map(lane => lane.run))].map(run =>
-        `${run}${run ? " " : ""}${spans(here.filter(lane => lane.run === run).map(lane => lane.rank))}`);
-      row.firstChild.textContent = `${row.firstChild.textContent} ${runs.join(" ")}`.trim();
+      row.firstChild.textContent = `${row.firstChild.textContent} ${spans(here.map(lane => lane.rank))}`.trim();
       row.firstChild.title = `rank ${row.firstChild.textContent}`;
       first ??= row;
     }
@@ -312,27 +309,24 @@ function firstShown() {
 }
 
 // A row stays when its cards change, and with it the focus and the place that it is scrolled to.
-const rows = [...new Set(lanes.map(lane => lane.run))].map(run =>
-  ({run, row: make("div", {class: "row", tabindex: 0, role: "group", "aria-label": run ? `Run ${run}` : "Ranks"})}));
-$("ranks").append(...rows.map(({row}) => row));
+const cardRow = make("div", {class: "row", tabindex: 0, role: "group", "aria-label": "Ranks"});
+$("ranks").append(cardRow);
 
 function showRanks(step) {
-  for (const {run, row} of rows) {
-    const theirs = lanes.filter(lane => lane.run === run && shown.has(lane.number));
-    row.style.setProperty("--n", theirs.length);
-    row.replaceChildren(document.createElementNS(SVG, "svg"), ...theirs.map(lane => card(lane, step)));
-    drawArcs(row, theirs, step);
-    row.style.minHeight = `${row.offsetHeight}px`;  // what is below the cards keeps its place
-  }
+  const theirs = lanes.filter(lane => shown.has(lane.number));
+  cardRow.style.setProperty("--n", theirs.length);
+  cardRow.replaceChildren(document.createElementNS(SVG, "svg"), ...theirs.map(lane => card(lane, step)));
+  drawArcs(theirs, step);
+  cardRow.style.minHeight = `${cardRow.offsetHeight}px`;  // what is below the cards keeps its place
 }
 
-function drawArcs(row, theirs, step) {
-  const [svg, ...cards] = row.children, high = 62, width = row.scrollWidth;
+function drawArcs(theirs, step) {
+  const [svg, ...cards] = cardRow.children, high = 62, width = cardRow.scrollWidth;
   svg.setAttribute("class", "arcs");
   svg.setAttribute("viewBox", `0 0 ${width} ${high}`);
   svg.setAttribute("aria-hidden", "true");
   svg.style.width = `${width}px`;
-  const x = cards.map(card => card.offsetLeft - row.offsetLeft + card.offsetWidth / 2);
+  const x = cards.map(card => card.offsetLeft - cardRow.offsetLeft + card.offsetWidth / 2);
   theirs.forEach((lane, from) => arrivals(lane, step).forEach(call => call.sends.forEach(({lane: receiver, bytes}) => {
     const to = theirs.findIndex(other => other.number === receiver);
     if (to < 0) return;
@@ -351,7 +345,7 @@ function drawArcs(row, theirs, step) {
 // -- comparing --------------------------------------------------------------------------------------------------------
 
 function difference(one, other) {
-  const passes = two ? [["text", "tensors", "before", "after"]] : [["call", "tensors", "line"], ["after"]];
+  const passes = [["call", "tensors", "line"], ["after"]];
   for (const [pass, fields] of passes.entries()) {
     const agreed = new Set();  // counters that both had equal
     for (let i = 0; i < Math.min(one.events.length, other.events.length); i++) {
@@ -365,7 +359,7 @@ function difference(one, other) {
 
 // The name of a counter that differs, and did not before: one rank has skipped an iteration of a loop.
 function counter(a, b, agreed) {
-  for (const [name, value] of two ? [] : a.counters) {
+  for (const [name, value] of a.counters) {
     const [, theirs] = b.counters.find(other => other[0] === name) ?? [];
     if (theirs === value) agreed.add(name);
     else if (theirs && agreed.has(name)) return name;
@@ -398,7 +392,7 @@ function compare(pairs) {
 function chips() {
   if (lanes.length <= 4) return;
   $("chips").replaceChildren("Ranks shown", ...lanes.map(lane => {
-    const button = make("button", {"aria-pressed": shown.has(lane.number), "aria-label": lane.name}, lane.run + lane.rank);
+    const button = make("button", {"aria-pressed": shown.has(lane.number), "aria-label": lane.name}, lane.rank);
     button.onclick = () => {
       if (!shown.delete(lane.number)) shown.add(lane.number);
       button.setAttribute("aria-pressed", shown.has(lane.number));
@@ -470,7 +464,7 @@ function fit() {
   if (document.body.clientWidth !== width) {
     width = document.body.clientWidth;
     height = 0;
-    for (const {row} of rows) row.style.minHeight = "";
+    cardRow.style.minHeight = "";
     drawStrip();
     go(now);
   }
@@ -526,11 +520,10 @@ function begin() {
   for (const id of ["one", "other"])
     $(id).append(...lanes.map(lane => make("option", {value: lane.number}, lane.name)));
   const calls = lane => lane.events.map(event => event.text + event.tensors).join();
-  $("other").value = Math.max(1, lanes.findIndex(lane => two ? lane.run === "B" : calls(lane) !== calls(lanes[0])));
+  $("other").value = Math.max(1, lanes.findIndex(lane => calls(lane) !== calls(lanes[0])));
   $("differ").onclick = () => compare([[lanes[$("one").value], lanes[$("other").value]]]);
   $("compare").hidden = lanes.length < 2;
-  const ranks = `${lanes.length / (two ? 2 : 1)} rank${lanes.length > 1 ? "s" : ""}`;
-  $("title").textContent = `Replay of ${two ? `two runs, A and B, of ${ranks}` : ranks}, in ${steps} steps`;
+  $("title").textContent = `Replay of ${lanes.length} rank${lanes.length > 1 ? "s" : ""}, in ${steps} steps`;
   $("failure").hidden = !failed;
   if (failed) showFailure();
   document.body.classList.toggle("has-failed", failed);
@@ -542,8 +535,6 @@ function begin() {
   chips();
   new ResizeObserver(fit).observe(document.body);
   fit();
-  if (two) compare(lanes.filter(lane => lane.run === "A").map(lane => [lane, lanes.find(other => other.run === "B" && other.rank === lane.rank)])
-    .filter(pair => pair[1]));
 }
 
 begin();
