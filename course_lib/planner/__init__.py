@@ -10,7 +10,7 @@ compared with   plan <- validation: published runs
 
 from .choose import Candidate, Choice, choose
 from .explain import duration, how, shortage, size, verdict
-from .memory.parts import AVERAGING, CATEGORIES, MOMENTS, STEP, Part
+from .memory.parts import AVERAGING, CATEGORIES, STEP, Part
 from .plan import Plan, plan
 from .solve import Budget, cheapest, first_stage, fits, largest_batch, longest_sequence
 from .timing.cost import PASSES, Group, Link, bus_bandwidth, ring_seconds, seconds, tree_seconds
@@ -26,7 +26,7 @@ from .training.shapes import Model, Transformer
 from .validation import Compared, Run, Validation, validate
 
 __all__ = [
-    "AVERAGING", "CATEGORIES", "CHECKPOINTING", "HARDWARE", "MODELS", "MOMENTS", "OPTIMIZERS", "PASSES", "PRECISIONS",
+    "AVERAGING", "CATEGORIES", "CHECKPOINTING", "HARDWARE", "MODELS", "OPTIMIZERS", "PASSES", "PRECISIONS",
     "STEP", "Budget", "Candidate", "Choice", "Collective", "Compared", "Group", "Hardware", "Link",
     "Model", "Optimizer", "Part", "Plan", "Precision", "Run", "Settings", "Span", "Timeline", "Transformer",
     "Validation", "bus_bandwidth", "cheapest", "choose", "duration", "first_stage", "fits", "hardware", "how", "known",

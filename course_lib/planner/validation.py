@@ -214,7 +214,7 @@ def _others(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
                "sequence")  # fmt: skip
     for row in rows:
         given: dict[str, Any] = {name: int(row[name]) for name in numbers}
-        given |= {name: row[name] for name in ("model", "engine", "schedule", "checkpointing", "loss")}
+        given |= {name: row[name] for name in ("model", "engine", "checkpointing", "loss")}
         given |= {name: row[name] == "yes" for name in ("compiled", "expandable")}
         given |= {"precision": "mixed_fp32_accumulation", "attention": "flash", "implementation": "fused"}
         given["reshard"] = given["pipeline_parallel"] == 1  # the units stay whole between the micro-batches

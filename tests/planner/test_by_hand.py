@@ -190,7 +190,7 @@ def test_all_stages_keep_the_pace_of_the_slowest() -> None:
 
 
 def test_interleaved_stages_fill_in_parts() -> None:
-    given = Settings(world_size=4, pipeline_parallel=4, micro_batches=4, schedule="interleaved", model_chunks=2)
+    given = Settings(world_size=4, pipeline_parallel=4, micro_batches=4, model_chunks=2)
 
     assert waiting_seconds([1, 1, 1, 2], given) == 3 * 1 + 4 / 2
 

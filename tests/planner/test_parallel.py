@@ -92,19 +92,16 @@ def test_gpt_1t_with_selective_recomputation_may_fit_80_gb() -> None:
     assert verdict(planned, HARDWARE["a100-infiniband"]) == "may fit"
 
 
-@pytest.mark.parametrize(
-    ("schedule", "stage", "flights"),
-    [("1f1b", 0, 4), ("1f1b", 3, 1), ("all_forward", 0, 16), ("interleaved", 0, 5.5), ("interleaved", 3, 2.5)],
-)
-def test_micro_batches_in_flight(schedule: str, stage: int, flights: float) -> None:
-    given = {"pipeline_parallel": 4, "micro_batches": 16, "schedule": schedule, "pipeline_stage": stage}
+@pytest.mark.parametrize(("chunks", "stage", "flights"), [(1, 0, 4), (1, 3, 1), (2, 0, 5.5), (2, 3, 2.5)])
+def test_micro_batches_in_flight(chunks: int, stage: int, flights: float) -> None:
+    given = {"pipeline_parallel": 4, "micro_batches": 16, "model_chunks": chunks, "pipeline_stage": stage}
     one = parts(pipeline_parallel=4, pipeline_stage=stage)["activations of the layers"]
 
     assert parts(**given)["activations of the layers"] == flights * one
 
 
 def test_without_a_pipeline_one_micro_batch_is_in_flight() -> None:
-    assert parts(schedule="all_forward", micro_batches=16) == parts(micro_batches=16)
+    assert parts(model_chunks=2)["activations of the layers"] == parts()["activations of the layers"]
 
 
 def test_a_bias_is_cut_like_its_matrix_and_what_joins_the_residual_stream_is_whole() -> None:
@@ -133,7 +130,7 @@ def test_gradients_are_kept_between_micro_batches() -> None:
     assert (one, several) == (0, 2 * plan(**GIVEN).model.params)
 
 
-@pytest.mark.parametrize(("loss", "each"), [("torch", 12), ("fused", 4), ("chunked", 1.5), ("parallel", 10)])
+@pytest.mark.parametrize(("loss", "each"), [("torch", 12), ("fused", 4), ("parallel", 10)])
 def test_the_logits_and_the_loss(loss: str, each: float) -> None:
     held = parts(loss=loss)
 
@@ -169,7 +166,7 @@ def test_the_ends_of_a_pipeline_send_one_way() -> None:
     assert [sends(pipeline_stage=stage) for stage in (0, 1, 3)] == [
         {"forward": 1, "backward": 0}, {"forward": 1, "backward": 1}, {"forward": 0, "backward": 1},
     ]  # fmt: skip
-    assert sends(schedule="interleaved", model_chunks=2) == {"forward": 2, "backward": 1}
+    assert sends(model_chunks=2) == {"forward": 2, "backward": 1}
 
 
 def test_stage_3_gathers_and_reduces_for_each_micro_batch() -> None:
@@ -188,7 +185,7 @@ def test_a_pipeline_waits_for_its_other_stages() -> None:
     That holds for equal stages: here the head is small.
     """
     given = GIVEN | {"pipeline_parallel": 4, "micro_batches": 12, "model": replace(MODELS["llama3-8b"], vocab=1000)}
-    plain, chunks = (plan(**given, schedule=schedule).timeline(MACHINE) for schedule in ("1f1b", "interleaved"))
+    plain, chunks = (plan(**given, model_chunks=count).timeline(MACHINE) for count in (1, 2))
     computed = plain.busy(COMPUTE)
 
     assert plain.exposed(PIPELINE, COMPUTE) == pytest.approx(3 / 12 * computed, rel=0.05)

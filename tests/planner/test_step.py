@@ -27,15 +27,6 @@ def test_an_empty_timeline_takes_no_time() -> None:
     assert Streams().timeline().seconds == 0
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_overlap_hides_communication(stage: int) -> None:
-    apart, beside = (plan(**GIVEN, stage=stage, overlap=overlap).timeline("h100") for overlap in (False, True))
-
-    assert apart.seconds == pytest.approx(apart.busy(COMPUTE) + apart.busy(COMMUNICATION))
-    assert beside.busy(COMMUNICATION) == pytest.approx(apart.busy(COMMUNICATION))
-    assert max(beside.busy(COMPUTE), beside.busy(COMMUNICATION)) <= beside.seconds < apart.seconds
-
-
 def test_prefetch_lets_the_next_unit_be_gathered_while_this_one_computes() -> None:
     without, one = (plan(**GIVEN, stage=3, prefetch=prefetch).timeline("h100") for prefetch in (0, 1))
 

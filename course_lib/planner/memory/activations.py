@@ -88,10 +88,10 @@ def ends(model: Transformer, settings: Settings) -> dict[str, float]:
         "dropout mask of the embedding": model.hidden * _MASK / between if model.dropout else 0,
         "input of the last norm": model.hidden * width / between,
         "input of the head": model.hidden * width / between,
-        "logits in fp32": min(4, LOSSES[settings.loss]) * model.vocab / cut,
+        "logits in fp32": 4 * model.vocab / cut,
     }
 
 
 def loss_gradients(model: Transformer, settings: Settings) -> float:
     """Return the bytes of the loss beside the fp32 logits, as backward starts: see `LOSSES`. Not in the paper."""
-    return max(0, LOSSES[settings.loss] - 4) * model.vocab / settings.tensor_parallel
+    return (LOSSES[settings.loss] - 4) * model.vocab / settings.tensor_parallel

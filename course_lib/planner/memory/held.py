@@ -75,9 +75,8 @@ def buffers(model: Model, engine: Layout, settings: Settings) -> list[Part]:
         ]
     if settings.engine == "zero":
         return _flat_gradients(model, engine, settings)
-    under_way = 2 if settings.overlap else 1
-    bucket = min(under_way * engine.bucket_bytes // width, model.params)
-    return [_buffer("gradients under way", bucket, width, f"{under_way} buckets", START, END)]
+    bucket = min(2 * engine.bucket_bytes // width, model.params)
+    return [_buffer("gradients under way", bucket, width, "2 buckets", START, END)]
 
 
 def _buffer(name: str, count: int, width: int, why: str, *moments: str) -> Part:
@@ -107,7 +106,7 @@ def _unit_buffers(model: Model, engine: Layout, settings: Settings) -> list[Part
         return []
     policy, torch = engine.policy, settings.engine == "torch"
     outer, *layers = map(numel, model.units)
-    at_once = 2 if settings.overlap and settings.engine == "paper" else 1
+    at_once = 2 if settings.engine == "paper" else 1
     under_way = largest_run(layers, at_once)
     there = whole_here and "parameters" not in settings.offload
     found = [] if there else _gathered(model, policy.parameter, settings)

@@ -1,10 +1,10 @@
 """The schedule of one rank's training step, from forward to the gathered parameters.
 
 Streams: "compute", "communication", "tensor parallel" for what a layer waits for, "pipeline" for sends and waits
-between stages, and "host" for copies over PCIe and for the optimizer on the CPU. With `overlap`, gradients are reduced
-while earlier layers are still in backward, stage 3 gathers `prefetch` units ahead of the one in use, and stages 1 and 2
-of the paper gather the parameters of the last step while the first layers compute. Without it, all work is sequential.
-The last micro-batch is scheduled layer by layer; the ones before take as long as it does without its reductions.
+between stages, and "host" for copies over PCIe and for the optimizer on the CPU. Gradients are reduced while earlier
+layers are still in backward, stage 3 gathers `prefetch` units ahead of the one in use, and stages 1 and 2 of the paper
+gather the parameters of the last step while the first layers compute. The last micro-batch is scheduled layer by layer;
+the ones before take as long as it does without its reductions.
 """
 
 from collections.abc import Sequence
@@ -57,8 +57,7 @@ def waiting_seconds(stages: Sequence[float], settings: Settings) -> float:
     stage can begin: the bubble of Narayanan et al. (arXiv 2104.04473), section 2.2, an interleaved one in parts.
     """
     mine = stages[settings.pipeline_stage]
-    chunks = settings.model_chunks if settings.schedule == "interleaved" else 1
-    return (settings.micro_batches - 1) * (max(stages) - mine) + (sum(stages) - mine) / chunks
+    return (settings.micro_batches - 1) * (max(stages) - mine) + (sum(stages) - mine) / settings.model_chunks
 
 
 class _Step:
@@ -91,23 +90,20 @@ class _Step:
 
     def _pass(self, when: str, pieces: list[Work]) -> None:
         """Compute the pieces. Before each, gather the next pieces' parameters; after each, reduce its gradients."""
-        overlap = self.settings.overlap
-        ahead = self.settings.prefetch if overlap else 0
-        if self._gathers_late():
-            ahead = len(pieces)
+        ahead = len(pieces) if self._gathers_late() else self.settings.prefetch
         gathered: list[list[Span]] = []
         for position, piece in enumerate(pieces):
             for next_piece in pieces[len(gathered) : position + 1 + ahead]:
                 gathered.append(self._gather(next_piece, when))
-            needed = gathered[position] if overlap else gathered[position] + self.reduced[-1:]
-            self.computed.append(self.streams.issue(COMPUTE, f"{when} {piece.name}", self._seconds(piece), needed))
+            name = f"{when} {piece.name}"
+            self.computed.append(self.streams.issue(COMPUTE, name, self._seconds(piece), gathered[position]))
             self._exchange(piece, when)
             if when == "backward":
                 self._reduce(piece, last=position == len(pieces) - 1)
 
     def _gathers_late(self) -> bool:
         """Return whether parameters are gathered during the next step's forward: the paper's stages 1 and 2."""
-        return self.settings.overlap and self.settings.engine == "paper" and self.settings.stage in (1, 2)
+        return self.settings.engine == "paper" and self.settings.stage in (1, 2)
 
     def _seconds(self, piece: Work) -> float:
         machine = self.hardware

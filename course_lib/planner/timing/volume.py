@@ -120,6 +120,5 @@ def _sends(settings: Settings, when: str) -> int:
     """
     if settings.pipeline_parallel == 1:
         return 0
-    chunks = settings.model_chunks if settings.schedule == "interleaved" else 1
     end = settings.last_stage if when == "forward" else settings.pipeline_stage == 0
-    return chunks - end
+    return settings.model_chunks - end

@@ -49,8 +49,7 @@ def _of_transformer(model: Model, transformer: Transformer, settings: Settings) 
 
 def _check_layers(transformer: Transformer, settings: Settings) -> None:
     """Raise ValueError if there are not enough layers. Embedding and head count as two, as in Llama 3 405B."""
-    chunks = settings.model_chunks if settings.schedule == "interleaved" else 1
-    pieces = settings.pipeline_parallel * chunks
+    pieces = settings.pipeline_parallel * settings.model_chunks
     if pieces > transformer.layers + 2:
         raise PlanError(
             f"pipeline_parallel={settings.pipeline_parallel} with {transformer.name}: its {transformer.layers} layers "

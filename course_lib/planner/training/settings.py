@@ -1,6 +1,6 @@
 """The settings of training: everything that a plan may vary, with checks."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,14 +12,12 @@ CHECKPOINTING = ("none", "selective", "operators", "full")
 ATTENTION = ("math", "flash", "flash_copies")
 OFFLOADED = ("optimizer", "parameters")
 ENGINES = ("paper", "zero", "torch", "nanotron")
-SCHEDULES = ("1f1b", "interleaved", "all_forward")
-LOSSES = {"torch": 12, "kept": 16, "fused": 4, "chunked": 1.5, "parallel": 10, "dtensor": 24}
-"""Bytes that the loss holds for each logit when backward starts, in addition to the 16-bit logits of a chunk.
+LOSSES = {"torch": 12, "kept": 16, "fused": 4, "parallel": 10, "dtensor": 24}
+"""Bytes that the loss holds for each logit when backward starts, in addition to the 16-bit logits.
 
 torch: fp32 log-probabilities and two gradients. kept: the training loop also keeps the fp32 logits.
-fused: flash-attention's, on 16-bit logits. chunked: the head and
-the loss in 8 chunks. parallel: Megatron's and nanotron's, in place, on logits that stay cut over tensor-parallel ranks.
-dtensor: torch's `loss_parallel`, with six fp32 tensors.
+fused: flash-attention's, on 16-bit logits. parallel: Megatron's and nanotron's, in place, on logits that stay cut over
+tensor-parallel ranks. dtensor: torch's `loss_parallel`, with six fp32 tensors.
 """
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
 
@@ -40,8 +38,7 @@ class Settings:
         sequence_parallel: whether they also share what lies between the matrices (Korthikanti et al.).
         pipeline_parallel: stages of layers, each on ranks of its own.
         pipeline_stage: the stage that is planned; 0 holds the most micro-batches.
-        schedule: of the pipeline: "1f1b", "interleaved" (`model_chunks` pieces of layers a stage), or "all_forward".
-        model_chunks: see `schedule`.
+        model_chunks: pieces of layers of a pipeline stage. With one the schedule is 1F1B, with more it is interleaved.
         checkpointing: the activations that backward recomputes: none ("none"), the attention core ("selective",
             Korthikanti's), all but the attention's result and every second matrix product ("operators", torchtitan's),
             or all of a layer except its input ("full").
@@ -57,7 +54,6 @@ class Settings:
             default is the engine's: 25 MiB, as in DistributedDataParallel, and for this course's stage 2 at most an
             eighth of the parameters.
         prefetch: stage 3: units gathered ahead of the one in use.
-        overlap: whether communication runs in parallel with computation.
         reshard: stage 3: whether a unit's parameters are freed after forward and gathered again in backward.
         engine: the layout of memory and collectives: "paper", the ZeRO paper's; "zero", this course's; "torch":
             DistributedDataParallel, ZeroRedundancyOptimizer on top of it (stage 1), fully_shard (stage 3); or
@@ -80,8 +76,7 @@ class Settings:
     sequence_parallel: bool = True
     pipeline_parallel: int = 1
     pipeline_stage: int = 0
-    schedule: str = "1f1b"
-    model_chunks: int = 2
+    model_chunks: int = 1
     checkpointing: str = "none"
     attention: str = "math"
     loss: str = "torch"
@@ -90,7 +85,6 @@ class Settings:
     offload: Collection[str] = ()
     bucket_bytes: int | None = None
     prefetch: int = 1
-    overlap: bool = True
     reshard: bool = True
     engine: str = "paper"
     implementation: str = "for-loop"
@@ -104,7 +98,7 @@ class Settings:
         whole("prefetch", self.prefetch, least=0)
         tables: dict[str, Iterable[str]] = {
             "precision": PRECISIONS, "optimizer": OPTIMIZERS, "checkpointing": CHECKPOINTING, "attention": ATTENTION,
-            "loss": LOSSES, "schedule": SCHEDULES, "engine": ENGINES, "implementation": IMPLEMENTATIONS,
+            "loss": LOSSES, "engine": ENGINES, "implementation": IMPLEMENTATIONS,
         }  # fmt: skip
         for name, table in tables.items():
             known(name, getattr(self, name), table)
@@ -152,28 +146,26 @@ class Settings:
                 )
 
     def _check_engine(self) -> None:
+        for what, why in self._refused():
+            raise PlanError(f"engine={self.engine!r} with {what}: {why}, or another engine.")
+
+    def _refused(self) -> Iterator[tuple[str, str]]:
+        """Yield each setting that the engine does not have, the reason, and what to choose."""
         engine, stage = self.engine, self.stage
-        for refused, what, why in (
-            (engine == "zero" and self.precision == "bf16", "precision='bf16'",
-             "this course's engines keep fp32 masters of 16-bit parameters. Choose precision='mixed', or "
-             "engine='paper'."),
-            (engine == "nanotron" and stage > 1, f"stage={stage}",
-             "nanotron shards the optimizer's states and no more. Choose stage 0 or 1, or another engine."),
-            (engine == "zero" and not self.reshard, "reshard=False",
-             "this course's stage 3 always frees a unit's parameters after forward. Leave reshard out, or choose "
-             "another engine."),
-            (engine == "torch" and stage < 2 and self.policy.master, f"precision={self.precision!r} and stage={stage}",
-             "DistributedDataParallel and ZeroRedundancyOptimizer keep no fp32 masters. Choose precision='fp32' or "
-             "'bf16', stage=3, or another engine."),
-            (engine == "torch" and stage == 2, "stage=2",
-             "torch has nothing that shards gradients and keeps whole parameters. Choose stage 1 "
-             "(ZeroRedundancyOptimizer), stage 3 (fully_shard), or another engine."),
-            (engine == "torch" and stage == 1 and self.shards != self.data_parallel,
-             f"stage=1 and shard_size={self.shard_size}",
-             "ZeroRedundancyOptimizer shards over all ranks. Leave shard_size out, or choose another engine."),
-        ):  # fmt: skip
-            if refused:
-                raise PlanError(f"engine={engine!r} with {what}: {why}")
+        if engine == "zero" and self.precision == "bf16":
+            yield "precision='bf16'", "this course's engines keep fp32 masters. Choose precision='mixed'"
+        if engine == "zero" and not self.reshard:
+            yield "reshard=False", "this course's stage 3 frees each unit after forward. Choose reshard=True"
+        if engine == "nanotron" and stage > 1:
+            yield f"stage={stage}", "nanotron shards the optimizer's states and no more. Choose stage 0 or 1"
+        if engine == "torch" and stage < 2 and self.policy.master:
+            what = f"precision={self.precision!r} and stage={stage}"
+            yield what, "DistributedDataParallel keeps no fp32 masters. Choose precision='fp32', stage=3"
+        if engine == "torch" and stage == 2:
+            yield "stage=2", "torch has nothing that shards gradients and keeps whole parameters. Choose stage 1 or 3"
+        if engine == "torch" and stage == 1 and self.shards != self.data_parallel:
+            what = f"stage=1 and shard_size={self.shard_size}"
+            yield what, "ZeroRedundancyOptimizer shards over all ranks. Choose shard_size=None"
 
     @property
     def policy(self) -> Precision:
@@ -214,12 +206,8 @@ class Settings:
         stages, stage = self.pipeline_parallel, self.pipeline_stage
         if stages == 1:
             return 1
-        waits = {
-            "1f1b": stages - stage,
-            "interleaved": stages + (stages - 2 * stage - 1) / self.model_chunks,
-            "all_forward": self.micro_batches,
-        }
-        return min(waits[self.schedule], self.micro_batches)
+        interleaved = stages + (stages - 2 * stage - 1) / self.model_chunks
+        return min(interleaved if self.model_chunks > 1 else stages - stage, self.micro_batches)
 
     @property
     def tokens(self) -> int:
