@@ -9,12 +9,11 @@ plain torch and `torch.distributed`: nothing here knows on what backend it runs.
 from .collectives import all_gather, all_reduce, copy, reduce_scatter
 from .mesh import clip_grad_norm_, load_whole_state_dict, whole_state_dict
 from .pipeline import Pipeline, PipelinePart
-from .schedules import all_forward_all_backward, one_forward_one_backward
+from .schedules import one_forward_one_backward
 from .tensor import TensorParallelBlock, TensorParallelGPT
-from .vocabulary import vocabulary_cross_entropy
 
 __all__ = [
-    "Pipeline", "PipelinePart", "TensorParallelBlock", "TensorParallelGPT", "all_forward_all_backward", "all_gather",
-    "all_reduce", "clip_grad_norm_", "copy", "load_whole_state_dict", "one_forward_one_backward", "reduce_scatter",
-    "vocabulary_cross_entropy", "whole_state_dict",
+    "Pipeline", "PipelinePart", "TensorParallelBlock", "TensorParallelGPT", "all_gather", "all_reduce",
+    "clip_grad_norm_", "copy", "load_whole_state_dict", "one_forward_one_backward", "reduce_scatter",
+    "whole_state_dict",
 ]  # fmt: skip

@@ -4,8 +4,8 @@
     micro-batch   one of the equal pieces of a batch that follow each other through the parts
     bubble        the time in which a rank waits for the first micro-batch to arrive or the last to come back
 
-With P ranks and M micro-batches of equal duration both schedules idle (P - 1)/(M + P - 1) of the time. They differ in
-memory: the first keeps the activations of M micro-batches, the second of at most P.
+With P ranks and M micro-batches of equal duration a rank idles (P - 1)/(M + P - 1) of the time. So it does in GPipe
+(Huang et al. 2019), which goes forward with all micro-batches first, and keeps the activations of M of them, not of P.
 """
 
 from typing import Literal, NamedTuple
@@ -23,12 +23,6 @@ class Action(NamedTuple):
     kind: Literal["forward", "backward"]
     part: int
     micro_batch: int
-
-
-def all_forward_all_backward(rank: int, world_size: int, micro_batches: int) -> list[Action]:
-    """Return the schedule of GPipe (Huang et al. 2019): all micro-batches forward, then all backward."""
-    numbers = range(micro_batches)
-    return [Action("forward", rank, n) for n in numbers] + [Action("backward", rank, n) for n in reversed(numbers)]
 
 
 def one_forward_one_backward(rank: int, world_size: int, micro_batches: int, chunks: int = 1) -> list[Action]:

@@ -6,8 +6,14 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from course_lib import TinyGPT, World, batch
-from course_lib.parallel import Pipeline, PipelinePart, all_forward_all_backward, one_forward_one_backward
+from course_lib.parallel import Pipeline, PipelinePart, one_forward_one_backward
 from course_lib.parallel.schedules import Action
+
+
+def all_forward_all_backward(rank, world_size, count):
+    """Return the schedule of GPipe."""
+    return [Action(kind, rank, number) for kind in ("forward", "backward") for number in range(count)]
+
 
 SCHEDULES = {"all": all_forward_all_backward, "1f1b": one_forward_one_backward}
 

@@ -6,7 +6,8 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from course_lib import RankError, TinyGPT, World, batch
-from course_lib.parallel import TensorParallelGPT, vocabulary_cross_entropy, whole_state_dict
+from course_lib.parallel import TensorParallelGPT, whole_state_dict
+from course_lib.parallel.vocabulary import vocabulary_cross_entropy
 
 SIZES = {"width": 16, "layers": 3, "heads": 4, "context": 12}
 
