@@ -62,10 +62,13 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
     check = add("check", run_check, "grade notebooks, each in a fresh kernel")
     add_limits_and_reports(check.add_argument)
-    rerun = add("rerun", run_rerun, "run lessons on a different world, compared with simulated ranks")
+    rerun = add(
+        "rerun",
+        run_rerun,
+        "run lessons on a different world, compared with simulated ranks",
+    )
     rerun.add_argument("notebooks", type=Path, nargs="*", metavar="NOTEBOOK", help="by default all lessons")
     rerun.add_argument("--world", required=True, help="processes, nccl, or nccl:8 for 8 GPUs")
-    rerun.add_argument("--copies", type=Path, default=Path("rerun"), metavar="FOLDER", help="for the copies (rerun)")
     rerun.add_argument("--hardware", default="laptop", help="the hardware for which times are planned (laptop)")
     validate = add("validate", run_validate, "compare the planner with published runs on GPUs")
     validate.add_argument("--rows", action="store_true", help="print every run, not only the summary")
@@ -162,7 +165,7 @@ def run_rerun(options: argparse.Namespace) -> int:
 
     machine = hardware(options.hardware)
     notebooks = options.notebooks or [lesson.path for lesson in lessons()]
-    executed = rerun.rerun(notebooks, options.world, options.copies, machine)  # refuses what cannot be
+    executed = rerun.rerun(notebooks, options.world, Path("rerun"), machine)  # refuses what cannot be
     print("Each notebook is executed twice, on simulated ranks first. That takes minutes.", flush=True)
     done = []
     for one in executed:

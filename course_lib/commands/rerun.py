@@ -113,12 +113,12 @@ def _make(folder: Path, notebooks: Sequence[Path]) -> None:
     for path in notebooks:
         if path.resolve().parent == folder.resolve():
             reason = f"{path} would be replaced by its executed copy"
-            raise CourseError(f"{reason}, which goes to {folder}. Name a different folder: --copies FOLDER")
+            raise CourseError(f"{reason}, which goes to {folder}. Run the command in a different folder.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = f"{folder} cannot be made ({error.strerror}), and the executed copies go there"
-        raise CourseError(f"{reason}. Name a different folder: --copies FOLDER") from error
+        raise CourseError(f"{reason}. Run the command in a different folder.") from error
 
 
 def _execute(notebook: NotebookNode, world: str) -> tuple[str, list[Entry]]:
