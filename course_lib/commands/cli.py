@@ -62,11 +62,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
     check = add("check", run_check, "grade notebooks, each in a fresh kernel")
     add_limits_and_reports(check.add_argument)
-    rerun = add(
-        "rerun",
-        run_rerun,
-        "run lessons on a different world, compared with simulated ranks",
-    )
+    rerun = add("rerun", run_rerun, "run lessons on a different world, compared with simulated ranks")
     rerun.add_argument("notebooks", type=Path, nargs="*", metavar="NOTEBOOK", help="by default all lessons")
     rerun.add_argument("--world", required=True, help="processes, nccl, or nccl:8 for 8 GPUs")
     rerun.add_argument("--hardware", default="laptop", help="the hardware for which times are planned (laptop)")
