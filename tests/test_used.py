@@ -7,8 +7,9 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -57,21 +58,36 @@ def words(path: Path) -> Iterator[tuple[str, bool]]:
             yield str(node.arg), True
         elif isinstance(node, ast.Name | ast.Attribute | ast.alias):
             yield getattr(node, "id", None) or getattr(node, "attr", None) or node.name, False
-    for span in re.findall(r"```.*?```|`[^`]+`", text, re.DOTALL):
+    for span in re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL):
         yield from ((word, True) for word in re.findall(r"(?:(?<!\w)--)?[A-Za-z]\w*", span))
 
 
-PATHS = {path: set(words(path)) for path in (*PAGES, *LIBRARY) if path.name != "__init__.py"}
-ON_PAGES = {word for path in PAGES for word, _ in PATHS[path]}
-FOUND = {word for path in PATHS if path in PAGES or SHOWN & {*path.parts} for word in PATHS[path]}
-NAMED, PASSED = {word for word, _ in FOUND}, {word for word, is_option in FOUND if is_option}
-IN_CODE = {word for path in PATHS for word, _ in PATHS[path]}
+class Words(NamedTuple):
+    """The words of the pages; of everything that readers see, and those of them that may be options; of all code."""
+
+    on_pages: set[str]
+    named: set[str]
+    passed: set[str]
+    in_code: set[str]
+
+
+@cache
+def found() -> Words:
+    """Return all words. They are read when the test runs, not when it is collected."""
+    by_path = {path: set(words(path)) for path in (*PAGES, *LIBRARY) if path.name != "__init__.py"}
+    shown = {word for path in by_path if path in PAGES or SHOWN & {*path.parts} for word in by_path[path]}
+    return Words(
+        on_pages={word for path in PAGES for word, _ in by_path[path]},
+        named={word for word, _ in shown},
+        passed={word for word, is_option in shown if is_option},
+        in_code={word for path in by_path for word, _ in by_path[path]},
+    )
 
 
 def options(owner: str, called: object) -> set[str]:
     """Return the parameters of a function with a default that nobody passes."""
     given = [one.name for one in inspect.signature(called).parameters.values() if one.default is not one.empty]
-    return {f"{owner}({name})" for name in given if name not in PASSED}
+    return {f"{owner}({name})" for name in given if name not in found().passed}
 
 
 def of_class(cls: type) -> set[str]:
@@ -79,7 +95,7 @@ def of_class(cls: type) -> set[str]:
     members = {name: value for name, value in vars(cls).items() if not name.startswith("_")}
     methods = {name: value for name, value in members.items() if inspect.isfunction(value)}
     properties = {name for name, value in members.items() if isinstance(value, property | cached_property)}
-    unnamed = {f"{cls.__name__}.{name}" for name in {*methods, *properties} - IN_CODE}
+    unnamed = {f"{cls.__name__}.{name}" for name in {*methods, *properties} - found().in_code}
     return unnamed.union(*(options(f"{cls.__name__}.{n}", m) for n, m in methods.items() if cls in HANDED_OUT))
 
 
@@ -88,7 +104,7 @@ def of_commands() -> set[str]:
     parsers = argparse.ArgumentParser().add_subparsers()
     cli.add_subcommands(parsers)
     named = {(name, flag) for name, parser in parsers.choices.items() for flag in parser._option_string_actions}
-    return {f"course {name} {flag}" for name, flag in named if flag not in {*ON_PAGES, "-h", "--help"}}
+    return {f"course {name} {flag}" for name, flag in named if flag not in {*found().on_pages, "-h", "--help"}}
 
 
 def unused() -> Iterator[str]:
@@ -100,7 +116,7 @@ def unused() -> Iterator[str]:
         if cls is planner.Settings or ("__init__" in vars(cls) and not is_dataclass(cls)):  # records are not made
             yield from options(cls.__name__, cls)
     for name, one in public.items():
-        if not inspect.isclass(one) and name not in NAMED:
+        if not inspect.isclass(one) and name not in found().named:
             yield name
         if inspect.isfunction(one):
             yield from options(name, one)
