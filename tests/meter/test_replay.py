@@ -177,3 +177,10 @@ def test_64_ranks_and_100_collectives_take_less_than_a_megabyte() -> None:
             dist.all_reduce(x)
 
     assert len(World(64, replay=True).run(many).replay()._repr_html_().encode()) < 1e6
+
+
+def test_a_tag_in_a_value_does_not_end_the_data() -> None:
+    page = World(1).run(lambda: "<!--<script></script>").replay().html
+
+    assert page.count("<script") == 2 and "<!--" not in page
+    assert page_data(page)["names"][-1][-1] == "'<!--<script></script>'"

@@ -37,7 +37,7 @@ class Replay:
         page, style, script = (
             (static / name).read_text("utf-8") for name in ("replay.html", "replay.css", "replay.js")
         )
-        data = as_json(self._film, self._captions).replace("</", "<\\/")  # would end the script that holds it
+        data = as_json(self._film, self._captions).replace("<", "\\u003c")  # a tag could end the script that holds it
         for mark, content in (("STYLE", style), ("SCRIPT", script), ("DATA", data)):
             page = page.replace(f"/*{mark}*/", content)
         return page
