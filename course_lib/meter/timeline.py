@@ -15,6 +15,8 @@ from itertools import accumulate
 from .comm import CommCall
 from .source_line import SourceLine
 
+MOST_NAMED = 4  # slow ranks that a sentence names
+
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
@@ -81,7 +83,7 @@ class Timeline:
             if call.total_bytes and call.matched < self.end
         )
 
-    @property
+    @cached_property
     def overlap(self) -> float | None:
         """Bytes sent while computing / bytes sent, 0 to 1; None for a rank that sent nothing.
 
@@ -136,7 +138,10 @@ def slowest(timelines: Sequence[Timeline]) -> str:
         return "No two ranks called a collective, so no rank delayed another."
     fastest, *_, slow = sorted(rows)
     slow_ones = [row for row in rows if row[0] > (fastest[0] + slow[0]) / 2] or [slow]
-    ranks = "; ".join(f"{_shown(*row[:3])}, {row[3]}" for row in slow_ones)
+    named = sorted(slow_ones)[-MOST_NAMED:]
+    ranks = "; ".join(f"{_shown(*row[:3])}, {row[3]}" for row in slow_ones if row in named)
+    if len(slow_ones) > MOST_NAMED:
+        ranks += f"; and {len(slow_ones) - MOST_NAMED} more that computed nearly as long"
     return f"Slowest: {ranks}. Fastest: {_shown(*fastest[:3])}. Counted until each rank's last collective."
 
 

@@ -1,5 +1,6 @@
 """What each rank did and when: by hand-made calls, and in real runs, with one rank that comes late."""
 
+import re
 import time
 from math import inf
 
@@ -10,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import World
-from course_lib.meter import CommCall, SourceLine, Timeline
+from course_lib.meter import CommCall, SourceLine, Timeline, slowest
 
 LATE = 0.1  # seconds
 
@@ -180,3 +181,12 @@ def test_the_broadcasts_by_which_ddp_sets_up_are_waited_for() -> None:
     timeline = World(2).run(lambda: DistributedDataParallel(nn.Linear(3, 3)).reducer is None).timeline[0]
     broadcasts = [call for call in timeline.calls if call.op == "broadcast"]
     assert broadcasts and all(call.waited_from == call.issued for call in broadcasts)
+
+
+def test_of_many_slow_ranks_the_slowest_are_named() -> None:
+    def ranked(rank: int, issued: float) -> Timeline:
+        return Timeline(rank=rank, start=0.0, end=10.0, calls=[call(issued, 9, 9, issued)])
+
+    found = slowest([ranked(0, 1), *(ranked(rank, 5 + rank / 10) for rank in range(1, 8))])
+    assert re.findall(r"rank (\d) computed", found) == ["4", "5", "6", "7", "0"]
+    assert "; and 3 more that computed nearly as long. Fastest: rank 0" in found
