@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -24,6 +24,7 @@ from .watching import operators
 from .watching.owners import Owners, gradient
 from .watching.returning import Returning
 
+MOST_OF_A_FAILURE = 1000  # changes of a failed run in its report, because a rank has little time to send it
 LARGE = 1000  # a block gets its line and layout if it has at least 1/LARGE of the peak
 
 
@@ -40,6 +41,7 @@ class MemoryMeter:
         self._marks: dict[str, Snapshot] = {}
         self._marked: list[tuple[str, float]] = []
         self._end: Snapshot | None = None
+        self._failed = False
 
     # -- results of operators --------------------------------------------------------------------------------------
 
@@ -135,11 +137,20 @@ class MemoryMeter:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Measure the calling thread inside the block."""
+        """Measure the calling thread inside the block.
+
+        If it fails, take a snapshot: the exception's traceback keeps the function's variables alive.
+        """
         if torch.cuda.is_initialized():
             torch.cuda.reset_peak_memory_stats()
         with operators.watching(self):
-            yield
+            try:
+                yield
+            except BaseException:
+                self._failed = True
+                with suppress(Exception):  # an error may have broken the GPU, and it is what the learner has to read
+                    self._end = self._snapshot(holders=False)
+                raise
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return `fn(*args, **kwargs)`, and take a snapshot when it returns, while its variables are alive."""
@@ -158,7 +169,7 @@ class MemoryMeter:
         self._marked.append((label, snapshot.seconds))
         self.ledger.marked_at = snapshot.seconds
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self, *, holders: bool = True) -> Snapshot:
         ledger = self.ledger
         self._aliases_in_use.settle()
         ledger.add_up()
@@ -170,7 +181,7 @@ class MemoryMeter:
         for block in ledger.live:
             purpose = by_address.get(block.address, "other")
             by_category[purpose] += block.size
-            if block.category == "parameters" and purpose not in LASTING and block.size:
+            if holders and block.category == "parameters" and purpose not in LASTING and block.size:
                 still_held.append(StillHeld(nbytes=block.size, holders=self._who_holds(block)))
         return Snapshot(
             seconds=ledger.now(),
@@ -191,16 +202,17 @@ class MemoryMeter:
 
     # -- the report ------------------------------------------------------------------------------------------------
 
-    def report(self) -> MemoryReport:
-        """Return the measurements. Call it after `call` has returned."""
-        assert self._end is not None
+    def report(self) -> MemoryReport | None:
+        """Return the measurements of a function that has returned or failed; None if they could not be taken."""
+        if self._end is None:
+            return None
         return MemoryReport(
             **vars(self._end),
             rank=self.rank,
             marks=self._marks,
             marked=tuple(self._marked),
             at_peak=peak_of(self.ledger),
-            timeline=tuple(self.ledger.history.events()),
+            timeline=tuple(self.ledger.history.events(MOST_OF_A_FAILURE if self._failed else None)),
         )
 
 

@@ -15,13 +15,14 @@ from .memory import plot_memory
 from .picture import Picture
 from .plan import plot_plan
 from .reports import Report, report
+from .run_report import RunRecord, RunReport
 from .shards import plot_flat, plot_shards
 from .tables import Table, table
 from .timeline import plot_timeline
 from .validation import plot_validation
 
 __all__ = [
-    "Picture", "Report", "Table", "compare", "compare_memory", "curve", "plot_buckets", "plot_comm", "plot_flat",
-    "plot_memory", "plot_mesh", "plot_plan", "plot_ranks", "plot_schedule", "plot_shards", "plot_timeline",
-    "plot_units", "plot_validation", "plot_zero", "report", "table",
+    "Picture", "Report", "RunRecord", "RunReport", "Table", "compare", "compare_memory", "curve", "plot_buckets",
+    "plot_comm", "plot_flat", "plot_memory", "plot_mesh", "plot_plan", "plot_ranks", "plot_schedule", "plot_shards",
+    "plot_timeline", "plot_units", "plot_validation", "plot_zero", "report", "table",
 ]  # fmt: skip

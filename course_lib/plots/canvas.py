@@ -9,6 +9,7 @@ Colours are of three kinds, and no figure uses one kind for another:
 
 from collections.abc import Collection, Iterable
 from html import escape
+from itertools import groupby
 from math import floor, log10
 from typing import Any
 
@@ -152,7 +153,8 @@ def ticks(highest: float, most: int = 4) -> list[float]:
 
 
 def ranks_named(ranks: list[int]) -> str:
-    """Return `rank 3`, `ranks 0 to 3` or `ranks 0, 2, 5`."""
-    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"ranks {ranks[0]} to {ranks[-1]}"
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    """Return `rank 3`, `ranks 0 to 3` or `ranks 0, 2, 5 to 9`."""
+    # Neighbours have the same difference between their rank and their position.
+    spans = [[rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda item: item[1] - item[0])]
+    texts = [f"{span[0]} to {span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in spans]
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(texts)}"

@@ -10,10 +10,11 @@ from ..errors import CourseError
 from ..meter import Communication, MemoryReport, Replay, Timeline, film, slowest
 from .collectives.call import Call
 from .errors.layout import Layout, layout
+from .errors.reported import About, report_of
 from .errors.warnings import shared_variables, warnings_of
 
 if TYPE_CHECKING:
-    from ..plots import Picture
+    from ..plots import Picture, RunReport
 
 
 class Run(Sequence[Any]):
@@ -22,7 +23,10 @@ class Run(Sequence[Any]):
     Attributes:
         output: what each rank printed, by rank.
         calls: each rank's collectives, messages and new groups, by rank, in order.
+        about: the program that ran, and where and when it ran.
     """
+
+    about: About
 
     def __init__(
         self,
@@ -31,7 +35,7 @@ class Run(Sequence[Any]):
         output: Iterable[str],
         calls: Iterable[Iterable[Call]],
         spans: Sequence[tuple[float, float]],
-        memory: Iterable[MemoryReport],
+        memory: Iterable[MemoryReport | None],
         shared: Sequence[str] = (),
     ) -> None:
         """Keep what a backend returns, by rank.
@@ -41,12 +45,13 @@ class Run(Sequence[Any]):
             output: printed text.
             calls: calls, in order.
             spans: when the rank entered and left the function, in seconds from the start of the run.
-            memory: what the rank held; empty if not measured.
+            memory: what the rank held; None if not measured.
             shared: variables of modules that the run has set, and that all ranks share.
         """
         self._results, self.output = self._by_rank("run", results), self._by_rank("run.output", output)
         self.calls: tuple[tuple[Call, ...], ...] = self._by_rank("run.calls", map(tuple, calls))
-        self._spans, self._memory = spans, self._by_rank("run.memory", memory)
+        measured = [one for one in memory if one is not None]
+        self._spans, self._memory = spans, self._by_rank("run.memory", measured)
         self._shared = shared
 
     @property
@@ -101,8 +106,29 @@ class Run(Sequence[Any]):
 
     def replay(self) -> Replay:
         """Return the run as a film: step by step, what every rank held, sent and waited for."""
-        ends = [("returned", None, "" if result is None else shortened(result, 100)) for result in self]
-        return Replay(film(tuple(self.calls), tuple(self._memory), ends, self._ranks))
+        return Replay(film(tuple(self.calls), tuple(self._memory), self._ends, self._ranks))
+
+    @property
+    def _ends(self) -> list[tuple[str, None, str]]:
+        """The state in which each rank ended, its line, which is unknown, and what it returned."""
+        return [("returned", None, "" if result is None else shortened(result, 100)) for result in self]
+
+    def report(self) -> RunReport:
+        """Return the run as one HTML page: how it ended, memory, traffic, time, layout, replay, and printed lines.
+
+        The page opens without a server and without a network: `run.report().save("run.html")`. It has the replay if the
+        world was made with `replay=True`. A failed run has the same page: `RankError.report()`.
+        """
+        return report_of(
+            about=self.about,
+            calls=dict(zip(self._ranks, self.calls, strict=True)),
+            ends=self._ends,
+            spans=self._spans,
+            memory=tuple(self._memory),
+            output=tuple(self.output),
+            results=tuple(self),
+            warnings=self.warnings,
+        )
 
     def layout(self) -> Layout:
         """Return a table of tensors: which are replicated, sharded, partial or different over the ranks.

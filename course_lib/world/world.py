@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import datetime
 from typing import Any
 
 import torch.distributed as dist
@@ -13,6 +14,8 @@ import torch.distributed as dist
 from ..errors import CourseError, CourseWarning
 from ..meter import ALLOCATORS
 from .backends import chosen
+from .errors.rank_error import RankError
+from .errors.reported import About
 from .pickling import pack_call
 from .rank_threads.interrupts import put_off
 from .run import Run, shortened
@@ -114,10 +117,17 @@ class World:
                 "Call World.run in the notebook, and collectives inside the function."
             )
         check_call(fn, args, kwargs)
+        name = getattr(fn, "__name__", type(fn).__name__)
+        about = About(program=name, backend=self.backend, world_size=self.world_size, began=datetime.now().astimezone())
         size_of = ALLOCATORS[self.allocator] if self.measure else None
         with put_off() as late:
             packed = pack_call(prepared(fn, replay=self.replay, strict=self.strict), args, kwargs)
-            run = self._backend.run(packed, timeout=self.timeout, size_of=size_of, late=late)
+            try:
+                run = self._backend.run(packed, timeout=self.timeout, size_of=size_of, late=late)
+            except RankError as error:
+                error.about = about
+                raise
+        run.about = about
         for warning in run.warnings:
             warnings.warn(warning, CourseWarning, stacklevel=2)
         return run

@@ -51,27 +51,35 @@ class History:
         if len(self._blocks) > 2 * DETAILED:
             self._condense()
 
-    def events(self) -> Iterator[MemoryEvent]:
-        """Yield all changes, in order. Call it at the end, when all categories are known."""
+    def events(self, most: int | None = None) -> Iterator[MemoryEvent]:
+        """Yield all changes, in order, the latest combined into at most `most` groups. Call it at the end, when all
+        categories are known."""
         yield from self._earlier
-        columns = zip(self._seconds, self._blocks, self._deltas, self._currents, strict=True)
-        for seconds, block, delta, current in columns:
-            yield MemoryEvent(seconds, current, current, block.operator, {_category(block): delta})
+        if most is None:
+            columns = zip(self._seconds, self._blocks, self._deltas, self._currents, strict=True)
+            for seconds, block, delta, current in columns:
+                yield MemoryEvent(seconds, current, current, block.operator, {_category(block): delta})
+        else:
+            yield from self._combined(len(self._blocks), max(1, -(-len(self._blocks) // most)))
 
     def _condense(self) -> None:
-        for start in range(0, DETAILED, GROUP):
-            group = range(start, start + GROUP)
+        self._earlier += self._combined(DETAILED, GROUP)
+        for column in (self._seconds, self._blocks, self._deltas, self._currents):
+            del column[:DETAILED]
+
+    def _combined(self, number: int, size: int) -> Iterator[MemoryEvent]:
+        """Yield the first changes, so many of them, in groups of `size`."""
+        for start in range(0, number, size):
+            group = range(start, min(start + size, number))
             deltas: defaultdict[str, int] = defaultdict(int)
-            for number in group:
-                block = self._blocks[number]
+            for place in group:
+                block = self._blocks[place]
                 block.counted_as = _category(block)  # fixed now: the free must use the same category
-                deltas[block.counted_as] += self._deltas[number]
+                deltas[block.counted_as] += self._deltas[place]
             most = max(group, key=self._currents.__getitem__)
             seconds, current = self._seconds[group[-1]], self._currents[group[-1]]
             operator = self._blocks[most].operator
-            self._earlier.append(MemoryEvent(seconds, current, self._currents[most], operator, dict(deltas)))
-        for column in (self._seconds, self._blocks, self._deltas, self._currents):
-            del column[:DETAILED]
+            yield MemoryEvent(seconds, current, self._currents[most], operator, dict(deltas))
 
 
 def _category(block: Block) -> str:

@@ -54,13 +54,22 @@ class DryRun:
         show(output, self._rank)
         if coordinator.fault is not None:
             calls = [rank.recorder.calls]
-            raise error_of(coordinator.fault, reports, timeout, [output], calls, world_size=self._world_size)
+            raise error_of(
+                coordinator.fault,
+                reports,
+                timeout,
+                [output],
+                calls,
+                world_size=self._world_size,
+                memory=[rank.memory],
+                spans=[coordinator.spans[self._rank]],
+            )
         return DryRunResult(
             results=[rank.result],
             output=[output],
             calls=[rank.recorder.calls],
             spans=[coordinator.spans[self._rank]],
-            memory=[] if rank.meter is None else [rank.meter.report()],
+            memory=[rank.memory],
             rank=self._rank,
             world_size=self._world_size,
         )

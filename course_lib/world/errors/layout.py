@@ -45,7 +45,13 @@ _MEANT = {  # op: the layout of the input if the ranks' inputs differ, and of th
 
 
 class Layout(str):
-    """The layout of each tensor, as a table."""
+    """The layout of each tensor, as a table.
+
+    Attributes:
+        rows: the lines of the table, as cells: a call or a result, the tensor, the layout before and after, a remark.
+    """
+
+    rows: Sequence[Row] = ()
 
     __repr__ = str.__str__
 
@@ -62,7 +68,9 @@ def layout(calls: Sequence[Sequence[Call]], results: Sequence[Any]) -> Layout:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
     if not any(call.values for theirs in calls for call in theirs):
         lines.append("To compare the tensors of collectives too, make the world with World(…, replay=True).")
-    return Layout("\n".join(lines))
+    found = Layout("\n".join(lines))
+    found.rows = table[1:]
+    return found
 
 
 def _of_calls(calls: Sequence[Sequence[Call]], known: Known) -> Iterator[tuple[str, Row]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from ...meter import MemoryReport
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
 from .headline import error_key, headline, in_headline
@@ -20,11 +21,14 @@ def error_of(
     replaced: Sequence[int] = (),
     world_size: int | None = None,
     shared: Sequence[str] = (),
+    memory: Sequence[MemoryReport | None] = (),
+    spans: Sequence[tuple[float, float] | None] = (),
 ) -> RankError | Interrupted:
     """Return the exception to raise for a failed run.
 
     The `replaced` ranks have a new process now. `world_size` is by default that of `reports`; a dry run reports one
-    rank of many. `shared` are variables of modules that the run has set, and that all ranks share.
+    rank of many. `shared` are variables of modules that the run has set, and that all ranks share. `memory` and `spans`
+    are those of a `Run`; None for a rank that died.
     """
     world_size = world_size or len(reports)
     first, advice = headline(fault, reports, world_size)
@@ -42,7 +46,16 @@ def error_of(
     message = "\n".join([*lines, f"Next: {advice}", *(f"Note: {note}" for note in notes)])
     if fault.kind == "interrupted":
         return Interrupted(message)
-    return RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, output=output, calls=calls)
+    return RankError(
+        message,
+        kind=fault.kind,
+        rank=fault.ranks[0],
+        ranks=reports,
+        output=output,
+        calls=calls,
+        memory=memory,
+        spans=spans,
+    )
 
 
 def _from_histories(

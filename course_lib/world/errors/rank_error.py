@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import CourseError, wrapped
-from ...meter import Replay, SourceLine, film
+from ...meter import MemoryReport, Replay, SourceLine, film
 from ..collectives.call import Call
 from ..collectives.fault import RankReport
+
+if TYPE_CHECKING:
+    from ...plots import RunReport
+    from .reported import About
 
 
 class RankError(CourseError):
@@ -19,8 +23,10 @@ class RankError(CourseError):
         ranks: a `RankReport` for each rank.
         output: what each rank had printed, by rank.
         calls: each rank's collectives, messages and new groups, by rank, in order.
+        memory: each rank's memory when it failed or was stopped, by rank; None where it is unknown.
     """
 
+    about: "About"
     _shown: ClassVar["RankError | None"] = None
 
     def __init__(
@@ -32,10 +38,13 @@ class RankError(CourseError):
         ranks: Sequence[RankReport],
         output: Sequence[str] = (),
         calls: Sequence[Sequence[Call]] = (),
+        memory: Sequence[MemoryReport | None] = (),
+        spans: Sequence[tuple[float, float] | None] = (),
     ) -> None:
         super().__init__(message)
         self.kind, self.rank, self.ranks, self.output = kind, rank, tuple(ranks), tuple(output)
         self.calls = tuple(map(tuple, calls))
+        self.memory, self._spans = tuple(memory), tuple(spans)
 
     @classmethod
     def last(cls) -> "RankError":
@@ -58,6 +67,20 @@ class RankError(CourseError):
         ranks = [report.rank for report in self.ranks]
         ends = [_end(report) for report in self.ranks]
         return Replay(film(self.calls, [], ends, ranks, failure=str(self)))
+
+    def report(self) -> "RunReport":
+        """Return the run as one HTML page, up to the moment when it stopped, with the message at its top."""
+        from .reported import report_of  # it imports this module
+
+        return report_of(
+            about=self.about,
+            calls={report.rank: calls for report, calls in zip(self.ranks, self.calls, strict=True)},
+            ends=[_end(report) for report in self.ranks],
+            spans=self._spans,
+            memory=self.memory,
+            output=self.output,
+            failure=str(self),
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return RankError.__new__, (RankError, str(self)), vars(self)

@@ -49,6 +49,7 @@ class Processes:
             run_loop = self._completed_run(packed, timeout, size_of, late)
         coordinator, outputs = run_loop.coordinator, run_loop.output.texts
         if coordinator.fault is not None:
+            ended = [run_loop.left.get(rank) for rank in range(self._world_size)]  # None for a rank that died
             raise error_of(
                 coordinator.fault,
                 run_loop.reports,
@@ -56,6 +57,8 @@ class Processes:
                 outputs,
                 run_loop.calls,
                 replaced=run_loop.replaced,
+                memory=[one.memory if one else None for one in ended],
+                spans=[one.span if one else None for one in ended],
             )
         left = [run_loop.left[rank] for rank in range(self._world_size)]
         return Run(
@@ -63,7 +66,7 @@ class Processes:
             output=outputs,
             calls=[one.calls for one in left],
             spans=[one.span for one in left],
-            memory=[one.memory for one in left if one.memory is not None],
+            memory=[one.memory for one in left],
         )
 
     def _completed_run(

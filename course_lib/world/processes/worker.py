@@ -120,7 +120,7 @@ class Worker:
             result=pickling.pack_result(rank.rank, value),
             calls=rank.recorder.calls,
             span=rank.span,
-            memory=rank.meter.report() if rank.meter is not None and error is None else None,
+            memory=None if rank.meter is None else rank.meter.report(),
             has_group=dist.is_initialized() and dist.group.WORLD is self._default,
             spent=rank.job.place.device is not None and not _gpu_works(),
         )

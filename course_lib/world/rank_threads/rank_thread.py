@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ...meter import MemoryMeter
+from ...meter import MemoryMeter, MemoryReport
 from ..collectives.fault import Leaving, leaving
 from ..collectives.rank import InterposedRank
 from ..error_report import ErrorReport
@@ -46,6 +46,11 @@ class RankThread(Stoppable, InterposedRank):
 
     def identity(self) -> contextlib.AbstractContextManager[None]:
         return interposer.interposed(self, self._groups)
+
+    @property
+    def memory(self) -> MemoryReport | None:
+        """Return the rank's memory; None if not measured, or if the rank was left behind and still changes it."""
+        return None if self.meter is None or self.is_alive() else self.meter.report()
 
     # -- what kinds of ranks do differently --------------------------------------------------------------------------
 

@@ -48,13 +48,22 @@ class Simulated:
             show(output, rank)
         shared = variables.reset() if self._world_size > 1 else []
         if coordinator.fault is not None:
-            raise error_of(coordinator.fault, reports, timeout, outputs, calls, shared=shared)
+            raise error_of(
+                coordinator.fault,
+                reports,
+                timeout,
+                outputs,
+                calls,
+                shared=shared,
+                memory=[rank.memory for rank in ranks],
+                spans=coordinator.spans,
+            )
         return Run(
             results=[rank.result for rank in ranks],
             output=outputs,
             calls=calls,
             spans=coordinator.spans,
-            memory=[rank.meter.report() for rank in ranks if rank.meter is not None],
+            memory=[rank.memory for rank in ranks],
             shared=shared,
         )
 

@@ -1,0 +1,78 @@
+"""`RunReport`: the page of a run, one file that opens without a server and without a network."""
+
+import os
+from functools import cached_property
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from ...planner import duration
+from .record import RunRecord
+from .sections import Part, framed, sections
+
+THEME = """
+const follow = () => {
+  const [red, green, blue] = getComputedStyle(frameElement).color.match(/[\\d.]+/g).map(Number);
+  document.body.style.colorScheme = 0.299 * red + 0.587 * green + 0.114 * blue > 128 ? "dark" : "light";
+};
+follow();
+new MutationObserver(() => setTimeout(follow, 100)).observe(parent.document.body, {attributes: true});
+"""
+"""The script that gives a page in a notebook the notebook's theme: the letters around its frame are light, or dark."""
+
+
+class RunReport:
+    """The page of a run. It shows itself in a notebook; `print(report)` writes it as text."""
+
+    def __init__(self, run: RunRecord) -> None:
+        self._run = run
+
+    @cached_property
+    def _sections(self) -> dict[str, list[Part]]:
+        return sections(self._run)
+
+    @property
+    def _about(self) -> list[str]:
+        """What ran, and where and when, in words."""
+        about = self._run.about
+        ranks = f"{about.world_size} rank{'s' * (about.world_size > 1)}"
+        took = duration(max((line.end for line in self._run.timelines.values()), default=0.0))
+        when = f"{about.began:%-d %B %Y, %H:%M}"
+        return [ranks, about.backend, f"torch {about.torch_version}", when, *([took] if self._run.whole else [])]
+
+    @property
+    def html(self) -> str:
+        """The page, which needs nothing else."""
+        return self._page()
+
+    def _page(self, script: str = "") -> str:
+        title = escape(self._run.about.program)
+        note = f"<p>{escape(self._run.about.note)}</p>" if self._run.about.note else ""
+        style = (files(__package__) / "page.css").read_text("utf-8")
+        shown = "".join(
+            f"<section><h2>{heading}</h2>{''.join(part.html for part in parts)}</section>"
+            for heading, parts in self._sections.items()
+        )
+        return (
+            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{title}</title><style>{style}</style></head><body><main>"
+            f"<header><h1>{title}</h1><p>{escape(' · '.join(self._about))}</p>{note}</header>"
+            f"{shown}</main>{script}</body></html>\n"
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file, which any browser opens."""
+        Path(path).write_text(self.html, encoding="utf-8", errors="replace")
+
+    def __repr__(self) -> str:
+        about = self._run.about
+        lines = [about.program, ", ".join(self._about), *filter(None, [about.note])]
+        for heading, parts in self._sections.items():
+            lines += ["", heading, *(part.text for part in parts)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        page = self._page(f"<script>{THEME}</script>")
+        text = f"<details><summary>The report as text</summary><pre>{escape(repr(self))}</pre></details>"
+        return framed(page, f"Report of {self._run.about.program}", 900) + text

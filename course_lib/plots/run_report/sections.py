@@ -1,0 +1,207 @@
+"""The sections of a run's page, each as HTML and as text."""
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import NamedTuple
+
+from ...planner import duration, size
+from ..canvas import CATEGORIES, WIDTH, ranks_named
+from ..comm import plot_comm
+from ..memory import MOST_PLACES, plot_memory
+from ..picture import Picture
+from ..tables import Table
+from ..timeline import LEFT, plot_timeline
+from .program import blocks
+from .record import RunRecord, together
+
+CODE = re.compile(r"`([^`]+)`")
+SHORT = re.compile(r">[^<>]{1,24}</t[dh]>")
+"""Code in a message, and cells that stay in one line."""
+MOST_LANES, MOST_ROWS = 8, 100
+"""Ranks in the figure of their times, and rows in the table of layouts."""
+
+
+class Part(NamedTuple):
+    """A part of a section."""
+
+    html: str
+    text: str
+
+
+def sections(run: RunRecord) -> dict[str, list[Part]]:
+    """Return the parts of each section by its heading."""
+    makers = {
+        "Outcome": outcome,
+        "Memory": memory,
+        "Traffic": traffic,
+        "Time": time,
+        "Layout": layout,
+        "Replay": replay,
+        "Program": program,
+    }
+    return {heading: list(maker(run)) for heading, maker in makers.items()}
+
+
+def outcome(run: RunRecord) -> Iterator[Part]:
+    """Yield how the run ended, a line for ranks that are alike, and the warnings."""
+    if run.failure:
+        yield _message(run.failure)
+    else:
+        all_of_them = f"All {len(run.ends)} ranks" if len(run.ends) > 2 else "Both ranks"
+        yield _words(f"{all_of_them if len(run.ends) > 1 else ranks_named(list(run.ends)).capitalize()} returned.")
+    waits = {rank: sum(wait.seconds for wait in line.waited) for rank, line in run.timelines.items()}
+    alike = {rank: (end, *_peak_and_sent(run, rank)) for rank, end in run.ends.items()}
+    rows = [
+        (ranks_named(ranks), *alike[ranks[0]], _range([waits[rank] for rank in ranks if rank in waits]))
+        for ranks in together(alike)
+    ]
+    head = ("ranks", "ended", "peak", "sent", "waited")
+    yield _table(head, rows) if run.whole else _table(head[:-1], [row[:-1] for row in rows])
+    if run.warnings:
+        listed = "".join(f"<li>{escape(warning[:1].upper() + warning[1:])}</li>" for warning in run.warnings)
+        yield Part(f'<h3>Warnings</h3><ul class="warnings">{listed}</ul>', "\n".join(["Warnings", *run.warnings]))
+
+
+def _peak_and_sent(run: RunRecord, rank: int) -> tuple[str, str]:
+    held = size(run.memory[rank].peak_bytes) if rank in run.memory else "unknown"
+    return held, size(run.comm[rank].sent_bytes)
+
+
+def _range(seconds: Sequence[float]) -> str:
+    return (
+        " to ".join(dict.fromkeys(duration(bound) for bound in (min(seconds), max(seconds)))) if seconds else "unknown"
+    )
+
+
+def memory(run: RunRecord) -> Iterator[Part]:
+    """Yield memory over time, and what was held at the peak."""
+    if not run.memory:
+        yield _words("Memory was not measured.")
+        return
+    known = list(run.memory.values())
+    in_order = list(run.memory) == list(range(len(known)))
+    yield _figure(plot_memory(known, None if in_order else [f"rank {rank}" for rank in run.memory]))
+    most = max(len(one.timeline) for one in known)
+    if most > MOST_PLACES:
+        yield _words(f"Each place in the figure has the highest of up to {-(-most // MOST_PLACES)} changes.")
+    at_peak = {rank: one.at_peak.by_category for rank, one in run.memory.items() if one.at_peak is not None}
+    used = [category for category in CATEGORIES if any(held.get(category) for held in at_peak.values())]
+    held = {rank: tuple(size(parts.get(category, 0)) for category in used) for rank, parts in at_peak.items()}
+    rows = [(ranks_named(ranks), size(run.memory[ranks[0]].peak_bytes), *held[ranks[0]]) for ranks in together(held)]
+    if rows:
+        yield _table(("ranks", "peak", *used), rows)
+
+
+def traffic(run: RunRecord) -> Iterator[Part]:
+    """Yield bytes by kind, and between which ranks they went."""
+    sent = {rank: tuple((op, comm.count(op), n) for op, n in comm.by_op.items()) for rank, comm in run.comm.items()}
+    rows = [
+        (ranks_named(ranks), op, f"{calls:,}", size(nbytes))
+        for ranks in together(sent)
+        for op, calls, nbytes in sent[ranks[0]]
+    ]
+    if rows:
+        yield _table(("ranks", "kind", "calls", "sent by each"), rows)
+    else:
+        yield _words("No rank made a call.")
+    if run.whole and any(comm.sent_bytes for comm in run.comm.values()):
+        yield _figure(plot_comm([[comm.by_rank.get(peer, 0) for peer in run.comm] for comm in run.comm.values()]))
+
+
+def time(run: RunRecord) -> Iterator[Part]:
+    """Yield what each rank did and when; of many ranks, those that waited least and most."""
+    if not run.timelines:
+        yield _words("No rank's times are known.")
+        return
+    if not run.whole:
+        yield _words("A dry run computes nothing, so its times mean nothing.")
+        return
+    by_wait = sorted(run.timelines.values(), key=lambda line: sum(wait.seconds for wait in line.waited))
+    half = MOST_LANES // 2
+    chosen = by_wait if len(by_wait) <= MOST_LANES else by_wait[:half] + by_wait[-half:]
+    yield _figure(plot_timeline(sorted(chosen, key=lambda line: line.rank)))
+    if len(chosen) < len(by_wait):
+        yield _words(
+            f"Of {len(by_wait)} ranks, the figure shows the {half} that waited least and the {half} that most."
+        )
+    pixel = max(line.end for line in chosen) / (WIDTH - LEFT)
+    yield _words(f"Calls less than {duration(pixel / 2)} apart are drawn as one. {run.slowest}")
+
+
+def layout(run: RunRecord) -> Iterator[Part]:
+    """Yield which tensors are replicated, sharded, partial or different."""
+    if len(run.ends) == 1:
+        yield _words("One rank ran, so there is nothing to compare.")
+        return
+    rows = run.layout if len(run.layout) <= MOST_ROWS else [row for row in run.layout if row[-1]] or run.layout
+    if rows:
+        remarks = any(row[-1] for row in rows)
+        head = ("call", "tensor", "before", "after", "remark")
+        yield _table(head if remarks else head[:-1], [row if remarks else row[:-1] for row in rows[:MOST_ROWS]])
+    if len(run.layout) > MOST_ROWS:
+        which = "with a remark" if rows[0][-1] else "that came first"
+        yield _words(f"Of {len(run.layout):,} rows, the {len(rows[:MOST_ROWS])} {which} are shown.")
+    if run.replay is None or not run.layout:
+        yield _words("To compare the tensors of collectives, make the world with World(…, replay=True).")
+
+
+def replay(run: RunRecord) -> Iterator[Part]:
+    """Yield the player."""
+    if run.replay is None:
+        yield _words("To have the replay here, make the world with World(…, replay=True).")
+        return
+    shown, made = run.call_counts
+    if shown < made:
+        yield _words(f"The replay begins late: it has the last {shown:,} of up to {made:,} calls of a rank.")
+    yield Part(framed(run.replay.html, "Replay", 720), "The replay is in the page.")
+
+
+def program(run: RunRecord) -> Iterator[Part]:
+    """Yield the printed lines."""
+    found = list(blocks(run.output))
+    for ranks, lines in found:
+        name = ranks_named(ranks)
+        yield Part(f'<div class="lines"><h3>{name}</h3><pre>{escape(lines)}</pre></div>', f"[{name}]\n{lines}")
+    if not found:
+        yield _words("No rank printed anything.")
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _words(text: str) -> Part:
+    return Part(f"<p>{escape(text)}</p>", text)
+
+
+def _message(text: str) -> Part:
+    """Return the message of a failed run: its indented lines are about code."""
+    shown = ""
+    for number, line in enumerate(text.splitlines()):
+        tag = "h3" if number == 0 else "pre" if line.startswith(" ") else "p"
+        line = line[:1].upper() + line[1:]
+        marked = CODE.sub(r"<code>\1</code>", escape(line.strip()))
+        shown += f"<{tag}>{marked}</{tag}>"
+    return Part(f'<div class="failed">{shown}</div>', text)
+
+
+def _table(head: tuple[str, ...], rows: Sequence[Sequence[str]]) -> Part:
+    table = Table(head=head, rows=tuple(map(tuple, rows)))
+    html = SHORT.sub(lambda cell: cell[0].replace(" ", "&nbsp;"), table.html)
+    return Part(f'<div class="wide" tabindex="0">{html}</div>', repr(table))
+
+
+def _figure(picture: Picture) -> Part:
+    return Part(
+        f'<figure><div class="wide" tabindex="0">{picture.image}</div>'
+        f"<figcaption>{escape(picture.caption)}</figcaption>"
+        f"<details><summary>The figure as text</summary><pre>{escape(picture.text)}</pre></details></figure>",
+        repr(picture),
+    )
+
+
+def framed(page: str, title: str, height: int) -> str:
+    """Return a page in a frame, whose script and style are its own."""
+    content = page.replace("&", "&amp;").replace("'", "&#39;")
+    style = f"height: {height}px; width: 100%; border: 0"
+    return f"<iframe title='{escape(title)}' style='{style}' srcdoc='{content}'></iframe>"
