@@ -5,6 +5,7 @@ from .collectives.fault import RankReport
 from .errors.rank_error import RankError, grouped, quoted, who
 from .pickling import pickled
 from .rank_threads.interrupts import put_off
+from .rank_threads.printing import in_ranges
 from .run import Run
 from .world import World, observers
 
@@ -15,6 +16,7 @@ __all__ = [
     "Run",
     "World",
     "grouped",
+    "in_ranges",
     "observers",
     "pickled",
     "put_off",

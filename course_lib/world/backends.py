@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..errors import CourseError
+from .rank_threads.printing import Lines
 from .run import Run
 
 BACKENDS = {
@@ -33,7 +34,15 @@ _OPTIONS = {
 class Backend(Protocol):
     """The place where the ranks of one world live."""
 
-    def run(self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
+    def run(
+        self,
+        packed: bytes,
+        *,
+        timeout: float,
+        size_of: Callable[[int], int] | None,
+        late: list[Any],
+        lines: Lines,
+    ) -> Run:
         """Call a function on every rank at once, and show what the ranks print.
 
         Args:
@@ -42,6 +51,7 @@ class Backend(Protocol):
             size_of: maps the bytes that a tensor needs to the bytes that the allocator gives; None: memory is not
                 measured. Other processes look it up by name.
             late: contains an interrupt as soon as it arrives; see `interrupts.put_off`.
+            lines: prints what the ranks print.
 
         Raises:
             RankError: a rank failed, or the run took longer than `timeout` seconds.

@@ -1,20 +1,24 @@
 """`World`: run the same function on every rank."""
 
+from __future__ import annotations
+
 import functools
 import inspect
 import math
+import os
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from copy import copy
 from typing import Any
-
-import torch.distributed as dist
 
 from ..errors import CourseError, CourseWarning
 from ..meter import ALLOCATORS
 from .backends import chosen
 from .pickling import pack_call
+from .program import Program, launch, main_of_ranks
 from .rank_threads.interrupts import put_off
+from .rank_threads.printing import FoldedLines, Lines
 from .run import Run, shortened
 from .torch_hooks import interposer
 
@@ -82,7 +86,8 @@ class World:
         self.world_size = int(world_size)
         passed = {"rank": rank, "share_gpu": share_gpu or None, "cluster": cluster}
         options = {option: value for option, value in passed.items() if value is not None}
-        self.backend, self._backend = chosen(self.world_size, backend, options)
+        self._choice = backend, options
+        self.backend, self._backend = chosen(self.world_size, *self._choice)
         self.timeout = float(timeout)
         self.measure = measure
         self.replay, self.strict = replay, strict
@@ -108,18 +113,61 @@ class World:
             KeyboardInterrupt: the run was interrupted. Every rank is stopped.
             CourseError: `fn` cannot be called with these arguments.
         """
-        if interposer.current() is not None:
+        check_call(fn, args, kwargs)
+        return self._run(fn, args, kwargs, Lines())
+
+    def run_file(self, path: str | os.PathLike[str], /, *arguments: str, module: bool = False) -> Run:
+        """Run a program as it is, as torchrun would start it, and wait for all ranks.
+
+        The file is `__main__` on every rank, with `arguments` as its `sys.argv`, in its own folder for imports, and
+        with the environment variables that torchrun sets. The program makes the default group itself, by
+        `init_process_group`. A line that several ranks print is shown once: `[ranks 0-3] text`.
+
+        If the program starts its ranks itself, with `mp.spawn` or as `Process`es, it runs once, in this process. What
+        it starts are the ranks, and their number is the program's.
+
+        Args:
+            path: the file, or with `module=True` the module's name, as after `python -m`.
+            arguments: the program's own arguments.
+            module: whether `path` is a module's name.
+
+        Returns:
+            The `Run`; if the program starts ranks more than once, the last one. Nothing is returned on the ranks.
+
+        Raises:
+            RankError: as in `run`.
+            CourseError: there is no such program, or one that starts its ranks itself has started none.
+        """
+        program = Program.found(path, arguments, module=module)
+        with program.prepared():
+            if program.starts_ranks:
+                return launch(program, lambda ranks, fn: self._resized(ranks)._run_program(fn))
+            return self._run_program(program)
+
+    def _resized(self, world_size: int) -> World:
+        """Return a world like this one, with so many ranks."""
+        world = copy(self)
+        world.world_size = world_size
+        world.backend, world._backend = chosen(world_size, *self._choice)
+        return world
+
+    def _run_program(self, fn: Callable[[], None]) -> Run:
+        ranks = 1 if self.backend == "dryrun" else self.world_size
+        with main_of_ranks():
+            return self._run(fn, (), {}, FoldedLines(ranks))
+
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lines: Lines) -> Run:
+        if (rank := interposer.current()) is not None:
             raise CourseError(
-                f"rank {dist.get_rank()} called World.run: a rank cannot start a world of its own. "
+                f"rank {rank.rank} called World.run: a rank cannot start a world of its own. "
                 "Call World.run in the notebook, and collectives inside the function."
             )
-        check_call(fn, args, kwargs)
         size_of = ALLOCATORS[self.allocator] if self.measure else None
         with put_off() as late:
             packed = pack_call(prepared(fn, replay=self.replay, strict=self.strict), args, kwargs)
-            run = self._backend.run(packed, timeout=self.timeout, size_of=size_of, late=late)
+            run = self._backend.run(packed, timeout=self.timeout, size_of=size_of, late=late, lines=lines)
         for warning in run.warnings:
-            warnings.warn(warning, CourseWarning, stacklevel=2)
+            warnings.warn(warning, CourseWarning, stacklevel=3)
         for observer in observers:
             observer(getattr(fn, "__name__", type(fn).__name__), self, run)
         return run

@@ -9,7 +9,7 @@ from typing import Any
 from ..error_report import Unfinished
 from ..learner_code import learner_line, learner_lines
 from ..torch_hooks import private
-from .call import OPS, Call, described
+from .call import DEFAULT_GROUP, OPS, Call, described
 from .validation import check
 from .values import values_of
 
@@ -53,6 +53,12 @@ class CallRecorder:
     def new_group(self, group_name: str, ranks: list[int]) -> Call:
         """Record the creation of a group, and return it."""
         call = self.made_here("new_group", group_name, tuple(ranks))
+        self.calls.append(call)
+        return call
+
+    def init_process_group(self, world_size: int, number: int) -> Call:
+        """Record that the program makes the default group for the `number`th time, and return the call."""
+        call = self.made_here("init_process_group", DEFAULT_GROUP, tuple(range(world_size)), number=number)
         self.calls.append(call)
         return call
 

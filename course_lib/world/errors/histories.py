@@ -21,8 +21,8 @@ Key = tuple[str, SourceLine, tuple[tuple[int, ...], ...]]
 Keys = dict[int, list[Key]]
 """The histories, with a key for each call."""
 
-_OTHERS = ("send", "recv", "new_group")
-"""What is matched by peer or by name, and not by its number among a rank's calls."""
+_OTHERS = ("send", "recv", "new_group", "init_process_group")
+"""What is matched by peer, by name or for itself, and not by its number among a rank's calls."""
 
 
 @dataclass(frozen=True, kw_only=True)

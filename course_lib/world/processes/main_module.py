@@ -35,11 +35,18 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpack_in_main(packed: bytes) -> FunctionCall:
-    """Return a new copy of a function, its arguments and its keyword arguments, and give this process a new `__main__`
-    with the notebook's classes and functions among them."""
+    """Return a new copy of a function, its arguments and its keyword arguments, and give this process the `__main__` of
+    `unpack_with_main`."""
+    call, sys.modules["__main__"] = unpack_with_main(packed)
+    return call
+
+
+def unpack_with_main(packed: bytes) -> tuple[FunctionCall, ModuleType]:
+    """Return a new copy of a function, its arguments and its keyword arguments, and a new `__main__` with the classes
+    and functions of the notebook among them."""
     unpickler = _Unpickler(packed)
     call: FunctionCall = unpickler.load()
-    main = sys.modules["__main__"] = ModuleType("__main__")
+    main = ModuleType("__main__")
     named = [one for one in unpickler.made if one.__module__ == "__main__" and "<" not in one.__qualname__]
     for one in sorted(named, key=lambda one: one.__qualname__.count(".")):  # outer classes first
         *path, name = one.__qualname__.split(".")
@@ -48,7 +55,7 @@ def unpack_in_main(packed: bytes) -> FunctionCall:
             owner = _attribute(owner, part)
         if not hasattr(owner, name):  # a class has its methods; of a decorated function, the outer one comes first
             setattr(owner, name, one)
-    return call
+    return call, main
 
 
 def _attribute(owner: Any, name: str) -> Any:

@@ -5,7 +5,6 @@ returns.
 """
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -16,9 +15,10 @@ from ..errors.message import error_of
 from ..rank_threads import one_process, process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.own_modules import Variables
+from ..rank_threads.printing import Lines
 from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
-from ..run import Run, show
+from ..run import Run
 from .open_files import make_room
 
 MAX_RANKS = 64  # the most ranks of a simulated world
@@ -35,17 +35,23 @@ class Simulated:
             )
         self._world_size = world_size
 
-    def run(self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
+    def run(
+        self,
+        packed: bytes,
+        *,
+        timeout: float,
+        size_of: Callable[[int], int] | None,
+        late: list[Any],
+        lines: Lines,
+    ) -> Run:
         make_room(self._world_size)
         variables = Variables()
         with process_state.of_threads(one_process.replacements(), measure=size_of is not None):
             coordinator = ThreadCoordinator(self._world_size)
             store = dist.HashStore()
             ranks = [Rank(store, rank, coordinator, packed, size_of) for rank in range(self._world_size)]
-            reports = run_ranks(coordinator, ranks, timeout, late)
+            reports = run_ranks(coordinator, ranks, timeout, late, lines)
         outputs, calls = [rank.rank_state.printed.text for rank in ranks], [rank.recorder.calls for rank in ranks]
-        for rank, output in enumerate(outputs):
-            show(output, rank)
         shared = variables.reset() if self._world_size > 1 else []
         if coordinator.fault is not None:
             ended = [r.ended(ranks[r.rank].raised, stopped=not ranks[r.rank].is_alive()) for r in reports]
@@ -65,19 +71,14 @@ class Rank(RankThread):
 
     def __init__(self, store: dist.Store, *thread: Any) -> None:
         super().__init__(*thread)
-        self._store = store
+        self.store = store
         self._threads = max(1, torch.get_num_threads() // self.coordinator.world_size)
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
         make_room(len(ranks))
         super().new_group(group_name, ranks)
 
-    def join_group(self) -> None:
+    def join_group(self, store: dist.Store) -> None:
+        make_room(self.world_size)
         torch.set_num_threads(self._threads)  # its part of the cores, like torchrun; see process_state.py
-        dist.init_process_group(
-            "gloo",
-            store=self._store,
-            rank=self.rank,
-            world_size=self.coordinator.world_size,
-            timeout=timedelta(hours=1),  # ranks wait in the coordinator, not in gloo
-        )
+        super().join_group(store)
