@@ -58,6 +58,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     add("copy", run_copy, "make your copies of the lessons, or bring later versions in, as `lab` does")
     reset = add("reset", run_reset, "start a lesson afresh; what you wrote in it is kept aside")
     reset.add_argument("number", metavar="NUMBER", help="the lesson's number, such as 03")
+    add_run_arguments(add("run", run_program, "run a program on ranks, as torchrun does, and measure it"))
     explain = add("explain", run_explain, "print your latest attempt, and what its check found")
     explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
     check = add("check", run_check, "grade notebooks, each in a fresh kernel")
@@ -74,6 +75,21 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     progress.add_argument("--import", type=Path, metavar="FILE", dest="import_", help="add such a file to yours")
     add("recipe", run_recipe, "run the recipe of torch's ZeroRedundancyOptimizer, and measure it")
     add("doctor", run_doctor, "print what this machine can run, and what is missing")
+
+
+def add_run_arguments(parser: Any) -> None:
+    """Add the arguments of `course run`."""
+    parser.usage = "course run [OPTIONS] [-m] PROGRAM [ARGUMENTS ...]"
+    number = "how many ranks (2); a program that starts its ranks itself chooses their number"
+    parser.add_argument("--ranks", type=whole, metavar="N", help=number)
+    where = "processes, simulated, nccl, nccl:8 for 8 GPUs, or dryrun:64 for one rank of 64 (processes)"
+    parser.add_argument("--world", default="processes", help=where)
+    parser.add_argument("--timeout", type=positive, default=86400, metavar="S", help="limit in seconds (a day)")
+    parser.add_argument("--replay", type=report, metavar="FILE", help="keep values, and write the replay as HTML")
+    parser.add_argument("--no-measure", dest="measure", action="store_false", help="do not measure memory")
+    parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
+    parser.add_argument("program", metavar="PROGRAM", help="a Python file")
+    parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="the program's own arguments")
 
 
 def add_limits_and_reports(argument: Callable[..., Any]) -> None:
@@ -102,6 +118,19 @@ def run_reset(options: argparse.Namespace) -> None:
     copy, aside = work.reset(options.number)
     opened = "If it is open in JupyterLab, answer Revert when JupyterLab says that the file has changed."
     print(f"{copy} is new." + (f" Your earlier copy is now {aside}. {opened}" if aside else ""))
+
+
+def run_program(options: argparse.Namespace) -> int:
+    from course_lib.commands import run  # loads torch
+
+    return run.run(options)
+
+
+def whole(text: str) -> int:
+    """Return the number, or refuse the text."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of ranks: name a whole number from 1, such as 4")
+    return int(text)
 
 
 def positive(text: str) -> float:
