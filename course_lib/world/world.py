@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..errors import CourseError, CourseWarning
-from ..meter import ALLOCATORS
+from ..meter import ALLOCATORS, gpu_bytes
 from .backends import chosen
 from .pickling import pack_call
 from .rank_threads.interrupts import put_off
@@ -37,6 +37,9 @@ class World:
             then warns of. Each operator takes some microseconds more.
         allocator: how bytes are counted. By default, the bytes that a tensor needs; with `"cuda"`, the bytes that
             CUDA's caching allocator would give it.
+        gpus: whether to pretend that each rank has a GPU, on a machine that has none. What the program puts on "cuda"
+            stays on the CPU, and a run's `memory` counts only that, as CUDA's allocator would. The GPU has 80 GB, or
+            the bytes that you pass: `gpus=24e9`. Beyond them, the rank raises `torch.OutOfMemoryError`.
         rank: for a dry run, the rank that runs; by default 0.
         share_gpu: with `"nccl"`, ranks may share GPUs if there are too few. gloo then replaces NCCL.
         cluster: with `"processes"` and `"nccl"`, an `ipyparallel.Client` of the machines to run on, with an engine on
@@ -61,6 +64,7 @@ class World:
         replay: bool = False,
         strict: bool = False,
         allocator: str | None = None,
+        gpus: bool | float = False,
         rank: int | None = None,
         share_gpu: bool = False,
         cluster: Any = None,
@@ -79,14 +83,19 @@ class World:
                 f"World(allocator={allocator!r}): there is no such allocator here; there is 'cuda', which counts bytes "
                 "as a GPU's would. Leave the argument out for the bytes that tensors need."
             )
+        if gpu_bytes(gpus) is not None and gpus is not True and not measure:
+            raise CourseError(
+                f"World(gpus={gpus!r}, measure=False): only measured memory can be full. Leave measure= out, or say "
+                "gpus=True."
+            )
         self.world_size = int(world_size)
-        passed = {"rank": rank, "share_gpu": share_gpu or None, "cluster": cluster}
+        passed = {"rank": rank, "share_gpu": share_gpu or None, "cluster": cluster, "gpus": gpus or None}
         options = {option: value for option, value in passed.items() if value is not None}
         self.backend, self._backend = chosen(self.world_size, backend, options)
         self.timeout = float(timeout)
         self.measure = measure
         self.replay, self.strict = replay, strict
-        self.allocator = allocator
+        self.allocator = "cuda" if gpus else allocator
 
     def __repr__(self) -> str:
         return f"World({self.world_size}, backend={self.backend!r})"
