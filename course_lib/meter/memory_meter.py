@@ -12,6 +12,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from .cuda import CudaMemory
+from .gpu import PretendedGpu
 from .ledger.ledger import CATEGORIES, LASTING, Block, Ledger
 from .ledger.peak import peak_of
 from .ledger.purposes import purposes
@@ -28,11 +29,20 @@ LARGE = 1000  # a block gets its line and layout if it has at least 1/LARGE of t
 
 
 class MemoryMeter:
-    """The memory meter of one rank. Its arguments are those of its `Ledger`."""
+    """The memory meter of one rank.
 
-    def __init__(self, rank: int, *, started: float, size_of: Callable[[int], int]) -> None:
+    Args:
+        started, size_of: those of its `Ledger`.
+        gpu_bytes: the memory of the rank's pretended GPU. Only memory on the GPU is then counted. None: all is.
+    """
+
+    def __init__(
+        self, rank: int, *, started: float, size_of: Callable[[int], int], gpu_bytes: int | None = None
+    ) -> None:
         self.rank = rank
-        self.ledger = Ledger(size_of, started)
+        self.ledger = Ledger(size_of, started, takes_all=gpu_bytes is None)
+        self.gpu = None if gpu_bytes is None else PretendedGpu(gpu_bytes, self.ledger)
+        self._size_of = size_of
         self._owners = Owners()
         self._aliases_in_use = AliasesInUse()
         self._returning: Returning | None = None  # None once the learner's function is known to run
@@ -43,8 +53,10 @@ class MemoryMeter:
 
     # -- results of operators --------------------------------------------------------------------------------------
 
-    def made(self, result: Any, operator: str) -> None:
+    def made(self, result: Any, operator: str, arguments: Any = ()) -> None:
         """`operator` returned `result`, a tensor or a list or tuple with tensors. Most of them have new memory."""
+        if self.gpu is not None and not self.gpu.takes(self._on_gpu(arguments)):
+            return
         if type(result) is Tensor and not result.is_nested:
             self._note(result, result, operator, sys._getframe(1))
         else:
@@ -58,6 +70,7 @@ class MemoryMeter:
         if storage is None or self.ledger.find(storage) is not None or not (nbytes := storage.nbytes()):
             return
         self._aliases_in_use.settle()
+        self._make_room(nbytes)
         block = self.ledger.enter(storage, nbytes, tensor, operator)
         if self._returning is not None:
             self._returning.look(caller)
@@ -73,9 +86,11 @@ class MemoryMeter:
         if storage is None:
             return
         block = self.ledger.find(storage)
-        if storage.nbytes() == (0 if block is None else block.nbytes):
+        nbytes = 0 if block is None else block.nbytes
+        if storage.nbytes() == nbytes or (block is None and self.gpu is not None and not self.gpu.placing):
             return
         self._aliases_in_use.settle()
+        self._make_room(storage.nbytes() - nbytes)
         if block is None:
             self.ledger.enter(storage, storage.nbytes(), None, operator)
         else:
@@ -85,6 +100,27 @@ class MemoryMeter:
         """`tensor.detach()` was called: by autograd, when it makes `tensor` the gradient of a leaf."""
         if makes_gradient(sys._getframe(1).f_back):
             self._assign(tensor, "gradients")
+
+    # -- a pretended GPU -------------------------------------------------------------------------------------------
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Return whether `tensor` is in memory that is counted: with a pretended GPU, whether it is on the GPU."""
+        return any(self.ledger.find(storage_of(part)) is not None for part in plain(tensor))
+
+    def _on_gpu(self, arguments: Any) -> bool | None:
+        """Return whether one of an operator's arguments is on the GPU; None if none of them is a tensor."""
+        tensors = list(tensors_in(arguments))
+        return any(map(self.holds, tensors)) if tensors else None
+
+    def _make_room(self, nbytes: int) -> None:
+        """Raise the error of a GPU whose memory is full, if so many bytes more do not fit."""
+        if self.gpu is not None and nbytes > 0 and not self.gpu.has_room(needed := self._size_of(nbytes)):
+            held = self._snapshot()
+            parts = [f"{kind} {size:,}" for kind, size in held.by_category.items() if size]
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {needed:,} bytes. The pretended GPU of rank {self.rank} has "
+                f"{self.gpu.nbytes:,}, and holds {held.current_bytes:,}: {', '.join(parts) or 'nothing'}."
+            )
 
     # -- other events ----------------------------------------------------------------------------------------------
 

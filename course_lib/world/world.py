@@ -7,13 +7,13 @@ import inspect
 import math
 import os
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from typing import Any
 
 from ..errors import CourseError, CourseWarning
-from ..meter import ALLOCATORS
+from ..meter import ALLOCATORS, gpu_bytes
 from .backends import chosen
 from .pickling import pack_call
 from .program import Program, launch, main_of_ranks
@@ -41,6 +41,9 @@ class World:
             then warns of. Each operator takes some microseconds more.
         allocator: how bytes are counted. By default, the bytes that a tensor needs; with `"cuda"`, the bytes that
             CUDA's caching allocator would give it.
+        gpus: whether to pretend that each rank has a GPU, on a machine that has none. What the program puts on "cuda"
+            stays on the CPU, and a run's `memory` counts only that, as CUDA's allocator would. The GPU has 80 GB, or
+            the bytes that you pass: `gpus=24e9`. Beyond them, the rank raises `torch.OutOfMemoryError`.
         rank: for a dry run, the rank that runs; by default 0.
         share_gpu: with `"nccl"`, ranks may share GPUs if there are too few. gloo then replaces NCCL.
         cluster: with `"processes"` and `"nccl"`, an `ipyparallel.Client` of the machines to run on, with an engine on
@@ -65,6 +68,7 @@ class World:
         replay: bool = False,
         strict: bool = False,
         allocator: str | None = None,
+        gpus: bool | float = False,
         rank: int | None = None,
         share_gpu: bool = False,
         cluster: Any = None,
@@ -83,15 +87,21 @@ class World:
                 f"World(allocator={allocator!r}): there is no such allocator here; there is 'cuda', which counts bytes "
                 "as a GPU's would. Leave the argument out for the bytes that tensors need."
             )
+        if gpu_bytes(gpus) is not None and gpus is not True and not measure:
+            raise CourseError(
+                f"World(gpus={gpus!r}, measure=False): only measured memory can be full. Leave measure= out, or say "
+                "gpus=True."
+            )
         self.world_size = int(world_size)
-        passed = {"rank": rank, "share_gpu": share_gpu or None, "cluster": cluster}
+        passed = {"rank": rank, "share_gpu": share_gpu or None, "cluster": cluster, "gpus": gpus or None}
         options = {option: value for option, value in passed.items() if value is not None}
         self._choice = backend, options
         self.backend, self._backend = chosen(self.world_size, *self._choice)
         self.timeout = float(timeout)
         self.measure = measure
         self.replay, self.strict = replay, strict
-        self.allocator = allocator
+        self.gpus = gpus
+        self.allocator = "cuda" if gpus else allocator
 
     def __repr__(self) -> str:
         return f"World({self.world_size}, backend={self.backend!r})"
@@ -141,7 +151,8 @@ class World:
         program = Program.found(path, arguments, module=module)
         with program.prepared():
             if program.starts_ranks:
-                return launch(program, lambda ranks, fn: self._resized(ranks)._run_program(fn))
+                with self._gpus_for_starting():
+                    return launch(program, lambda ranks, fn: self._resized(ranks)._run_program(fn))
             return self._run_program(program)
 
     def _resized(self, world_size: int) -> World:
@@ -150,6 +161,17 @@ class World:
         world.world_size = world_size
         world.backend, world._backend = chosen(world_size, *self._choice)
         return world
+
+    @contextmanager
+    def _gpus_for_starting(self) -> Iterator[None]:
+        """Pretend GPUs inside the block, in this process, if the ranks have them: a program may start one rank each."""
+        if not self.gpus:
+            yield
+            return
+        from .torch_hooks import gpus  # it loads FSDP, which takes most of a second
+
+        with gpus.pretended(self.world_size, self.gpus):
+            yield
 
     def _run_program(self, fn: Callable[[], None]) -> Run:
         ranks = 1 if self.backend == "dryrun" else self.world_size

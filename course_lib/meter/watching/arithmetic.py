@@ -41,7 +41,7 @@ def _making(method: Callable[..., Any], operator: str) -> Callable[..., Any]:
         if watcher is None or type(args[-1]) not in _OPERANDS or not _is_seen(args[0]):
             return method(*args, **kwargs)
         result = unseen(method, args, kwargs)
-        watcher.made(result, operator)
+        watcher.made(result, operator, args)
         return result
 
     return call

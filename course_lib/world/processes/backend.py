@@ -31,8 +31,16 @@ Placing = Callable[[int, Sequence[Machine]], list[Place]]
 class Processes:
     """A world of processes: see `backends.Backend`."""
 
-    def __init__(self, world_size: int, *, pool: Pool = pool, placing: Placing = evenly, nccl: bool = False) -> None:
-        self._world_size, self._pool, self.placing, self.nccl = world_size, pool, placing, nccl
+    def __init__(
+        self,
+        world_size: int,
+        *,
+        pool: Pool = pool,
+        placing: Placing = evenly,
+        nccl: bool = False,
+        gpus: bool | float = False,
+    ) -> None:
+        self._world_size, self._pool, self.placing, self.nccl, self._gpus = world_size, pool, placing, nccl, gpus
         pool.start()
         most = MAX_RANKS * len(pool.machines)
         if not 1 <= world_size <= most:
@@ -109,6 +117,7 @@ class Processes:
                 place=place,
                 group=group,
                 nccl=self.nccl,
+                gpus=self._gpus,
                 packed=packed,
                 size_of=size_of,
                 started=started,

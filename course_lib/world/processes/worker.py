@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...meter import MemoryMeter
+from ...meter import MemoryMeter, gpu_bytes
 from .. import pickling
 from ..collectives.fault import Stopped, leaving
 from ..error_report import ErrorReport
@@ -132,9 +132,15 @@ class Worker:
         with contextlib.ExitStack() as stack:
             stack.enter_context(interposer.interposed_process(rank))
             stack.enter_context(replaced(rank.threads.replacements()))
+            if job.gpus:
+                from ..torch_hooks import gpus  # it loads FSDP, which takes most of a second
+
+                stack.enter_context(gpus.pretended(job.place.local_world_size, job.gpus))
             self._join_group(rank)
             if job.size_of is not None:
-                rank.meter = MemoryMeter(job.rank, started=job.started, size_of=job.size_of)
+                rank.meter = MemoryMeter(
+                    job.rank, started=job.started, size_of=job.size_of, gpu_bytes=gpu_bytes(job.gpus)
+                )
                 stack.enter_context(meters_informed())
                 stack.enter_context(rank.meter.watching())
             fn, args, kwargs = unpack_in_main(job.packed)

@@ -28,6 +28,10 @@ _STARTERS = re.compile(r"(?!psutil\.)(\w+\.)*(spawn|start_processes|Process|note
 """The functions with which a program starts its ranks itself."""
 
 
+_ASKS = re.compile(rb"cuda|nccl|device|accelerat|\.to\(|transformers|lightning|deepspeed")
+"""What a program says that may ask for GPUs, itself or through a library."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """A program and its arguments. Call it on a rank, which then is the process that runs the program.
@@ -84,6 +88,13 @@ class Program:
             return False
         calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
         return any(_STARTERS.fullmatch(ast.unparse(function)) for function in calls)
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        """Whether the program may ask for GPUs: its file says so, or one next to it, or in a package next to it."""
+        folder = Path(self.path).parent
+        files = (Path(self.path), *folder.glob("*.py"), *folder.glob("*/*.py"))
+        return any(_ASKS.search(file.read_bytes()) for file in files)
 
     # -- in this process -----------------------------------------------------------------------------------------
 

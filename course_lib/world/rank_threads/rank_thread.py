@@ -30,12 +30,17 @@ class RankThread(Stoppable, InterposedRank):
     """
 
     def __init__(
-        self, rank: int, coordinator: ThreadCoordinator, packed: bytes, size_of: Callable[[int], int] | None
+        self,
+        rank: int,
+        coordinator: ThreadCoordinator,
+        packed: bytes,
+        size_of: Callable[[int], int] | None,
+        gpu_bytes: int | None = None,
     ) -> None:
         Stoppable.__init__(self, name=f"rank {rank}")
         InterposedRank.__init__(self, rank, coordinator.world_size, coordinator, coordinator.started, self)
         if size_of is not None:
-            self.meter = MemoryMeter(rank, started=coordinator.started, size_of=size_of)
+            self.meter = MemoryMeter(rank, started=coordinator.started, size_of=size_of, gpu_bytes=gpu_bytes)
         self.coordinator = coordinator
         self.rank_state = RankState(rank, coordinator.world_size)
         self.generator = self.rank_state.torch

@@ -5,12 +5,14 @@ returns.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ...errors import CourseError
+from ...meter import gpu_bytes
 from ..errors.message import error_of
 from ..rank_threads import one_process, process_state
 from ..rank_threads.coordinator import ThreadCoordinator
@@ -27,13 +29,13 @@ MAX_RANKS = 64  # the most ranks of a simulated world
 class Simulated:
     """A world of threads: see `backends.Backend`."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, *, gpus: bool | float = False) -> None:
         if not 1 <= world_size <= MAX_RANKS:
             raise CourseError(
                 f"World({world_size}): a simulated world has 1 to {MAX_RANKS} ranks, one thread each. "
                 f"Choose a number in that range."
             )
-        self._world_size = world_size
+        self._world_size, self._gpus = world_size, gpus
 
     def run(
         self,
@@ -46,10 +48,14 @@ class Simulated:
     ) -> Run:
         make_room(self._world_size)
         variables = Variables()
-        with process_state.of_threads(one_process.replacements(), measure=size_of is not None):
+        with (
+            process_state.of_threads(one_process.replacements(), measure=size_of is not None),
+            self._gpus_pretended(),
+        ):
             coordinator = ThreadCoordinator(self._world_size)
             store = dist.HashStore()
-            ranks = [Rank(store, rank, coordinator, packed, size_of) for rank in range(self._world_size)]
+            memory = gpu_bytes(self._gpus)
+            ranks = [Rank(store, rank, coordinator, packed, size_of, memory) for rank in range(self._world_size)]
             reports = run_ranks(coordinator, ranks, timeout, late, lines)
         outputs, calls = [rank.rank_state.printed.text for rank in ranks], [rank.recorder.calls for rank in ranks]
         shared = variables.reset() if self._world_size > 1 else []
@@ -64,6 +70,13 @@ class Simulated:
             memory=[rank.meter.report() for rank in ranks if rank.meter is not None],
             shared=shared,
         )
+
+    def _gpus_pretended(self) -> AbstractContextManager[None]:
+        if not self._gpus:
+            return nullcontext()
+        from ..torch_hooks import gpus  # it loads FSDP, which takes most of a second
+
+        return gpus.pretended(self._world_size, self._gpus)
 
 
 class Rank(RankThread):
