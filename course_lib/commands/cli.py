@@ -84,6 +84,9 @@ def add_run_arguments(parser: Any) -> None:
     parser.add_argument("--ranks", type=whole, metavar="N", help=number)
     where = "processes, simulated, nccl, nccl:8 for 8 GPUs, or dryrun:64 for one rank of 64 (processes)"
     parser.add_argument("--world", default="processes", help=where)
+    gpus = "pretend GPUs (where the machine has none, if the program may ask for some)"
+    parser.add_argument("--gpus", action=argparse.BooleanOptionalAction, default=None, help=gpus)
+    parser.add_argument("--memory", type=positive, metavar="GB", help="memory of each pretended GPU, in GB (80)")
     parser.add_argument("--timeout", type=positive, default=86400, metavar="S", help="limit in seconds (a day)")
     parser.add_argument("--replay", type=report, metavar="FILE", help="keep values, and write the replay as HTML")
     parser.add_argument("--no-measure", dest="measure", action="store_false", help="do not measure memory")

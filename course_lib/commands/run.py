@@ -8,10 +8,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from ..errors import CourseError, CourseWarning
 from ..meter import Communication, MemoryReport, is_learners
 from ..planner import size
-from ..world import RankError, Run, World, grouped, in_ranges, observers
+from ..world import Program, RankError, Run, World, grouped, in_ranges, observers
 
 RANKS = 2
 """The number of ranks if nothing says it."""
@@ -52,7 +54,19 @@ def _world(options: argparse.Namespace) -> World:
         timeout=options.timeout,
         measure=options.measure,
         replay=options.replay is not None,
+        gpus=_gpus(options, name),
     )
+
+
+def _gpus(options: argparse.Namespace, backend: str) -> bool | float:
+    """Return the memory of pretended GPUs, or whether there are any: by default where the program may ask for some."""
+    if options.gpus is False and options.memory:
+        raise CourseError("--memory is that of pretended GPUs, and --no-gpus leaves them out. Leave one of them out.")
+    if options.gpus is None and not options.memory:
+        program = Program.found(options.program, options.arguments, module=options.module)
+        can = backend in ("simulated", "processes") and not torch.cuda.is_available()
+        return can and program.asks_for_gpus
+    return options.memory * 1e9 if options.memory else options.gpus
 
 
 @contextmanager
@@ -103,7 +117,7 @@ def report(world: World, run: Run) -> Iterator[str]:
         yield from (f"     {line}" for line in text.splitlines())
         if not dry:
             yield f"     waited {_waited(run, ranks)} s"
-    if len(ran) > 1:
+    if any(len(call.ranks) > 1 for sent in run.comm for call in sent.calls):
         yield f"   {run.slowest()}"
     for warning in run.warnings:
         yield f"   Warning: {warning}"

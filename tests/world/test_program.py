@@ -237,7 +237,7 @@ def test_a_failure_of_started_ranks_is_named_with_rank_and_line(world, write, tm
 
 def test_a_program_that_starts_no_ranks_is_refused(write) -> None:
     program = write("import torch.multiprocessing as mp\nif False:\n    mp.spawn(print, nprocs=2)")
-    with pytest.raises(CourseError, match="has calls that start ranks, such as mp.spawn, and made none of them"):
+    with pytest.raises(CourseError, match=r"has calls that start ranks, such as mp\.spawn, and made none of them"):
         World(2).run_file(program)
 
 
