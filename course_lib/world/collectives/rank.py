@@ -63,6 +63,7 @@ class InterposedRank:
         devices: tuple[str, ...] = ("cpu",),
     ) -> None:
         self.rank, self.world_size = rank, world_size
+        self._given: list[dist.Store | None] = []
         self._joined = 0  # how often the program itself has made the default group
         self.meter: MemoryMeter | None = None
         self.recorder = CallRecorder(rank, started, thread)
@@ -120,8 +121,13 @@ class InterposedRank:
             call = self.recorder.new_group(group_name, ranks)
             self._completed(LocalCall(rank=self.rank, call=call, execute=lambda: None))
 
-    def init_process_group(self) -> None:
-        """Make the default group, as the program asks; do nothing if the world has made it."""
+    def init_process_group(self, given: dist.Store | None) -> None:
+        """Make the default group, as the program asks; do nothing if the world has made it.
+
+        The ranks do not find each other in the `given` store, which lives as long as theirs: a store of torch's deletes
+        its file at its end.
+        """
+        self._given.append(given)
         if not dist.is_initialized():
             self._joined += 1
             with self.shielded():  # wait here for every rank: gloo's own wait could not be stopped

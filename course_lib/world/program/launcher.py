@@ -31,25 +31,39 @@ from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement, replaced
 from .program import Program, is_main
 
+_OF_RANKS = rank_variables(0, 1).keys() | {"GROUP_RANK", "GROUP_WORLD_SIZE"}
+"""The environment variables with a rank's place, which only torchrun sets."""
+
 Runner = Callable[[int, Callable[[], None]], Run]
 """Calls a function on each of so many ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Started:
-    """What the ranks run: the calls by rank, packed; or one call for all, of which each rank gets its number first."""
+    """What the ranks run.
+
+    Attributes:
+        calls: the call of each rank, packed; or one call for all.
+        numbered: whether each rank gets its number as the first argument.
+        elastic: whether torchrun's own function starts the ranks.
+        environ: the environment variables of ranks that are set in the process that starts them.
+        random_state: that of the process that forks; None if the ranks are spawned.
+    """
 
     program: Program
     calls: tuple[bytes, ...]
     numbered: bool
-    random_state: tuple[Any, ...] | None  # of the process that forks
+    elastic: bool
+    environ: dict[str, str]
+    random_state: tuple[Any, ...] | None
 
     def __call__(self) -> None:
         rank: Any = interposer.current()
-        for name in rank_variables(rank.rank, rank.world_size):
-            os.environ.pop(name, None)  # only torchrun sets them
-        with self.program.started({}):
-            packed, numbers = (self.calls[0], [rank.rank]) if self.numbered else (self.calls[rank.rank], [])
+        if not self.elastic:
+            for name in _OF_RANKS:
+                os.environ.pop(name, None)
+        with self.program.started(self.program.variables() if self.elastic else self.environ):
+            packed, numbers = self.calls[rank.rank % len(self.calls)], [rank.rank] if self.numbered else []
             if self.random_state is None:
                 with self.program.executed("__mp_main__"):
                     fn, args, kwargs = pickle.loads(packed)
@@ -98,13 +112,23 @@ class _Launcher:
             method = getattr(started[0], "_start_method", None) or multiprocessing.get_start_method()
             self._launch([(one._target, one._args, one._kwargs) for one in started], len(started), method)
 
-    def _launch(self, calls: Sequence[FunctionCall], ranks: int, method: str, *, numbered: bool = False) -> None:
+    def _launch(
+        self,
+        calls: Sequence[FunctionCall],
+        ranks: int,
+        method: str,
+        *,
+        numbered: bool = False,
+        elastic: bool = False,
+    ) -> None:
         forked = method == "fork"
         pack: Callable[[Any], bytes] = pickled if forked else pickle.dumps
         started = _Started(
             program=self._program,
             calls=tuple(map(pack, calls)),
             numbered=numbered,
+            elastic=elastic,
+            environ={name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
             random_state=_random_state() if forked else None,
         )
         self.runs.append(self._run(ranks, started))
@@ -125,6 +149,20 @@ class _Launcher:
         yield BaseProcess, "start", start_later
         for module in (mp, sys.modules["torch.multiprocessing.spawn"]):  # `spawn` there calls `start_processes`
             yield module, "start_processes", self._start_processes
+
+        if b"elastic_launch" in self._program.source() or b"notebook_launcher" in self._program.source():
+            yield self._of_elastic()
+
+    def _of_elastic(self) -> Replacement:
+        """Return the replacement of the function behind torchrun."""
+        from torch.distributed.launcher.api import elastic_launch  # it takes a while to load
+
+        def launch_elastic(agent: Any, *args: Any) -> dict[int, Any]:
+            config = agent._config
+            self._launch([(agent._entrypoint, args, {})], config.nproc_per_node, config.start_method, elastic=True)
+            return {}
+
+        return elastic_launch, "__call__", launch_elastic
 
     def _start_processes(
         self,

@@ -24,7 +24,9 @@ from ...errors import CourseError
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import replaced
 
-_STARTERS = re.compile(r"(?!psutil\.)(\w+\.)*(spawn|start_processes|Process|notebook_launcher|debug_launcher)")
+_STARTERS = re.compile(
+    r"(?!psutil\.)(\w+\.)*(spawn|start_processes|Process|notebook_launcher|debug_launcher|elastic_launch)"
+)
 """The functions with which a program starts its ranks itself."""
 
 
@@ -84,7 +86,7 @@ class Program:
     def starts_ranks(self) -> bool:
         """Whether the program starts its ranks itself."""
         source = self.source()
-        if not re.search(rb"multiprocessing|accelerate", source):
+        if not re.search(rb"multiprocessing|accelerate|elastic_launch", source):
             return False
         calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
         return any(_STARTERS.fullmatch(ast.unparse(function)) for function in calls)
@@ -109,7 +111,7 @@ class Program:
     # -- on a rank -----------------------------------------------------------------------------------------------
 
     def __call__(self) -> None:
-        with self.started(self._variables()), self.executed("__main__"):
+        with self.started(self.variables()), self.executed("__main__"):
             pass
 
     @contextmanager
@@ -138,7 +140,7 @@ class Program:
             exec(self.code(), vars(main))
             yield
 
-    def _variables(self) -> dict[str, str]:
+    def variables(self) -> dict[str, str]:
         """Return the environment variables that torchrun sets for a rank, in addition to those of every run."""
         return {
             "GROUP_RANK": "0",

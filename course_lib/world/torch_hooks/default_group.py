@@ -52,7 +52,7 @@ def replacements(current: Callable[[], InterposedRank | None]) -> Iterator[Repla
         _check_backend(backend)
         asked = {"rank": rank, "world_size": world_size}
         _check_numbers(interposer, (asked if store else _found(init_method)) | _given(asked))
-        interposer.init_process_group()
+        interposer.init_process_group(store)
 
     for module in (dist, c10d, device_mesh):
         yield module, "init_process_group", init_process_group
