@@ -285,3 +285,40 @@ def test_a_program_leaves_nothing_in_a_ranks_process(write) -> None:
     world.run_file(program)
     found = world.run(lambda: (hasattr(sys.modules["__main__"], "keep"), "MASTER_PORT" in os.environ))
     assert list(found) == [(False, False)] * 2
+
+
+def test_a_skipped_step_is_named_where_counters_are_kept(write) -> None:
+    program = write(
+        """
+        import torch, torch.distributed as dist
+        dist.init_process_group()
+        rank = dist.get_rank()
+        for step in range(20):
+            if rank == 1 and step == 12:
+                continue
+            dist.all_reduce(torch.ones(1))
+        """
+    )
+    with pytest.raises(RankError) as caught:
+        World(2, replay=True).run_file(program)
+    assert "rank 1 is 1 collective behind: 19 at that line, 20 on rank 0" in str(caught.value)
+    assert "The first call in different steps: rank 0 with step = 12; rank 1 with step = 13" in str(caught.value)
+
+
+def test_gpus_are_pretended_where_a_program_starts_its_ranks_and_on_them(world, write) -> None:
+    program = write(
+        """
+        import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+        def work(rank):
+            dist.init_process_group("nccl", init_method="tcp://localhost:1", rank=rank, world_size=2)
+            x = torch.ones(1000).to(rank)
+            dist.all_reduce(x)
+            print(x.device, torch.cuda.device_count(), torch.cuda.max_memory_allocated())
+
+        if __name__ == "__main__":
+            mp.spawn(work, nprocs=torch.cuda.device_count())
+        """
+    )
+    run = world(2, gpus=True).run_file(program)
+    assert run.output == ("cuda:0 2 4096\n", "cuda:1 2 4096\n")
