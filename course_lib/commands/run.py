@@ -117,8 +117,8 @@ def report(world: World, run: Run) -> Iterator[str]:
         yield from (f"     {line}" for line in text.splitlines())
         if not dry:
             yield f"     waited {_waited(run, ranks)} s"
-    if any(len(call.ranks) > 1 for sent in run.comm for call in sent.calls):
-        yield f"   {run.slowest()}"
+    if not dry and (slowest := run.slowest()).startswith("Slowest"):  # else no two ranks called a collective
+        yield f"   {slowest}"
     for warning in run.warnings:
         yield f"   Warning: {warning}"
 
