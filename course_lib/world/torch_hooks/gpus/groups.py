@@ -8,9 +8,8 @@ from typing import Any
 import torch._dynamo  # noqa: F401 (now, because it makes tables of torch's functions, while they are torch's own)
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import device_mesh
+from torch.distributed import device_mesh, utils
 from torch.distributed import distributed_c10d as c10d
-from torch.distributed import utils
 from torch.distributed.fsdp import FullyShardedDataParallel, _init_utils
 from torch.distributed.fsdp._fully_shard import _fsdp_init
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
