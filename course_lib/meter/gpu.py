@@ -15,8 +15,10 @@ from .ledger.ledger import Ledger
 
 GPU_BYTES = 80 * 10**9
 
-_ON_GPU = ("torch.distributed.", "torch.nn.parallel.", "torch.autograd.")
-"""Modules of torch that make memory next to the parameters: buckets, gathered parameters, missing gradients."""
+_NEXT_TO_PARAMETERS = ("torch.distributed.", "torch.nn.parallel.", "torch.autograd.")
+"""Modules of torch that make buckets, gathered parameters, missing gradients."""
+
+_CHECKPOINTS = "torch.distributed.checkpoint."  # on the host
 
 
 def gpu_bytes(gpus: bool | float) -> int | None:
@@ -55,12 +57,6 @@ class PretendedGpu:
         self._room = nbytes  # at least this much is free, whatever is recorded and not added up yet
         self._peak_at_reset = self._reset_at = 0.0
 
-    def takes(self, arguments_on_gpu: bool | None) -> bool:
-        """Return whether an operator's result is on the GPU. The argument is None if the operator reads no tensor."""
-        if self.placing is not None:
-            return self.placing
-        return _caller().startswith(_ON_GPU) if arguments_on_gpu is None else arguments_on_gpu
-
     def has_room(self, nbytes: int) -> bool:
         """Return whether so many bytes are free, and reserve them."""
         self._room -= nbytes
@@ -93,12 +89,13 @@ class PretendedGpu:
         return max(int(self._peak_at_reset), self._ledger.history.highest_since(self._reset_at))
 
 
-def _caller() -> str:
-    """Return the name of the module whose code called the operator."""
-    frame: FrameType | None = sys._getframe(2)
+def made_by_torch_next_to_parameters() -> bool:
+    """Return whether an operator that reads no tensor was called by a part of torch that makes memory where the
+    parameters are."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and (name := _module(frame)).startswith(("course_lib.meter.", "course_lib.world.")):
         frame = frame.f_back
-    return "" if frame is None else name
+    return frame is not None and name.startswith(_NEXT_TO_PARAMETERS) and not name.startswith(_CHECKPOINTS)
 
 
 def _module(frame: FrameType) -> str:

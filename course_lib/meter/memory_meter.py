@@ -12,7 +12,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from .cuda import CudaMemory
-from .gpu import PretendedGpu
+from .gpu import PretendedGpu, made_by_torch_next_to_parameters
 from .ledger.ledger import CATEGORIES, LASTING, Block, Ledger
 from .ledger.peak import peak_of
 from .ledger.purposes import purposes
@@ -20,7 +20,7 @@ from .memory import MemoryReport, Snapshot, StillHeld
 from .tensors.aliases import Aliases, AliasesInUse, Progress
 from .tensors.graph import makes_gradient
 from .tensors.holders import holders
-from .tensors.storages import plain, storage_of, tensors_in
+from .tensors.storages import ORDINARY, plain, storage_of, tensors_in
 from .watching import operators
 from .watching.owners import Owners, gradient
 from .watching.returning import Returning
@@ -55,7 +55,7 @@ class MemoryMeter:
 
     def made(self, result: Any, operator: str, arguments: Any = ()) -> None:
         """`operator` returned `result`, a tensor or a list or tuple with tensors. Most of them have new memory."""
-        if self.gpu is not None and not self.gpu.takes(self._on_gpu(arguments)):
+        if self.gpu is not None and not self._is_on_gpu(arguments):
             return
         if type(result) is Tensor and not result.is_nested:
             self._note(result, result, operator, sys._getframe(1))
@@ -107,10 +107,15 @@ class MemoryMeter:
         """Return whether `tensor` is in memory that is counted: with a pretended GPU, whether it is on the GPU."""
         return any(self.ledger.find(storage_of(part)) is not None for part in plain(tensor))
 
-    def _on_gpu(self, arguments: Any) -> bool | None:
-        """Return whether one of an operator's arguments is on the GPU; None if none of them is a tensor."""
+    def _is_on_gpu(self, arguments: Any) -> bool:
+        """Return whether the result of an operator with these arguments is on the GPU."""
+        assert self.gpu is not None
+        if self.gpu.placing is not None:
+            return self.gpu.placing
+        if arguments and type(arguments[0]) in ORDINARY and self.ledger.find(storage_of(arguments[0])) is not None:
+            return True  # the most frequent case, in the shortest time
         tensors = list(tensors_in(arguments))
-        return any(map(self.holds, tensors)) if tensors else None
+        return any(map(self.holds, tensors)) if tensors else made_by_torch_next_to_parameters()
 
     def _make_room(self, nbytes: int) -> None:
         """Raise the error of a GPU whose memory is full, if so many bytes more do not fit."""

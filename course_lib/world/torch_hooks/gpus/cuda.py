@@ -114,8 +114,6 @@ _MEMORY: dict[str, Callable[..., Any]] = {
     "max_memory_allocated": _max_allocated,
     "memory_reserved": _reserved,
     "max_memory_reserved": _reserved,
-    "memory_cached": _reserved,
-    "max_memory_cached": _reserved,
     "reset_peak_memory_stats": lambda device=None: _gpu().reset_peak(),
     "reset_max_memory_allocated": lambda device=None: _gpu().reset_peak(),
     "memory_stats": _statistics,
@@ -128,7 +126,7 @@ _MEMORY: dict[str, Callable[..., Any]] = {
 _NOTHING_TO_DO = (
     *("init", "synchronize", "set_stream", "ipc_collect"),
     *("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
-    *("empty_cache", "reset_accumulated_memory_stats", "reset_max_memory_cached", "set_per_process_memory_fraction"),
+    *("empty_cache", "reset_accumulated_memory_stats", "set_per_process_memory_fraction"),
 )
 
 _ALSO_FOR_TORCH = {"get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"}  # for `fork_rng`
@@ -161,11 +159,7 @@ def _functions(gpus: Gpus) -> dict[str, Callable[..., Any]]:
             "get_device_name": lambda device=None: NAME,
             "get_device_capability": lambda device=None: (8, 0),
             "get_device_properties": properties,
-            "get_arch_list": lambda: ["sm_80"],
-            "can_device_access_peer": lambda device, peer_device: True,
             "is_bf16_supported": lambda *args, **kwargs: True,
-            "is_tf32_supported": lambda: True,
-            "is_current_stream_capturing": lambda: False,
             "mem_get_info": free,
             "get_rng_state": lambda device=None: torch.get_rng_state(),
             "get_rng_state_all": lambda: [torch.get_rng_state()],
@@ -173,7 +167,6 @@ def _functions(gpus: Gpus) -> dict[str, Callable[..., Any]]:
             "default_stream": stream,
             "stream": stream,
             "device": lambda device: _Block(gpus, device),
-            "utilization": lambda device=None: 0,
         }
     )
 
@@ -195,16 +188,15 @@ def replacements(gpus: Gpus) -> Iterator[Replacement]:
     yield torch.cuda, "Stream", Stream
     for name in ("range_push", "range_pop", "mark"):
         yield torch.cuda.nvtx, name, lambda *args, **kwargs: None
-    yield torch.cuda.nccl, "version", lambda: (2, 27, 5)
     yield from _of_accelerator(gpus, functions)
 
 
 def _of_accelerator(gpus: Gpus, functions: dict[str, Callable[..., Any]]) -> Iterator[Replacement]:
-    current_accelerator = lambda check_available=False: torch.device("cuda")  # noqa: E731
     pretended = {name: function for name, function in functions.items() if hasattr(torch.accelerator, name)} | {
-        "current_accelerator": current_accelerator,
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
         "current_device_index": functions["current_device"],
         "set_device_index": functions["set_device"],
+        "device_index": functions["device"],
         "get_memory_info": functions["mem_get_info"],
     }
     for name, function in pretended.items():

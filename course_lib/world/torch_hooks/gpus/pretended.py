@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from ....meter import gpu_bytes
 from ..patching import Replacement, replaced
-from . import cuda, devices, groups, training
+from . import cuda, devices, groups, tensors, training
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def replacements(count: int, gpus: bool | float) -> list[Replacement]:
         CourseError: this machine has GPUs.
     """
     machine = devices.Gpus(count, gpu_bytes(gpus) or 0)
-    made = [one for module in (devices, cuda, training, groups) for one in module.replacements(machine)]
+    made = [one for module in (tensors, cuda, training, groups) for one in module.replacements(machine)]
     for owner, name, new in made:
         if not isinstance(new, type) and hasattr(new, "__code__"):  # a function, which is pickled by its name
             functools.update_wrapper(new, getattr(owner, name), updated=())

@@ -9,9 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp import autocast_mode
-from torch.distributed.nn.functional import all_reduce
+from torch.distributed.tensor import DTensor
 from torch.jit import _builtins
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from ..patching import Replacement
@@ -58,7 +59,7 @@ def _of_mixed_precision(gpus: Gpus) -> Iterator[Replacement]:
 
 
 def _of_states(gpus: Gpus) -> Iterator[Replacement]:
-    load, value_of = torch.load, Optimizer._process_value_according_to_param_policy
+    load, load_state = torch.load, Optimizer.load_state_dict
 
     def load_here(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         named = list(map_location.values()) if isinstance(map_location, dict) else [map_location]
@@ -66,44 +67,62 @@ def _of_states(gpus: Gpus) -> Iterator[Replacement]:
         with placing(on_gpu):
             return load(f, map_location if callable(map_location) else "cpu", *args, **kwargs)
 
-    def state(param: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        result, meter = value_of(param, value, *args, **kwargs), meter_of_gpu()
-        moves = meter is not None and meter.holds(param) and kwargs.get("key", args[-1]) != "step"
-        return put(result) if moves else result
+    def load_state_dict(self: Optimizer, state_dict: Any) -> None:
+        load_state(self, state_dict)
+        meter = meter_of_gpu()
+        for param, state in self.state.items():
+            if meter is not None and meter.holds(param):
+                tensors = {name: value for name, value in state.items() if isinstance(value, Tensor) and name != "step"}
+                state.update({name: put(value) for name, value in tensors.items()})
 
     yield torch, "load", load_here
     yield torch.UntypedStorage, "cuda", lambda self, device=None, non_blocking=False: self
-    yield Optimizer, "_process_value_according_to_param_policy", staticmethod(state)
+    yield Optimizer, "load_state_dict", load_state_dict
 
 
-def _synchronized(self: nn.SyncBatchNorm, x: Tensor) -> Tensor:
+class _SumOfRanks(torch.autograd.Function):
+    """The sum of a tensor over the ranks of a group, whose gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        total = x.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _SumOfRanks.forward(ctx, grads[0], ctx.group), None
+
+
+def _synchronized(self: Any, x: Tensor) -> Tensor:
     """Return the output of a SyncBatchNorm, which torch computes only on GPUs."""
     if not (self.training and dist.is_initialized()):
-        return nn.BatchNorm2d.forward(self, x)  # type: ignore[arg-type]
+        return nn.BatchNorm2d.forward(self, x)
     size, shape = x.shape[1], [1, -1] + [1] * (x.dim() - 2)
     over = [dim for dim in range(x.dim()) if dim != 1]
     sums = torch.cat([x.sum(over), (x * x).sum(over), x.new_tensor([x.numel() / size])])
-    sums = all_reduce(sums, group=self.process_group)
+    sums = _SumOfRanks.apply(sums, self.process_group)
     count, mean = sums[-1], sums[:size] / sums[-1]
     variance = sums[size:-1] / count - mean * mean
-    with torch.no_grad():
-        if self.running_mean is not None and self.running_var is not None:
+    if self.running_mean is not None:
+        with torch.no_grad():
             self.num_batches_tracked.add_(1)
-            weight = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
+            weight = self.momentum if self.momentum is not None else 1 / self.num_batches_tracked.item()
             self.running_mean.lerp_(mean, weight)
             self.running_var.lerp_(variance * count / (count - 1), weight)
-    y = (x - mean.view(shape)) * (variance.view(shape) + self.eps).rsqrt()
+    y: Tensor = (x - mean.view(shape)) * (variance.view(shape) + self.eps).rsqrt()
     return y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)
 
 
 def _local_attention(attention: Any) -> Any:
-    def scaled_dot_product_attention(query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def scaled_dot_product_attention(query: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute attention of DTensors on their local parts: DTensor has rules for CUDA's kernels, not for a CPU's.
         Heads and samples, which a DTensor's shards split, do not depend on each other."""
-        if not hasattr(query, "to_local"):
+        if not isinstance(query, DTensor):
             return attention(query, *args, **kwargs)
-        args, kwargs = torch.utils._pytree.tree_map(lambda one: getattr(one, "to_local", lambda: one)(), (args, kwargs))
+        args, kwargs = tree_map_only(DTensor, DTensor.to_local, (args, kwargs))
         local = attention(query.to_local(), *args, **kwargs)
-        return type(query).from_local(local, query.device_mesh, query.placements)
+        return DTensor.from_local(local, query.device_mesh, query.placements)
 
     return scaled_dot_product_attention
