@@ -159,10 +159,10 @@ class Program:
     def _local_rank(self) -> list[str]:
         """Return the argument with which torch.distributed.launch tells an old program its rank. Threads share their
         arguments, and get none."""
-        old = re.search(rb"--local[-_]rank", self.source())
+        old = re.search(rb"""["'](--local[-_]rank)["']""", self.source())
         if old is None or threading.current_thread() is not threading.main_thread():
             return []
-        return [f"{old[0].decode()}={os.environ['LOCAL_RANK']}"]
+        return [f"{old[1].decode()}={os.environ['LOCAL_RANK']}"]
 
 
 class _MainOfRanks(ModuleType):
