@@ -14,8 +14,15 @@ import torch.distributed as dist
 
 from course_lib import CourseError, RankError, World
 from course_lib.world import Run
+from course_lib.world.rank_threads import printing
 
 Start = Callable[..., Run]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a line wait for that of other ranks as long as a busy machine takes."""
+    monkeypatch.setattr(printing, "FOLD", 60.0)
 
 
 @pytest.fixture
