@@ -66,7 +66,7 @@ def _gpus(options: argparse.Namespace, backend: str) -> bool | float:
         program = Program.found(options.program, options.arguments, module=options.module)
         can = backend in ("simulated", "processes") and not torch.cuda.is_available()
         return can and program.asks_for_gpus
-    return options.memory * 1e9 if options.memory else options.gpus
+    return float(options.memory) * 1e9 if options.memory else bool(options.gpus)
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def report(world: World, run: Run) -> Iterator[str]:
     yield f"-- {title}{seconds}"
     texts = {rank: _sent(run.comm[rank]) for rank in ran}
     if world.measure:
-        texts = {rank: f"{_peak(run.memory[rank])}\n{text}" for rank, text in texts.items()}
+        texts = {rank: f"{_peak(run.memory[rank], world)}\n{text}" for rank, text in texts.items()}
     for ranks, text in grouped(texts):
         yield f"   {in_ranges(ranks)}"
         yield from (f"     {line}" for line in text.splitlines())
@@ -123,12 +123,13 @@ def report(world: World, run: Run) -> Iterator[str]:
         yield f"   Warning: {warning}"
 
 
-def _peak(memory: MemoryReport) -> str:
+def _peak(memory: MemoryReport, world: World) -> str:
     peak = memory.at_peak
     if peak is None:
-        return "held nothing"
+        return "held nothing on the pretended GPU (--no-gpus counts all memory)" if world.gpus else "held nothing"
     parts = [f"{category} {size(nbytes)}" for category, nbytes in peak.by_category.items() if nbytes]
-    return f"peak {size(peak.total_bytes)}: {', '.join(parts)}"
+    where = " on the pretended GPU" if world.gpus else ""
+    return f"peak {size(peak.total_bytes)}{where}: {', '.join(parts)}"
 
 
 def _sent(sent: Communication) -> str:

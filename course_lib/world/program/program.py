@@ -173,10 +173,10 @@ class _MainOfRanks(ModuleType):
         self._own = threading.local()
 
     def __getattr__(self, name: str) -> Any:
-        own = vars(self).get("_own")
-        if not hasattr(own, "main"):
+        main = getattr(vars(self).get("_own"), "main", None)
+        if main is None:
             raise AttributeError(f"module '__main__' has no attribute {name!r}")
-        return getattr(own.main, name)
+        return getattr(main, name)
 
 
 @contextmanager
