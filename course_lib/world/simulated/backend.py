@@ -91,7 +91,11 @@ class Rank(RankThread):
         make_room(len(ranks))
         super().new_group(group_name, ranks)
 
+    def init_process_group(self, given: dist.Store | None) -> None:
+        if not dist.is_initialized():
+            make_room(self.world_size)
+        super().init_process_group(given)
+
     def join_group(self, store: dist.Store) -> None:
-        make_room(self.world_size)
         torch.set_num_threads(self._threads)  # its part of the cores, like torchrun; see process_state.py
         super().join_group(store)
