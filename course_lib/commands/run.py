@@ -28,18 +28,23 @@ def run(options: argparse.Namespace) -> int:
             world.run_file(options.program, *options.arguments, module=options.module)
     except RankError as error:
         _save(options, error)
-        print(str(error).replace("run the cell again", "run the program again"), file=sys.stderr)
+        print(_without_cells(error), file=sys.stderr)
         return 1
     except CourseError as error:
         print(f"course run: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
-        print(f"course run: {interrupt or 'interrupted'}", file=sys.stderr)
+        print(f"course run: {_without_cells(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
     except Exception as error:  # of a program that starts its ranks itself, outside of them
         _print_traceback(error)
         return 1
     return 0
+
+
+def _without_cells(error: BaseException) -> str:
+    """Return the text of an error, which is written for notebooks, for a terminal."""
+    return str(error).replace("run the cell again", "run the program again")
 
 
 def _world(options: argparse.Namespace) -> World:
