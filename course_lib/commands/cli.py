@@ -2,15 +2,18 @@
 
 import argparse
 import io
-import math
+import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 from course_lib.commands import doctor, explain, lab, work
+from course_lib.commands.arguments import add_limits_and_reports, add_run_arguments
 from course_lib.errors import CourseError
 from course_lib.progress import CourseMap, Progress
 from course_lib.syllabus import lessons
@@ -58,6 +61,7 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     add("copy", run_copy, "make your copies of the lessons, or bring later versions in, as `lab` does")
     reset = add("reset", run_reset, "start a lesson afresh; what you wrote in it is kept aside")
     reset.add_argument("number", metavar="NUMBER", help="the lesson's number, such as 03")
+    add_run_arguments(add("run", run_program, "run a program on ranks, as torchrun does, and measure it"))
     explain = add("explain", run_explain, "print your latest attempt, and what its check found")
     explain.add_argument("exercise", nargs="?", metavar="EXERCISE", help="by default the one that you tried last")
     check = add("check", run_check, "grade notebooks, each in a fresh kernel")
@@ -75,20 +79,6 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
     add("doctor", run_doctor, "print what this machine can run, and what is missing")
 
 
-def add_limits_and_reports(argument: Callable[..., Any]) -> None:
-    """Add the arguments of `course check`."""
-    argument("notebooks", type=Path, nargs="+", metavar="NOTEBOOK")
-    seconds = "limit for running one notebook, and again for checking it; one cell or exercise may take a third (300)"
-    argument("--seconds", type=positive, default=300, help=seconds)
-    argument("--memory", type=positive, default=8, metavar="GIB", help="GiB that one notebook may use (8)")
-    argument("--json", type=report, metavar="FILE", help="write the results as JSON")
-    argument("--csv", type=report, metavar="FILE", help="write the results as CSV, a row for each exercise")
-    gradebook = "write percentages as CSV that Canvas and Moodle import, a row for each student"
-    argument("--gradebook", type=report, metavar="FILE", help=gradebook)
-    page = "write a page for the teacher as HTML: where each student is, and common mistakes"
-    argument("--page", type=report, metavar="FILE", help=page)
-
-
 def run_lab(options: argparse.Namespace) -> None:
     lab.launch(options.notebooks or work.update(), options.jupyterlab_arguments)
 
@@ -103,19 +93,19 @@ def run_reset(options: argparse.Namespace) -> None:
     print(f"{copy} is new." + (f" Your earlier copy is now {aside}. {opened}" if aside else ""))
 
 
-def positive(text: str) -> float:
-    """Return the number, or refuse the text: argparse reports `invalid positive value`."""
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise ValueError
-    return number
+def run_program(options: argparse.Namespace) -> int:
+    if options.world == "processes" and hasattr(os, "fork"):
+        _start_server(gpus=options.gpus is not False)
+    from course_lib.commands import run  # loads torch
+
+    return run.run(options)
 
 
-def report(name: str) -> Path:
-    """The file for a report, which never replaces a notebook."""
-    if name.lower().endswith(".ipynb"):
-        raise argparse.ArgumentTypeError(f"{name} is a notebook, and the report would replace it: name another file")
-    return Path(name)
+def _start_server(*, gpus: bool) -> None:
+    """Start the server that forks ranks: it loads torch while this process does."""
+    modules = ["course_lib.world.processes.worker", *(["course_lib.world.torch_hooks.gpus"] if gpus else [])]
+    multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
+    forkserver.ensure_running()
 
 
 def run_check(options: argparse.Namespace) -> int:

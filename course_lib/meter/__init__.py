@@ -2,6 +2,7 @@
 
 from .comm import CommCall, Communication
 from .cuda import cuda_snapshot
+from .gpu import gpu_bytes
 from .ledger.allocator import ALLOCATORS
 from .ledger.ledger import CATEGORIES
 from .ledger.peak import Peak
@@ -30,6 +31,7 @@ __all__ = [
     "cuda_snapshot",
     "current",
     "film",
+    "gpu_bytes",
     "is_learners",
     "is_learners_code",
     "is_learners_file",

@@ -11,7 +11,8 @@ inside). B is the size of the whole: the tensor that every member has, or that t
     scatter                               B/N   the root, to each other member
     all_to_all                     its pieces   to the member that each piece is for; its own piece stays
     send                                    B   to the receiver
-    recv, barrier, new_group                0
+    recv, barrier, new_group,
+    init_process_group                      0
 
 An all-reduce is a reduce-scatter and then an all-gather (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
 algorithms for clusters of workstations"; the ZeRO paper counts so too, in its section 7). Gather, scatter and
@@ -32,7 +33,7 @@ from .source_line import SourceLine
 _RING = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1, "reduce": 1}
 """How many times a ring carries (N-1)/N of the whole from each member to the next."""
 
-OPS = (*_RING, "gather", "scatter", "all_to_all", "send", "recv", "barrier", "new_group")
+OPS = (*_RING, "gather", "scatter", "all_to_all", "send", "recv", "barrier", "new_group", "init_process_group")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from .cuda import CudaMemory
+from .gpu import PretendedGpu, made_by_torch_next_to_parameters
 from .ledger.ledger import CATEGORIES, LASTING, Block, Ledger
 from .ledger.peak import peak_of
 from .ledger.purposes import purposes
@@ -19,7 +20,7 @@ from .memory import MemoryReport, Snapshot, StillHeld
 from .tensors.aliases import Aliases, AliasesInUse, Progress
 from .tensors.graph import makes_gradient
 from .tensors.holders import holders
-from .tensors.storages import plain, storage_of, tensors_in
+from .tensors.storages import ORDINARY, plain, storage_of, tensors_in
 from .watching import operators
 from .watching.owners import Owners, gradient
 from .watching.returning import Returning
@@ -29,11 +30,20 @@ LARGE = 1000  # a block gets its line and layout if it has at least 1/LARGE of t
 
 
 class MemoryMeter:
-    """The memory meter of one rank. Its arguments are those of its `Ledger`."""
+    """The memory meter of one rank.
 
-    def __init__(self, rank: int, *, started: float, size_of: Callable[[int], int]) -> None:
+    Args:
+        started, size_of: those of its `Ledger`.
+        gpu_bytes: the memory of the rank's pretended GPU. Only memory on the GPU is then counted. None: all is.
+    """
+
+    def __init__(
+        self, rank: int, *, started: float, size_of: Callable[[int], int], gpu_bytes: int | None = None
+    ) -> None:
         self.rank = rank
-        self.ledger = Ledger(size_of, started)
+        self.ledger = Ledger(size_of, started, takes_all=gpu_bytes is None)
+        self.gpu = None if gpu_bytes is None else PretendedGpu(gpu_bytes, self.ledger)
+        self._size_of = size_of
         self._owners = Owners()
         self._aliases_in_use = AliasesInUse()
         self._returning: Returning | None = None  # None once the learner's function is known to run
@@ -45,8 +55,10 @@ class MemoryMeter:
 
     # -- results of operators --------------------------------------------------------------------------------------
 
-    def made(self, result: Any, operator: str) -> None:
+    def made(self, result: Any, operator: str, arguments: Any = ()) -> None:
         """`operator` returned `result`, a tensor or a list or tuple with tensors. Most of them have new memory."""
+        if self.gpu is not None and not self._is_on_gpu(arguments):
+            return
         if type(result) is Tensor and not result.is_nested:
             self._note(result, result, operator, sys._getframe(1))
         else:
@@ -60,6 +72,7 @@ class MemoryMeter:
         if storage is None or self.ledger.find(storage) is not None or not (nbytes := storage.nbytes()):
             return
         self._aliases_in_use.settle()
+        self._make_room(nbytes)
         block = self.ledger.enter(storage, nbytes, tensor, operator)
         if self._returning is not None:
             self._returning.look(caller)
@@ -75,9 +88,11 @@ class MemoryMeter:
         if storage is None:
             return
         block = self.ledger.find(storage)
-        if storage.nbytes() == (0 if block is None else block.nbytes):
+        nbytes = 0 if block is None else block.nbytes
+        if storage.nbytes() == nbytes or (block is None and self.gpu is not None and not self.gpu.placing):
             return
         self._aliases_in_use.settle()
+        self._make_room(storage.nbytes() - nbytes)
         if block is None:
             self.ledger.enter(storage, storage.nbytes(), None, operator)
         else:
@@ -87,6 +102,32 @@ class MemoryMeter:
         """`tensor.detach()` was called: by autograd, when it makes `tensor` the gradient of a leaf."""
         if makes_gradient(sys._getframe(1).f_back):
             self._assign(tensor, "gradients")
+
+    # -- a pretended GPU -------------------------------------------------------------------------------------------
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Return whether `tensor` is in memory that is counted: with a pretended GPU, whether it is on the GPU."""
+        return any(self.ledger.find(storage_of(part)) is not None for part in plain(tensor))
+
+    def _is_on_gpu(self, arguments: Any) -> bool:
+        """Return whether the result of an operator with these arguments is on the GPU."""
+        assert self.gpu is not None
+        if self.gpu.placing is not None:
+            return self.gpu.placing
+        if arguments and type(arguments[0]) in ORDINARY and self.ledger.find(storage_of(arguments[0])) is not None:
+            return True  # the most frequent case, in the shortest time
+        tensors = list(tensors_in(arguments))
+        return any(map(self.holds, tensors)) if tensors else made_by_torch_next_to_parameters()
+
+    def _make_room(self, nbytes: int) -> None:
+        """Raise the error of a GPU whose memory is full, if so many bytes more do not fit."""
+        if self.gpu is not None and nbytes > 0 and not self.gpu.has_room(needed := self._size_of(nbytes)):
+            held = self._snapshot()
+            parts = [f"{kind} {size:,}" for kind, size in held.by_category.items() if size]
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {needed:,} bytes. The pretended GPU of rank {self.rank} has "
+                f"{self.gpu.nbytes:,}, and holds {held.current_bytes:,}: {', '.join(parts) or 'nothing'}."
+            )
 
     # -- other events ----------------------------------------------------------------------------------------------
 

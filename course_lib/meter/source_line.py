@@ -7,6 +7,7 @@ import os
 import sys
 import sysconfig
 from functools import lru_cache
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -68,4 +69,16 @@ def is_learners_code(filename: str, function: str) -> bool:
 @lru_cache(maxsize=4096)  # of each imported module, in each run
 def is_learners_file(filename: str) -> bool:
     """Return whether `filename` is the learner's, and not a library's."""
-    return not filename.startswith(_LIBRARY) and "torchinductor" not in filename
+    if filename.startswith(_LIBRARY) or "torchinductor" in filename:
+        return False
+    path = Path(filename)
+    return not any(path.relative_to(folder).parts[0] in _installed_in(folder) for folder in path.parents)
+
+
+@lru_cache(maxsize=1024)
+def _installed_in(folder: Path) -> frozenset[str]:
+    """Return the packages and modules that `pip install --target` has put into `folder`, by their file names."""
+    names: set[str] = set()
+    for record in folder.glob("*.dist-info/RECORD"):
+        names.update(line.partition("/")[0].partition(",")[0] for line in record.read_text("utf-8").splitlines())
+    return frozenset(names)

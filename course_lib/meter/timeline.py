@@ -16,6 +16,7 @@ from .comm import CommCall
 from .source_line import SourceLine
 
 MOST_NAMED = 4  # slow ranks that a sentence names
+_OTHERS = ("send", "recv", "new_group", "init_process_group")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,7 @@ def slowest(timelines: Sequence[Timeline]) -> str:
     For the slow ranks, name the line of the calls before which they computed longest."""
     rows = []  # the seconds that a rank computed and waited, and its timeline
     for line in timelines:
-        collectives = (c for c in line.calls if c.op not in ("send", "recv", "new_group") and len(c.ranks) > 1)
+        collectives = (c for c in line.calls if c.op not in _OTHERS and len(c.ranks) > 1)
         last = max((call.issued for call in collectives), default=None)
         if last is not None:
             rows.append((_seconds(line.computed, last), _seconds(line.waited, last), line.rank, _before(line, last)))

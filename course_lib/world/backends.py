@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..errors import CourseError
+from .rank_threads.printing import Lines
 from .run import Run
 
 BACKENDS = {
@@ -19,13 +20,14 @@ BACKENDS = {
 """The function or class that makes each backend, by its path in this package.
 
 It takes the number of ranks, and as keyword arguments the options of a world that make sense for it. It raises a
-CourseError if it cannot provide what was asked. `gpus` is the number in `nccl:8`.
+CourseError if it cannot provide what was asked. `at_most` is the number in `nccl:8`.
 """
 
 _OPTIONS = {
     "rank": "only a dry run shows one rank out of many",
     "share_gpu": "only the backend 'nccl' has GPUs to share",
     "cluster": "only processes can be on several machines",
+    "gpus": "only the backends 'simulated' and 'processes' pretend GPUs",
 }
 """Why the other backends do not take an option."""
 
@@ -33,7 +35,15 @@ _OPTIONS = {
 class Backend(Protocol):
     """The place where the ranks of one world live."""
 
-    def run(self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
+    def run(
+        self,
+        packed: bytes,
+        *,
+        timeout: float,
+        size_of: Callable[[int], int] | None,
+        late: list[Any],
+        lines: Lines,
+    ) -> Run:
         """Call a function on every rank at once, and show what the ranks print.
 
         Args:
@@ -42,6 +52,7 @@ class Backend(Protocol):
             size_of: maps the bytes that a tensor needs to the bytes that the allocator gives; None: memory is not
                 measured. Other processes look it up by name.
             late: contains an interrupt as soon as it arrives; see `interrupts.put_off`.
+            lines: prints what the ranks print.
 
         Raises:
             RankError: a rank failed, or the run took longer than `timeout` seconds.
@@ -59,7 +70,7 @@ def chosen(world_size: int, backend: str | None, options: dict[str, Any]) -> tup
         module, _, attribute = BACKENDS[name].rpartition(".")
         make = getattr(importlib.import_module(f".{module}", __package__), attribute)
         taken = inspect.signature(make).parameters
-    if not taken or (gpus and "gpus" not in taken):
+    if not taken or (gpus and "at_most" not in taken):
         raise CourseError(
             f"World(backend={asked!r}): there is no such backend here; there is {', '.join(BACKENDS)}, and nccl:8 for "
             "8 GPUs. Leave the argument out, and unset $COURSE_WORLD, for simulated ranks."
@@ -71,5 +82,5 @@ def chosen(world_size: int, backend: str | None, options: dict[str, Any]) -> tup
                 "choose that backend with backend=."
             )
     if gpus:
-        options = options | {"gpus": int(gpus)}
+        options = options | {"at_most": int(gpus)}
     return name, make(world_size, **options)

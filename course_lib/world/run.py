@@ -198,9 +198,3 @@ def shortened(value: Any, limit: int = 200) -> str:
     """Return the `repr` of `value`, cut to `limit` characters."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def show(output: str, rank: int) -> None:
-    """Print a rank's output, each line with its rank."""
-    for line in output.splitlines():
-        print(f"[rank {rank}] {line}")

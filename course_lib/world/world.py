@@ -1,25 +1,32 @@
 """`World`: run the same function on every rank."""
 
+from __future__ import annotations
+
 import functools
 import inspect
 import math
+import os
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from copy import copy
 from datetime import datetime
 from typing import Any
 
-import torch.distributed as dist
-
 from ..errors import CourseError, CourseWarning
-from ..meter import ALLOCATORS
+from ..meter import ALLOCATORS, gpu_bytes
 from .backends import chosen
 from .errors.rank_error import RankError
 from .errors.reported import About
 from .pickling import pack_call
+from .program import Program, launch, main_of_ranks
 from .rank_threads.interrupts import put_off
+from .rank_threads.printing import FoldedLines, Lines
 from .run import Run, shortened
 from .torch_hooks import interposer
+
+
+def _nothing(run: Run) -> None: ...
 
 
 class World:
@@ -40,6 +47,9 @@ class World:
             then warns of. Each operator takes some microseconds more.
         allocator: how bytes are counted. By default, the bytes that a tensor needs; with `"cuda"`, the bytes that
             CUDA's caching allocator would give it.
+        gpus: whether to pretend that each rank has a GPU, on a machine that has none. What the program puts on "cuda"
+            stays on the CPU, and a run's `memory` counts only that, as CUDA's allocator would. The GPU has 80 GB, or
+            the bytes that you pass: `gpus=24e9`. Beyond them, the rank raises `torch.OutOfMemoryError`.
         rank: for a dry run, the rank that runs; by default 0.
         share_gpu: with `"nccl"`, ranks may share GPUs if there are too few. gloo then replaces NCCL.
         cluster: with `"processes"` and `"nccl"`, an `ipyparallel.Client` of the machines to run on, with an engine on
@@ -64,6 +74,7 @@ class World:
         replay: bool = False,
         strict: bool = False,
         allocator: str | None = None,
+        gpus: bool | float = False,
         rank: int | None = None,
         share_gpu: bool = False,
         cluster: Any = None,
@@ -82,14 +93,21 @@ class World:
                 f"World(allocator={allocator!r}): there is no such allocator here; there is 'cuda', which counts bytes "
                 "as a GPU's would. Leave the argument out for the bytes that tensors need."
             )
+        if gpu_bytes(gpus) is not None and gpus is not True and not measure:
+            raise CourseError(
+                f"World(gpus={gpus!r}, measure=False): only measured memory can be full. Leave measure= out, or say "
+                "gpus=True."
+            )
         self.world_size = int(world_size)
-        passed = {"rank": rank, "share_gpu": share_gpu or None, "cluster": cluster}
+        passed = {"rank": rank, "share_gpu": share_gpu or None, "cluster": cluster, "gpus": gpus or None}
         options = {option: value for option, value in passed.items() if value is not None}
-        self.backend, self._backend = chosen(self.world_size, backend, options)
+        self._choice = backend, options
+        self.backend, self._backend = chosen(self.world_size, *self._choice)
         self.timeout = float(timeout)
         self.measure = measure
         self.replay, self.strict = replay, strict
-        self.allocator = allocator
+        self.gpus = gpus
+        self.allocator = "cuda" if gpus else allocator
 
     def __repr__(self) -> str:
         return f"World({self.world_size}, backend={self.backend!r})"
@@ -111,25 +129,100 @@ class World:
             KeyboardInterrupt: the run was interrupted. Every rank is stopped.
             CourseError: `fn` cannot be called with these arguments.
         """
-        if interposer.current() is not None:
+        check_call(fn, args, kwargs)
+        return self._run(fn, args, kwargs, Lines(), getattr(fn, "__name__", type(fn).__name__))
+
+    def run_file(
+        self,
+        path: str | os.PathLike[str],
+        /,
+        *arguments: str,
+        module: bool = False,
+        then: Callable[[Run], object] = _nothing,
+    ) -> Run:
+        """Run a program as it is, as torchrun would start it, and wait for all ranks.
+
+        The file is `__main__` on every rank, with `arguments` as its `sys.argv`, in its own folder for imports, and
+        with the environment variables that torchrun sets. The program makes the default group itself, by
+        `init_process_group`. A line that several ranks print is shown once: `[ranks 0-3] text`.
+
+        If the program starts its ranks itself, with `mp.spawn` or as `Process`es, it runs once, in this process. What
+        it starts are the ranks, and their number is the program's.
+
+        Args:
+            path: the file, or with `module=True` the module's name, as after `python -m`.
+            arguments: the program's own arguments.
+            module: whether `path` is a module's name.
+            then: called with each `Run`: a program that starts its ranks itself may do so often.
+
+        Returns:
+            The `Run`; if the program starts ranks more than once, the last one. Nothing is returned on the ranks.
+
+        Raises:
+            RankError: as in `run`.
+            CourseError: there is no such program, or one that starts its ranks itself has started none.
+        """
+        program = Program.found(path, arguments, module=module)
+        with program.prepared():
+            if program.starts_ranks:
+                with self._gpus_for_starting():
+                    return launch(program, lambda n, fn: self._resized(n)._run_program(fn, program.name, then))
+            return self._run_program(program, program.name, then)
+
+    def _resized(self, world_size: int) -> World:
+        """Return a world like this one, with so many ranks."""
+        world = copy(self)
+        world.world_size = world_size
+        world.backend, world._backend = chosen(world_size, *self._choice)
+        return world
+
+    @contextmanager
+    def _gpus_for_starting(self) -> Iterator[None]:
+        """Pretend GPUs inside the block, in this process, if the ranks have them: a program may start one rank each."""
+        if not self.gpus:
+            yield
+            return
+        from .torch_hooks import gpus  # it loads FSDP, which takes most of a second
+
+        with gpus.pretended(self.world_size, self.gpus):
+            yield
+
+    def _run_program(self, fn: Callable[[], None], name: str, then: Callable[[Run], object]) -> Run:
+        ranks = 1 if self.backend == "dryrun" else self.world_size
+        with main_of_ranks():
+            run = self._run(fn, (), {}, FoldedLines(ranks), name)
+        then(run)
+        return run
+
+    def _about(self, name: str) -> About:
+        return About(
+            program=name,
+            backend=self.backend,
+            world_size=self.world_size,
+            began=datetime.now().astimezone(),
+            note="Its GPUs are pretended: bytes are those of a GPU, times are not." if self.gpus else "",
+        )
+
+    def _run(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], lines: Lines, name: str
+    ) -> Run:
+        if (rank := interposer.current()) is not None:
             raise CourseError(
-                f"rank {dist.get_rank()} called World.run: a rank cannot start a world of its own. "
+                f"rank {rank.rank} called World.run: a rank cannot start a world of its own. "
                 "Call World.run in the notebook, and collectives inside the function."
             )
-        check_call(fn, args, kwargs)
-        name = getattr(fn, "__name__", type(fn).__name__)
-        about = About(program=name, backend=self.backend, world_size=self.world_size, began=datetime.now().astimezone())
+        about = self._about(name)
         size_of = ALLOCATORS[self.allocator] if self.measure else None
         with put_off() as late:
             packed = pack_call(prepared(fn, replay=self.replay, strict=self.strict), args, kwargs)
             try:
-                run = self._backend.run(packed, timeout=self.timeout, size_of=size_of, late=late)
+                run = self._backend.run(packed, timeout=self.timeout, size_of=size_of, late=late, lines=lines)
             except RankError as error:
                 error.about = about
                 raise
         run.about = about
         for warning in run.warnings:
-            warnings.warn(warning, CourseWarning, stacklevel=2)
+            warnings.warn(warning, CourseWarning, stacklevel=3)
         return run
 
 

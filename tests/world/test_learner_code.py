@@ -2,8 +2,10 @@
 
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from course_lib import CourseError
+from course_lib.meter import is_learners_file
 from course_lib.world import learner_code
 from course_lib.world.error_report import ErrorReport
 
@@ -41,3 +43,10 @@ def test_the_command_that_starts_a_process_is_nobodys_line() -> None:
     command.start()
     command.join()
     assert learner_code.source_line_on(variables["frame"]) is None
+
+
+def test_what_pip_has_put_into_a_folder_is_a_library(tmp_path: Path) -> None:
+    (tmp_path / "thing-1.0.dist-info").mkdir()
+    (tmp_path / "thing-1.0.dist-info" / "RECORD").write_text("thing/__init__.py,sha256=a,1\nsix.py,,\n")
+    files = ("thing/inner/a.py", "six.py", "mine.py", "mine/thing/a.py")
+    assert [is_learners_file(str(tmp_path / file)) for file in files] == [False, False, True, True]

@@ -10,6 +10,7 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 from course_lib.world.processes.output import END_OF_RUN, Output
+from course_lib.world.rank_threads.printing import Lines
 
 PROGRAM = """
 import os
@@ -66,7 +67,7 @@ def test_a_script_without_a_guard_runs_once_chooses_its_own_start_method_and_end
 def test_output_ends_at_the_mark_however_it_is_cut() -> None:
     text = b"a\0b\n" + END_OF_RUN
     for size in range(1, len(text) + 1):
-        output = Output(1)
+        output = Output(1, Lines())
         for start in range(0, len(text), size):
             assert not output.ended
             output.add(0, text[start : start + size])

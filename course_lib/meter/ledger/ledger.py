@@ -88,9 +88,11 @@ class Ledger:
     Args:
         size_of: maps requested bytes to the bytes that the allocator uses.
         started: when the run began, on the clock of `perf_counter`.
+        takes_all: whether memory counts that no operator of the rank made, if a parameter or its state is in it.
     """
 
-    def __init__(self, size_of: Callable[[int], int], started: float) -> None:
+    def __init__(self, size_of: Callable[[int], int], started: float, *, takes_all: bool = True) -> None:
+        self.takes_all = takes_all
         self.current = 0
         self.peak = 0
         self.peak_block: Block | None = None  # the block whose allocation reached the peak

@@ -27,7 +27,10 @@ def purposes(ledger: Ledger, owners: Owners) -> tuple[dict[int, str], Counter[st
             storage = storage_of(part)
             if storage is None or not storage.nbytes():
                 continue
-            block = ledger.find(storage) or ledger.enter(storage, storage.nbytes(), None, "another library")
+            block = ledger.find(storage)
+            if block is None and not ledger.takes_all:
+                continue
+            block = block or ledger.enter(storage, storage.nbytes(), None, "another library")
             block.category = by_address.setdefault(block.address, category)
             if category != "other":
                 covered[block.address].append(_span(part))

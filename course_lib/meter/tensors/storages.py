@@ -7,11 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+ORDINARY = frozenset({Tensor, Parameter})
+"""The types of tensors that are not wrappers."""
+
 
 def plain(tensor: Tensor) -> Iterator[Tensor]:
     """Yield the ordinary tensors behind `tensor`: itself, the local part of a DTensor, indices and values of a sparse
     tensor."""
-    if type(tensor) is Tensor or type(tensor) is Parameter:
+    if type(tensor) in ORDINARY:
         if tensor.is_nested:
             yield tensor.values()
         elif tensor.layout is torch.strided:

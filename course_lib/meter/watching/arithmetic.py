@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
+from ..tensors.storages import ORDINARY
 from .operators import current, is_left_out, unseen
 
 
@@ -28,8 +28,7 @@ def arithmetic_stand_ins() -> Iterator[tuple[type, str, Callable[..., Any]]]:
 
 
 _NUMBERS = frozenset({int, float})
-_PLAIN = frozenset({Tensor, Parameter})
-_OPERANDS = _NUMBERS | _PLAIN
+_OPERANDS = _NUMBERS | ORDINARY
 
 
 def _making(method: Callable[..., Any], operator: str) -> Callable[..., Any]:
@@ -41,7 +40,7 @@ def _making(method: Callable[..., Any], operator: str) -> Callable[..., Any]:
         if watcher is None or type(args[-1]) not in _OPERANDS or not _is_seen(args[0]):
             return method(*args, **kwargs)
         result = unseen(method, args, kwargs)
-        watcher.made(result, operator)
+        watcher.made(result, operator, args)
         return result
 
     return call
@@ -65,7 +64,7 @@ def _is_seen(tensor: Tensor) -> bool:
     A subclass, or a mode of `torch.overrides`, could run any code.
     """
     return (
-        type(tensor) in _PLAIN
+        type(tensor) in ORDINARY
         and not torch._C._is_torch_function_mode_enabled()  # before `layout`, which a mode would intercept
         and not is_left_out()
         and tensor.layout is torch.strided

@@ -136,7 +136,7 @@ def _making(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         result = unseen(call, args, kwargs)
         if (watcher := _watcher_here()) is not None:
-            watcher.made(result, name)
+            watcher.made(result, name, args)
         return result
 
     return kernel
@@ -149,7 +149,7 @@ def _converting(call: Callable[..., Any], name: str) -> Callable[..., Any]:
             return _number(args[0], kwargs["dtype"])
         result = unseen(call, args, kwargs)
         if is_tensor and (watcher := _watcher_here()) is not None:
-            watcher.made(result, name)
+            watcher.made(result, name, args)
         return result
 
     return kernel

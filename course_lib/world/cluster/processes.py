@@ -13,20 +13,20 @@ from ..processes.placement import a_gpu_each, sharing, usable
 from ..processes.pool import Pool, pool
 
 
-def on_cpus(world_size: int, *, cluster: Any = None) -> Processes:
-    """Return a world of processes that compute on CPUs."""
-    return Processes(world_size, pool=_pool(cluster))
+def on_cpus(world_size: int, *, cluster: Any = None, gpus: bool | float = False) -> Processes:
+    """Return a world of processes that compute on CPUs, and may pretend to have GPUs."""
+    return Processes(world_size, pool=_pool(cluster), gpus=gpus)
 
 
-def on_gpus(world_size: int, *, cluster: Any = None, gpus: int | None = None, share_gpu: bool = False) -> Processes:
-    """Return a world of processes on GPUs, at most `gpus` of a machine.
+def on_gpus(world_size: int, *, cluster: Any = None, at_most: int | None = None, share_gpu: bool = False) -> Processes:
+    """Return a world of processes on GPUs, at most `at_most` of a machine.
 
     NCCL needs a GPU for every rank. gloo also accepts tensors on GPUs, so ranks that share GPUs use it.
     """
     pool = _pool(cluster)
     pool.start()
     machines = pool.machines
-    gpu_counts = usable(machines, gpus)
+    gpu_counts = usable(machines, at_most)
     where = "this machine" if len(machines) == 1 else " or ".join(machine.name for machine in machines)
     if not all(gpu_counts):
         raise CourseError(
@@ -35,12 +35,12 @@ def on_gpus(world_size: int, *, cluster: Any = None, gpus: int | None = None, sh
         )
     nccl = world_size <= sum(gpu_counts) and all(machine.nccl for machine in machines)
     if not nccl and not share_gpu:
-        a_gpu_each(world_size, machines, limit=gpus)  # raises if there are too few
+        a_gpu_each(world_size, machines, limit=at_most)  # raises if there are too few
         raise CourseError(
             f"World(backend='nccl'): this build of torch ({torch.__version__}) has no NCCL. Install torch's CUDA "
             "build for Linux, or say share_gpu=True: then gloo takes its place, which is slower."
         )
-    return Processes(world_size, pool=pool, placing=partial(a_gpu_each if nccl else sharing, limit=gpus), nccl=nccl)
+    return Processes(world_size, pool=pool, placing=partial(a_gpu_each if nccl else sharing, limit=at_most), nccl=nccl)
 
 
 def _pool(cluster: Any) -> Pool:

@@ -97,6 +97,9 @@ class Matching:
 
     def pending(self, rank: int, call: Call) -> PendingCall:
         """Return the pending call that `call` of `rank` belongs to."""
+        if call.op == "init_process_group":
+            self._groups.clear()  # their names are used again
+            return self._found(rank, (call.op, call.number), frozenset(call.ranks))
         if call.op == "new_group":
             made = self._groups.get(call.group_name)
             if made is not None and made.members != frozenset(call.ranks):

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ...meter import MemoryMeter, unwatched
-from ..torch_hooks import private
+from ..torch_hooks import default_group, private
 from .call import Call
 from .fault import Stopped
 from .in_flight import InFlight
@@ -43,23 +43,28 @@ class InterposedRank:
     """The handler of one rank's calls to torch.
 
     Attributes:
+        store: where the ranks of its default group find each other.
         generator: its own random number generator; None for the process's.
         meter: measures its memory; None if that is not measured.
         in_flight: watches the tensors of asynchronous calls; None in a world that is not strict.
         groups: every group that it has made, destroyed or not: see `torch_hooks.gloo.LoopbackGloo`.
     """
 
+    store: dist.Store
     generator: torch.Generator | None = None
 
     def __init__(
         self,
         rank: int,
+        world_size: int,
         peers: Peers,
         started: float,
         thread: threading.Thread,
         devices: tuple[str, ...] = ("cpu",),
     ) -> None:
-        self.rank = rank
+        self.rank, self.world_size = rank, world_size
+        self._given: list[dist.Store | None] = []
+        self._joined = 0  # how often the program itself has made the default group
         self.meter: MemoryMeter | None = None
         self.recorder = CallRecorder(rank, started, thread)
         self._peers, self._devices = peers, devices
@@ -115,6 +120,26 @@ class InterposedRank:
         with self.shielded():
             progress = self.recorder.new_group(group_name, ranks)
             self._completed(LocalCall(progress=progress, execute=lambda: None))
+
+    def init_process_group(self, given: dist.Store | None) -> None:
+        """Make the default group, as the program asks; do nothing if the world has made it.
+
+        The ranks do not find each other in the `given` store, which lives as long as theirs: a store of torch's deletes
+        its file at its end.
+        """
+        self._given.append(given)
+        if not dist.is_initialized():
+            self._joined += 1
+            with self.shielded():  # wait here for every rank: gloo's own wait could not be stopped
+                progress = self.recorder.init_process_group(self.world_size, self._joined)
+                self._completed(LocalCall(progress=progress, execute=lambda: None))
+                self.join_group(dist.PrefixStore(f"joined {self._joined}", self.store))
+        elif self._joined:
+            raise ValueError("trying to initialize the default process group twice!")  # as torch
+
+    def join_group(self, store: dist.Store) -> None:
+        """Join a default group whose ranks find each other in `store`."""
+        default_group.join(store, self.rank, self.world_size)
 
     def not_in_group(self, op: str) -> None:
         """Handle a collective on a group that this rank does not belong to."""

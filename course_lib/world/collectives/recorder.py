@@ -9,7 +9,7 @@ from typing import Any
 from ..error_report import Unfinished
 from ..learner_code import hooked_line, learner_line
 from ..torch_hooks import private
-from .call import OPS, Call, described
+from .call import DEFAULT_GROUP, OPS, Call, described
 from .progress import Progress
 from .validation import check
 from .values import values_of
@@ -62,6 +62,10 @@ class CallRecorder:
             progress = Progress(call=call, index=len(self.made), started=self._started, values=call.values)
             self.made.append(progress)
         return progress
+
+    def init_process_group(self, world_size: int, number: int) -> Progress:
+        """Record that the program makes the default group for the `number`th time, and return the call."""
+        return self._kept(self.made_here("init_process_group", DEFAULT_GROUP, tuple(range(world_size)), number=number))
 
     def made_here(self, variant: str, group_name: str, ranks: tuple[int, ...], **details: Any) -> Call:
         """Return a call that the calling thread makes now, at the learner's line."""

@@ -20,9 +20,9 @@ from ..collectives.local_call import LocalCall
 from ..errors.message import error_of
 from ..rank_threads import process_state
 from ..rank_threads.coordinator import ThreadCoordinator
+from ..rank_threads.printing import Lines
 from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
-from ..run import show
 from ..torch_hooks import interposer, private
 from ..torch_hooks.patching import Replacement
 from .fake_patches import replacements
@@ -44,14 +44,19 @@ class DryRun:
         self._world_size, self._rank = world_size, rank
 
     def run(
-        self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
+        self,
+        packed: bytes,
+        *,
+        timeout: float,
+        size_of: Callable[[int], int] | None,
+        late: list[Any],
+        lines: Lines,
     ) -> DryRunResult:
         with process_state.of_threads(_replacements(), measure=size_of is not None):
             coordinator = WithoutPeers(self._rank, self._world_size)
             rank = DryRank(self._rank, coordinator, packed, size_of)
-            reports = run_ranks(coordinator, [rank], timeout, late)
+            reports = run_ranks(coordinator, [rank], timeout, late, lines)
         output = rank.rank_state.printed.text
-        show(output, self._rank)
         if coordinator.fault is not None:
             calls = [rank.recorder.calls]
             raise error_of(
@@ -96,6 +101,7 @@ class DryRank(RankThread):
     def __init__(self, *thread: Any) -> None:
         super().__init__(*thread)
         self._mode = WithoutNumbers()
+        self.store = dist.HashStore()
 
     def collective(self, operator: Any, arguments: dict[str, Any], execute: Callable[..., Any]) -> Any:
         progress = self.recorder.collective(operator, arguments, ("cpu",))
@@ -107,10 +113,6 @@ class DryRank(RankThread):
             return execute(*arguments.values())  # integers of DDP's C++ part: as if its peers had the same ones
         self._mode.forget(tensors)
         return private.completed(operator, arguments)
-
-    def join_group(self) -> None:
-        world_size = self.coordinator.world_size
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=self.rank, world_size=world_size)
 
     def call_copy(self) -> None:
         call = fake_copy(self._packed, self._mode, self._made)

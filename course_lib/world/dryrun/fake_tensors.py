@@ -68,7 +68,7 @@ class WithoutNumbers(FakeTensorMode):
             asked = _ASKED.get(name, f"{name}: the shape of its result depends on numbers")
             raise no_numbers(_object_collective() or asked) from error
         if name == "lift_fresh" and (watcher := current()) is not None:  # the last operator of torch.tensor(...)
-            watcher.made(result, name)
+            watcher.made(result, name, args)
         if name in _COUNTING and result.constant is None and _is_small_integer(result):
             result.constant = func(*args, **kwargs)
             self.fake_tensor_converter.add_constant_storage_mapping(result)

@@ -35,12 +35,11 @@ _ADVICE = {
     "is not registered, please create group": _UNKNOWN_GROUP,
     "Could not resolve the process group registered under": _UNKNOWN_GROUP,
     "trying to initialize the default process group twice": (
-        "World.run has made the default group before your function starts. "
-        "Leave out init_process_group (and destroy_process_group)."
+        "the group is there. Leave out the second init_process_group, or call destroy_process_group before it."
     ),
     "Default process group has not been initialized": (
-        "World.run has made the default group, for the thread that your function runs on, and "
-        "destroy_process_group ends it. Call collectives there, not from a thread of your own, and leave that call out."
+        "a program calls init_process_group first. World.run makes the default group for you, for the thread that your "
+        "function runs on, and destroy_process_group ends it. Call collectives there, not from a thread of your own."
     ),
     "is not part of group": "src and dst are global ranks, and must belong to the group that you pass.",
     "Expected to have finished reduction in the prior iteration": (

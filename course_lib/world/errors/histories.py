@@ -10,6 +10,7 @@ from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind
 from .mismatch import ADVICE
 from .rank_error import grouped, quoted, who
+from .steps import first_step
 from .went_past import without_a_call
 
 Histories = dict[int, list[Call]]
@@ -21,8 +22,8 @@ Key = tuple[str, SourceLine, tuple[tuple[int, ...], ...]]
 Keys = dict[int, list[Key]]
 """The histories, with a key for each call."""
 
-_OTHERS = ("send", "recv", "new_group")
-"""What is matched by peer or by name, and not by its number among a rank's calls."""
+_OTHERS = ("send", "recv", "new_group", "init_process_group")
+"""What is matched by peer, by name or for itself, and not by its number among a rank's calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +177,8 @@ def _behind(members: Members) -> Difference | None:
     behind_by = f"{who(behind)} {'is' if len(behind) == 1 else 'are'} {_collectives(missing)} behind"
     if in_a_loop:
         line = f"{behind_by}: {here[last]} at that line, {here[first]} on {who(ahead)}"
+        step = first_step({rank: _at_the_line_of(members.call, history) for rank, history in histories.items()})
+        line += f". The first call in different steps: {step}" if step else ""
         return Difference(line=line, advice=_loop_advice(behind, ahead))
     return Difference(line=f"{behind_by}: {made[last]} in that group, {made[first]} on {who(ahead)}")
 
@@ -199,10 +202,12 @@ def _left_a_loop(members: Members) -> Difference | None:
 
 def _made_at_the_line_of(call: Call, histories: Histories) -> dict[int, int]:
     """Return how often each rank called the same op as `call` at its line."""
-    return {
-        rank: sum((one.variant, one.line) == (call.variant, call.line) for one in history)
-        for rank, history in histories.items()
-    }
+    return {rank: len(_at_the_line_of(call, history)) for rank, history in histories.items()}
+
+
+def _at_the_line_of(call: Call, history: Sequence[Call]) -> list[Call]:
+    """Return the calls of the same op as `call` at its line."""
+    return [one for one in history if (one.variant, one.line) == (call.variant, call.line)]
 
 
 def _loop_advice(behind: list[int], ahead: list[int]) -> str:

@@ -125,11 +125,9 @@ def quoted(source_line: SourceLine | None) -> str:
     """Return a learner's line with its file, number, function and caller; empty for None."""
     if source_line is None:
         return ""
-    text = (
-        f"{source_line}, in {source_line.function.strip('<>')}:  {source_line.source}"
-        if source_line.source
-        else f"{source_line}, in {source_line.function}"
-    )
+    function = source_line.function
+    place = "at the top level" if function == "<module>" else f"in {function.strip('<>')}"
+    text = f"{source_line}, {place}" + (f":  {source_line.source}" if source_line.source else "")
     return f"{text}, called from {quoted(source_line.caller)}" if source_line.caller else text
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ...errors import CourseError
 from ..errors.message import error_of
 from ..pickling import unpack_result
+from ..rank_threads.printing import Lines
 from ..run import Run
 from .placement import Machine, Place, evenly
 from .pool import Pool, pool
@@ -30,8 +31,16 @@ Placing = Callable[[int, Sequence[Machine]], list[Place]]
 class Processes:
     """A world of processes: see `backends.Backend`."""
 
-    def __init__(self, world_size: int, *, pool: Pool = pool, placing: Placing = evenly, nccl: bool = False) -> None:
-        self._world_size, self._pool, self.placing, self.nccl = world_size, pool, placing, nccl
+    def __init__(
+        self,
+        world_size: int,
+        *,
+        pool: Pool = pool,
+        placing: Placing = evenly,
+        nccl: bool = False,
+        gpus: bool | float = False,
+    ) -> None:
+        self._world_size, self._pool, self.placing, self.nccl, self._gpus = world_size, pool, placing, nccl, gpus
         pool.start()
         most = MAX_RANKS * len(pool.machines)
         if not 1 <= world_size <= most:
@@ -44,9 +53,17 @@ class Processes:
         """Return the place that each rank would have now."""
         return self.placing(self._world_size, self._pool.machines)
 
-    def run(self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
+    def run(
+        self,
+        packed: bytes,
+        *,
+        timeout: float,
+        size_of: Callable[[int], int] | None,
+        late: list[Any],
+        lines: Lines,
+    ) -> Run:
         with self._pool.lock:
-            run_loop = self._completed_run(packed, timeout, size_of, late)
+            run_loop = self._completed_run(packed, timeout, size_of, late, lines)
         coordinator, outputs = run_loop.coordinator, run_loop.output.texts
         if coordinator.fault is not None:
             ended = [run_loop.left.get(rank) for rank in range(self._world_size)]  # None for a rank that died
@@ -70,14 +87,14 @@ class Processes:
         )
 
     def _completed_run(
-        self, packed: bytes, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]
+        self, packed: bytes, timeout: float, size_of: Callable[[int], int] | None, late: list[Any], lines: Lines
     ) -> RunLoop:
         """Run to the end, and make the pool ready for the next run."""
         pool = self._pool
         pool.start()
         places = self.places
         number = next(pool.numbers)
-        run_loop = RunLoop(pool.take(places), number, late)
+        run_loop = RunLoop(pool.take(places), number, late, lines)
         run_loop.run(self._jobs(places, number, packed, size_of, run_loop.coordinator.started), timeout)
         if run_loop.coordinator.fault is not None:
             if run_loop.coordinator.fault.kind == "raised":
@@ -103,6 +120,7 @@ class Processes:
                 place=place,
                 group=group,
                 nccl=self.nccl,
+                gpus=self._gpus,
                 packed=packed,
                 size_of=size_of,
                 started=started,

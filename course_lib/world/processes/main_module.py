@@ -35,12 +35,19 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpack_in_main(packed: bytes) -> FunctionCall:
-    """Return a new copy of a function, its arguments and its keyword arguments, and give this process a new `__main__`
-    with the notebook's classes and functions among them."""
+    """Return a new copy of a function, its arguments and its keyword arguments, and give this process the `__main__` of
+    `unpack_with_main`."""
+    call, sys.modules["__main__"] = unpack_with_main(packed)
+    return call
+
+
+def unpack_with_main(packed: bytes) -> tuple[FunctionCall, ModuleType]:
+    """Return a new copy of a function, its arguments and its keyword arguments, and a new `__main__` with the classes
+    and functions of the notebook among them."""
     unpickler = _Unpickler(packed)
     call: FunctionCall = unpickler.load()
-    main = sys.modules["__main__"] = ModuleType("__main__")
+    main = ModuleType("__main__")
     for one in reversed(unpickler.made):  # of a decorated function, the outer one comes first, and counts
         if one.__module__ == "__main__":
             setattr(main, one.__qualname__, one)  # the name of a method has a dot, and finds nothing
-    return call
+    return call, main

@@ -2,28 +2,25 @@
 
 import time
 
-from ..rank_threads.rank_state import Printed
-from ..run import show
+from ..rank_threads.printing import Lines, Printed
 
 END_OF_RUN = b"\0course: end of run\0"
 """The worker's last output of a run. It is not shown."""
 
-SHOW_EVERY = 0.25
-"""Seconds between two updates. A shorter run shows its output once, in the order of ranks, and so always the same."""
-
 
 class Output:
-    """The output of all ranks.
+    """The output of all ranks, which `lines` prints.
 
     Attributes:
         ended: the ranks whose output is complete.
     """
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, lines: Lines) -> None:
+        self._lines = lines
         self._shown = [Printed() for _ in range(world_size)]
         self._unshown = [b""] * world_size
         self.ended: set[int] = set()
-        self._due = time.monotonic() + SHOW_EVERY
+        self._due = time.monotonic() + lines.every
 
     @property
     def texts(self) -> list[str]:
@@ -43,15 +40,19 @@ class Output:
         now = time.monotonic()
         if now < self._due:
             return
-        self._due = now + SHOW_EVERY
+        self._due = now + self._lines.every
         for rank, written in enumerate(self._unshown):
             whole, newline, self._unshown[rank] = written.rpartition(b"\n")
             self._show(rank, whole + newline)
+        self._lines.update()
 
     def close(self) -> None:
         """Print the rest."""
         for rank, written in enumerate(self._unshown):
             self._show(rank, written)
+        self._lines.close()
 
     def _show(self, rank: int, written: bytes) -> None:
-        show(self._shown[rank].add(written.decode(errors="replace")), rank)
+        text = written.decode(errors="replace")
+        kept = self._shown[rank].add(text)
+        self._lines.add(rank, text if self._lines.live else kept)

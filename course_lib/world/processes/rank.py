@@ -27,7 +27,7 @@ from ..collectives.local_call import LocalCall
 from ..collectives.rank import InterposedRank
 from ..collectives.recorder import is_asynchronous
 from ..learner_code import position_of
-from ..torch_hooks import interposer, private
+from ..torch_hooks import default_group, interposer, private
 from .protocol import Job
 from .threads import Threads
 
@@ -51,7 +51,7 @@ class ProcessRank(InterposedRank):
 
     def __init__(self, job: Job, send: Callable[..., None], groups: list[dist.ProcessGroup]) -> None:
         devices = ("cpu",) if job.place.device is None else ("cpu", "cuda")
-        super().__init__(job.rank, self, job.started, threading.main_thread(), devices)
+        super().__init__(job.rank, job.world_size, self, job.started, threading.main_thread(), devices)
         self.groups = groups  # they outlive the run
         self.job = job
         self.stopping = False
@@ -143,6 +143,13 @@ class ProcessRank(InterposedRank):
             yield
         finally:
             self.stoppable = before
+
+    def join_group(self, store: dist.Store) -> None:
+        if self.job.nccl:
+            device = torch.device("cuda", self.job.place.device or 0)
+            default_group.join(store, self.rank, self.world_size, "cpu:gloo,cuda:nccl", device)
+        else:
+            super().join_group(store)
 
     # -- threads ---------------------------------------------------------------------------------------------------
 

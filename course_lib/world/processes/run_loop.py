@@ -20,6 +20,7 @@ from ..collectives.fault import RankReport, State
 from ..collectives.matching import PendingCall
 from ..error_report import ErrorReport
 from ..learner_code import Position, source_line_in_dump
+from ..rank_threads.printing import Lines
 from .output import Output
 from .protocol import Finished, Job
 from .worker_handle import WorkerHandle
@@ -41,10 +42,12 @@ class RunLoop:
         replaced: the ranks of `spent` that get a new process on the same machine; set by `close`.
     """
 
-    def __init__(self, processes: Sequence[WorkerHandle], number: int, interrupts: list[Any]) -> None:
+    def __init__(
+        self, processes: Sequence[WorkerHandle], number: int, interrupts: list[Any], lines: Lines | None = None
+    ) -> None:
         self.coordinator = Coordinator(len(processes))
         self.left: dict[int, Finished] = {}
-        self.output = Output(len(processes))
+        self.output = Output(len(processes), lines or Lines())
         self.reports: list[RankReport] = []
         self.replaced: list[int] = []
         self._processes = processes

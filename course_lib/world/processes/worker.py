@@ -16,7 +16,6 @@ import queue
 import signal
 import sys
 import threading
-from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
 from types import FrameType
@@ -25,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...meter import MemoryMeter
+from ...meter import MemoryMeter, gpu_bytes
 from .. import pickling
 from ..collectives.fault import Stopped, leaving
 from ..error_report import ErrorReport
@@ -133,9 +132,15 @@ class Worker:
         with contextlib.ExitStack() as stack:
             stack.enter_context(interposer.interposed_process(rank))
             stack.enter_context(replaced(rank.threads.replacements()))
-            self._join_group(job)
+            if job.gpus:
+                from ..torch_hooks import gpus  # it loads FSDP, which takes most of a second
+
+                stack.enter_context(gpus.pretended(job.place.local_world_size, job.gpus))
+            self._join_group(rank)
             if job.size_of is not None:
-                rank.meter = MemoryMeter(job.rank, started=job.started, size_of=job.size_of)
+                rank.meter = MemoryMeter(
+                    job.rank, started=job.started, size_of=job.size_of, gpu_bytes=gpu_bytes(job.gpus)
+                )
                 stack.enter_context(meters_informed())
                 stack.enter_context(rank.meter.watching())
             fn, args, kwargs = unpack_in_main(job.packed)
@@ -146,8 +151,9 @@ class Worker:
                 torch.cuda.synchronize()
         return value
 
-    def _join_group(self, job: Job) -> None:
+    def _join_group(self, rank: ProcessRank) -> None:
         """Join a default group of all ranks: the last run's, if it can be used again."""
+        job = rank.job
         if job.group != self._group:
             if dist.is_initialized():
                 private.abort_groups() if job.nccl else dist.destroy_process_group()
@@ -155,17 +161,11 @@ class Worker:
             self._drop_groups()
             private.restart_names()
             self._store = _store(job.group, job.world_size)
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if job.nccl else "gloo",
-                store=dist.PrefixStore("default", self._store),
-                rank=job.rank,
-                world_size=job.world_size,
-                timeout=timedelta(hours=1),  # the kernel detects a missing rank, and stops the others
-                device_id=torch.device("cuda", job.place.device or 0) if job.nccl else None,
-            )
+            rank.join_group(dist.PrefixStore("default", self._store))
             self._group, self._default = job.group, dist.group.WORLD
         assert self._store is not None
-        private.renew_names(f"run {job.number}", self._store)
+        rank.store = dist.PrefixStore(f"run {job.number}", self._store)
+        private.renew_names(rank.store)
         self._drop_groups()
 
     def _drop_groups(self) -> None:

@@ -18,9 +18,9 @@ import torch
 
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement
+from .printing import Printed
 
 TORCH_SEED = 67280421310721  # the seed of torch in a new process (`c10::detail::default_rng_seed_val`)
-OUTPUT_LIMIT = 1_000_000  # the most characters kept of a rank's output; the rest is counted and dropped
 
 _sleep = time.sleep
 
@@ -28,29 +28,6 @@ _sleep = time.sleep
 def _own() -> RankState | None:
     """Return the calling thread's rank state; None if it is no rank's."""
     return getattr(interposer.current(), "rank_state", None)
-
-
-class Printed:
-    """The output of one rank, up to `OUTPUT_LIMIT` characters."""
-
-    def __init__(self) -> None:
-        self._written: list[str] = []
-        self._size = 0
-        self._dropped = 0
-
-    def add(self, text: str) -> str:
-        """Keep as much of `text` as there is room for, and return that part."""
-        kept = text[: max(0, OUTPUT_LIMIT - self._size)]
-        self._written.append(kept)
-        self._size += len(kept)
-        self._dropped += len(text) - len(kept)
-        return kept
-
-    @property
-    def text(self) -> str:
-        """Return the kept output."""
-        note = f"\n[{self._dropped} more characters were not kept]\n" if self._dropped else ""
-        return "".join(self._written) + note
 
 
 class RankState:
@@ -72,11 +49,23 @@ class RankState:
         self.stopping = False
         self._rank = rank
         self.printed = Printed()
+        self._unshown: list[str] = []
 
     @cached_property
     def numpy(self) -> np.random.RandomState:
         """Return NumPy's generator; made when first used, because that takes as long as all the rest."""
         return np.random.RandomState(self._rank)
+
+    def write(self, text: str) -> None:
+        """Add to the rank's output."""
+        self._unshown.append(self.printed.add(text))
+
+    def new_output(self) -> str:
+        """Return what was written since the last call."""
+        count = len(self._unshown)
+        text = "".join(self._unshown[:count])
+        del self._unshown[:count]  # the rank may have written more meanwhile
+        return text
 
     def sleep(self, seconds: float) -> None:
         """Sleep in short naps, between which the thread can be stopped. Return after one if the rank must stop."""
@@ -145,7 +134,7 @@ class _TextOf:
         rank_state = _own()
         if rank_state is None:
             return int(self._process_stream.write(text))
-        rank_state.printed.add(text)
+        rank_state.write(text)
         return len(text)
 
     def writelines(self, lines: Any) -> None:

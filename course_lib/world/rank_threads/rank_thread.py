@@ -29,12 +29,17 @@ class RankThread(Stoppable, InterposedRank):
     """
 
     def __init__(
-        self, rank: int, coordinator: ThreadCoordinator, packed: bytes, size_of: Callable[[int], int] | None
+        self,
+        rank: int,
+        coordinator: ThreadCoordinator,
+        packed: bytes,
+        size_of: Callable[[int], int] | None,
+        gpu_bytes: int | None = None,
     ) -> None:
         Stoppable.__init__(self, name=f"rank {rank}")
-        InterposedRank.__init__(self, rank, coordinator, coordinator.started, self)
+        InterposedRank.__init__(self, rank, coordinator.world_size, coordinator, coordinator.started, self)
         if size_of is not None:
-            self.meter = MemoryMeter(rank, started=coordinator.started, size_of=size_of)
+            self.meter = MemoryMeter(rank, started=coordinator.started, size_of=size_of, gpu_bytes=gpu_bytes)
         self.coordinator = coordinator
         self.rank_state = RankState(rank, coordinator.world_size)
         self.generator = self.rank_state.torch
@@ -53,10 +58,6 @@ class RankThread(Stoppable, InterposedRank):
         return None if self.meter is None or self.is_alive() else self.meter.report()
 
     # -- what kinds of ranks do differently --------------------------------------------------------------------------
-
-    def join_group(self) -> None:
-        """Join the default group of all ranks."""
-        raise NotImplementedError
 
     def call_copy(self) -> None:
         """Call a copy of the learner's function, and keep its result."""
@@ -93,7 +94,7 @@ class RankThread(Stoppable, InterposedRank):
     def _error(self) -> BaseException | None:
         """Run the learner's function, and return its exception."""
         try:
-            self.join_group()
+            self.join_group(self.store)
             with contextlib.nullcontext() if self.meter is None else self.meter.watching():
                 self.call_copy()
         except BaseException as error:

@@ -3,7 +3,7 @@ and closes their groups. It is the thread that called `World.run`."""
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..collectives.coordinator import SETTLE
@@ -11,6 +11,7 @@ from ..collectives.fault import Fault, RankReport, State
 from ..learner_code import importing, position_of, stack_of
 from ..torch_hooks import gloo, private
 from .coordinator import ThreadCoordinator
+from .printing import Lines
 from .process_state import collect_garbage
 from .rank_thread import RankThread
 from .stopping import stop_looking
@@ -23,20 +24,28 @@ IMPORTING = 10.0  # seconds that a rank may take to finish an import before it i
 
 
 def run_ranks(
-    coordinator: ThreadCoordinator, ranks: Sequence[RankThread], timeout: float, late: list[Any]
+    coordinator: ThreadCoordinator, ranks: Sequence[RankThread], timeout: float, late: list[Any], lines: Lines
 ) -> list[RankReport]:
     """Run the ranks until they have left or are stopped, and close their groups. Return a report of each if they fail.
 
-    `late` contains an interrupt as soon as it arrives.
+    `late` contains an interrupt as soon as it arrives; `lines` prints what the ranks print.
     """
     for rank in ranks:
         rank.start()
-    _supervise(coordinator, timeout, late)
+    _supervise(coordinator, timeout, late, lambda: _show(ranks, lines) if lines.live else None)
     by_number = {rank.rank: rank for rank in ranks}
     reports = [] if coordinator.fault is None else _end(coordinator, coordinator.fault, by_number, late)
     _close_groups(coordinator, ranks)
+    _show(ranks, lines)
+    lines.close()
     ended = [(report, by_number[report.rank]) for report in reports]
     return [report.ended(rank.raised, stopped=not rank.is_alive()) for report, rank in ended]
+
+
+def _show(ranks: Sequence[RankThread], lines: Lines) -> None:
+    for rank in ranks:
+        lines.add(rank.rank, rank.rank_state.new_output())
+    lines.update()
 
 
 def _end(
@@ -54,8 +63,9 @@ def _end(
     return reports
 
 
-def _supervise(coordinator: ThreadCoordinator, timeout: float, late: list[Any]) -> None:
-    """Wait until the run is over. Fail it after `timeout` seconds, or when `late` holds an interrupt."""
+def _supervise(coordinator: ThreadCoordinator, timeout: float, late: list[Any], show: Callable[[], None]) -> None:
+    """Wait until the run is over, and `show` its output. Fail it after `timeout` seconds, or when `late` holds an
+    interrupt."""
     deadline = time.monotonic() + timeout
     with coordinator.changed:
         while not coordinator.over:
@@ -66,6 +76,7 @@ def _supervise(coordinator: ThreadCoordinator, timeout: float, late: list[Any]) 
                 coordinator.fail("timeout")
             else:
                 coordinator.changed.wait(min(left, 0.1))  # short, to notice `late`
+                show()
 
 
 def _stop(coordinator: ThreadCoordinator, ranks: Sequence[RankThread]) -> None:

@@ -5,20 +5,22 @@ returns.
 """
 
 from collections.abc import Callable
-from datetime import timedelta
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ...errors import CourseError
+from ...meter import gpu_bytes
 from ..errors.message import error_of
 from ..rank_threads import one_process, process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.own_modules import Variables
+from ..rank_threads.printing import Lines
 from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
-from ..run import Run, show
+from ..run import Run
 from .open_files import make_room
 
 MAX_RANKS = 64  # the most ranks of a simulated world
@@ -27,25 +29,35 @@ MAX_RANKS = 64  # the most ranks of a simulated world
 class Simulated:
     """A world of threads: see `backends.Backend`."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, *, gpus: bool | float = False) -> None:
         if not 1 <= world_size <= MAX_RANKS:
             raise CourseError(
                 f"World({world_size}): a simulated world has 1 to {MAX_RANKS} ranks, one thread each. "
                 f"Choose a number in that range."
             )
-        self._world_size = world_size
+        self._world_size, self._gpus = world_size, gpus
 
-    def run(self, packed: bytes, *, timeout: float, size_of: Callable[[int], int] | None, late: list[Any]) -> Run:
+    def run(
+        self,
+        packed: bytes,
+        *,
+        timeout: float,
+        size_of: Callable[[int], int] | None,
+        late: list[Any],
+        lines: Lines,
+    ) -> Run:
         make_room(self._world_size)
         variables = Variables()
-        with process_state.of_threads(one_process.replacements(), measure=size_of is not None):
+        with (
+            process_state.of_threads(one_process.replacements(), measure=size_of is not None),
+            self._gpus_pretended(),
+        ):
             coordinator = ThreadCoordinator(self._world_size)
             store = dist.HashStore()
-            ranks = [Rank(store, rank, coordinator, packed, size_of) for rank in range(self._world_size)]
-            reports = run_ranks(coordinator, ranks, timeout, late)
+            memory = gpu_bytes(self._gpus)
+            ranks = [Rank(store, rank, coordinator, packed, size_of, memory) for rank in range(self._world_size)]
+            reports = run_ranks(coordinator, ranks, timeout, late, lines)
         outputs, calls = [rank.rank_state.printed.text for rank in ranks], [rank.recorder.calls for rank in ranks]
-        for rank, output in enumerate(outputs):
-            show(output, rank)
         shared = variables.reset() if self._world_size > 1 else []
         if coordinator.fault is not None:
             raise error_of(
@@ -67,25 +79,31 @@ class Simulated:
             shared=shared,
         )
 
+    def _gpus_pretended(self) -> AbstractContextManager[None]:
+        if not self._gpus:
+            return nullcontext()
+        from ..torch_hooks import gpus  # it loads FSDP, which takes most of a second
+
+        return gpus.pretended(self._world_size, self._gpus)
+
 
 class Rank(RankThread):
     """One rank of a simulated world."""
 
     def __init__(self, store: dist.Store, *thread: Any) -> None:
         super().__init__(*thread)
-        self._store = store
+        self.store = store
         self._threads = max(1, torch.get_num_threads() // self.coordinator.world_size)
 
     def new_group(self, group_name: str, ranks: list[int]) -> None:
         make_room(len(ranks))
         super().new_group(group_name, ranks)
 
-    def join_group(self) -> None:
+    def init_process_group(self, given: dist.Store | None) -> None:
+        if not dist.is_initialized():
+            make_room(self.world_size)
+        super().init_process_group(given)
+
+    def join_group(self, store: dist.Store) -> None:
         torch.set_num_threads(self._threads)  # its part of the cores, like torchrun; see process_state.py
-        dist.init_process_group(
-            "gloo",
-            store=self._store,
-            rank=self.rank,
-            world_size=self.coordinator.world_size,
-            timeout=timedelta(hours=1),  # ranks wait in the coordinator, not in gloo
-        )
+        super().join_group(store)

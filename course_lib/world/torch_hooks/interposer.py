@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 from torch.utils.hooks import RemovableHandle
 
-from . import dispatch, module_hooks, private
+from . import default_group, dispatch, module_hooks, private
 from .gloo import LoopbackGloo
 from .patching import Replacement, replaced
 
@@ -225,6 +225,7 @@ def _replacements_of_ranks() -> Iterator[Replacement]:
     # The wrapper's own wait never ends on simulated ranks, and crashes DDP on processes. DDP reads the level elsewhere,
     # and still names parameters.
     yield c10d, "get_debug_level", lambda: dist.DebugLevel.OFF
+    yield from default_group.replacements(current)
     yield c10d, "_new_process_group_helper", _gated_group_helper(c10d._new_process_group_helper)
     yield c10d, "_warn_not_in_group", _reported_not_in_group(c10d._warn_not_in_group)
     yield dist.Work, "wait", _announced_wait(dist.Work.wait)

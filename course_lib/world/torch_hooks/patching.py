@@ -11,16 +11,20 @@ Replacement = tuple[Any, str, Any]
 @contextmanager
 def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
     """Set the attributes inside the block, and restore them after it."""
-    originals = [(*one, getattr(one[0], one[1]), one[1] in vars(one[0])) for one in replacements]
-    for owner, name, new, _, _ in originals:
+    # From the dictionaries: `getattr` would bind a class method.
+    originals = [(*one, vars(one[0]).get(one[1], _INHERITED)) for one in replacements]
+    for owner, name, new, _ in originals:
         setattr(owner, name, new)
     try:
         yield
     finally:
-        for owner, name, new, original, is_own in reversed(originals):
-            if getattr(owner, name) is not new:  # other code has replaced it since
+        for owner, name, new, original in reversed(originals):
+            if vars(owner).get(name) is not new:  # other code has replaced it since
                 continue
-            if is_own:
-                setattr(owner, name, original)
-            else:  # it was inherited
+            if original is _INHERITED:
                 delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+
+_INHERITED = object()

@@ -95,15 +95,15 @@ def groups() -> list[dist.ProcessGroup]:
     return list(c10d._world.pg_names)
 
 
-def renew_names(prefix: str, store: dist.Store) -> None:
+def renew_names(store: dist.Store) -> None:
     """End every group except the default one, and restart the names of new groups, which exchange their addresses
-    through `store` under `prefix`."""
+    through `store`."""
     default = c10d._get_default_group()
     for group in groups():
         if group is not default:
             dist.destroy_process_group(group)
     backend, _ = c10d._world.pg_map[default]
-    c10d._world.pg_map[default] = (backend, dist.PrefixStore(prefix, store))
+    c10d._world.pg_map[default] = (backend, store)
     c10d._world.group_count = 1  # as after init_process_group
 
 

@@ -7,6 +7,7 @@ before it.
 import asyncio
 import functools
 import inspect
+import os
 import re
 import sys
 import time
@@ -264,12 +265,38 @@ def gathers_into_one_tensor_twice() -> None:
 @fails("raised", ranks=2)
 def makes_the_default_group_again() -> None:
     """both ranks raised ValueError: trying to initialize the default process group twice!
-      ranks 0, 1 raised at test_failures.py line _, in makes_the_default_group_again:  dist.init_process_group("gloo",
+      ranks 0, 1 raised at test_failures.py line _, in makes_the_default_group_again:  dist.init_process_group("gloo")
+    Next: the group is there. Leave out the second init_process_group, or call destroy_process_group before it.
+    """
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    dist.init_process_group("gloo")
+
+
+@fails("raised", ranks=2)
+def makes_a_smaller_default_group() -> None:
+    """both ranks raised CourseError: init_process_group was given world_size=1, and it is 2 here. The number of ranks
+            is chosen at the start: World(2), course run --ranks 2, mp.spawn(..., nprocs=2). Pass that number, and to
+            each rank its own; or leave both out.
+      ranks 0, 1 raised at test_failures.py line _, in makes_a_smaller_default_group:  dist.init_process_group("gloo",
             rank=0, world_size=1)
-    Next: World.run has made the default group before your function starts. Leave out init_process_group (and
-            destroy_process_group).
+    Next: find the cause, in that line or before it, and run the cell again.
     """
     dist.init_process_group("gloo", rank=0, world_size=1)
+
+
+@fails("absent", rank=1, ranks=2)
+def leaves_a_rank_out_of_the_default_group() -> None:
+    """rank 1 returned without the init_process_group #1 that rank 0 waits in
+      rank 1 returned
+      rank 0 waited in init_process_group #1 at test_failures.py line _, in leaves_a_rank_out_of_the_default_group:
+            dist.init_process_group()
+    Next: every rank of the group must call init_process_group: look for an `if` or a `return` that keeps rank 1 from
+            it.
+    """
+    dist.destroy_process_group()
+    if os.environ["RANK"] == "0":
+        dist.init_process_group()
 
 
 @fails("exited", rank=1)
@@ -277,7 +304,7 @@ def exits() -> None:
     """rank 1 of 3 left through sys.exit(3), and its peers would be left without it
       rank 1 raised at test_failures.py line _, in exits:  sys.exit(3)
       ranks 0, 2 waited in barrier #1 at test_failures.py line _, in exits:  dist.barrier()
-    Next: use `return` to end a rank's work, on every rank at the same point.
+    Next: find out why that line ends the rank. Every code except 0 reports a failure.
     """
     if rank() == 1:
         sys.exit(3)

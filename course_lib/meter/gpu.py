@@ -1,0 +1,102 @@
+"""The pretended GPU of one rank, on which the meter counts memory, while all memory is the host's.
+
+A GPU's memory is told from the host's by how a tensor was made. The meter's ledger holds the GPU's storages only, so
+a tensor is on the GPU if its storage is in the ledger.
+"""
+
+import math
+import sys
+from types import FrameType
+
+import torch
+
+from ..errors import CourseError
+from .ledger.ledger import Ledger
+
+GPU_BYTES = 80 * 10**9
+
+_NEXT_TO_PARAMETERS = ("torch.distributed.", "torch.nn.parallel.", "torch.autograd.")
+"""Modules of torch that make buckets, gathered parameters, missing gradients."""
+
+_CHECKPOINTS = "torch.distributed.checkpoint."  # on the host
+
+
+def gpu_bytes(gpus: bool | float) -> int | None:
+    """Return the memory of a pretended GPU, for `World(gpus=...)`; None if there is none.
+
+    Raises:
+        CourseError: that is no number of bytes, or this machine has GPUs.
+    """
+    if gpus is False:
+        return None
+    if not isinstance(gpus, int | float) or not (gpus is True or 10**6 <= gpus < math.inf):
+        raise CourseError(
+            f"World(gpus={gpus!r}): say gpus=True, and each rank has a pretended GPU of 80 GB. Or say how many bytes "
+            "each has, as in gpus=24e9."
+        )
+    if torch.cuda.is_available():
+        raise CourseError(
+            f"World(gpus={gpus!r}): this machine has GPUs, and they are pretended only where there are none. Leave "
+            "gpus= out, and say backend='nccl' for ranks on the GPUs."
+        )
+    return GPU_BYTES if gpus is True else int(gpus)
+
+
+class PretendedGpu:
+    """A GPU with so many bytes of memory.
+
+    Attributes:
+        placing: whether the calling code puts new memory on the GPU (True) or on the host (False). None: memory goes
+            where the operator's arguments are.
+    """
+
+    def __init__(self, nbytes: int, ledger: Ledger) -> None:
+        self.nbytes = nbytes
+        self.placing: bool | None = None
+        self._ledger = ledger
+        self._room = nbytes  # at least this much is free, whatever is recorded and not added up yet
+        self._peak_at_reset = self._reset_at = 0.0
+
+    def has_room(self, nbytes: int) -> bool:
+        """Return whether so many bytes are free, and reserve them."""
+        self._room -= nbytes
+        if self._room < 0:
+            self._ledger.add_up()
+            self._room = self.nbytes - self._ledger.current - nbytes
+            if self._room < 0:
+                self._room += nbytes
+                return False
+        return True
+
+    def reset_peak(self) -> None:
+        """Start to measure `peak` again. The run's own peak stays."""
+        self._ledger.add_up()
+        self._ledger.marked_at = self._reset_at = self._ledger.now()
+        self._peak_at_reset = self._ledger.current
+
+    @property
+    def current(self) -> int:
+        """The bytes that are held."""
+        self._ledger.add_up()
+        return self._ledger.current
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were held since the last `reset_peak`."""
+        self._ledger.add_up()
+        if not self._reset_at:
+            return self._ledger.peak
+        return max(int(self._peak_at_reset), self._ledger.history.highest_since(self._reset_at))
+
+
+def made_by_torch_next_to_parameters() -> bool:
+    """Return whether an operator that reads no tensor was called by a part of torch that makes memory where the
+    parameters are."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (name := _module(frame)).startswith(("course_lib.meter.", "course_lib.world.")):
+        frame = frame.f_back
+    return frame is not None and name.startswith(_NEXT_TO_PARAMETERS) and not name.startswith(_CHECKPOINTS)
+
+
+def _module(frame: FrameType) -> str:
+    return f"{frame.f_globals.get('__name__')}."

@@ -1,0 +1,229 @@
+"""A program that starts its ranks itself: what it starts with `mp.spawn` or as `Process`es becomes a world.
+
+The program runs once, in this process. Under the start method `spawn`, each rank executes the file as `__mp_main__`
+first, and finds what it runs by name, as `multiprocessing` does. Under `fork`, it gets a copy, and the random state.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+import torch
+import torch.multiprocessing as mp
+
+from ...errors import CourseError
+from ...meter import is_learners
+from ..pickling import FunctionCall, pickled
+from ..processes.main_module import unpack_with_main
+from ..rank_threads.rank_state import rank_variables
+from ..run import Run
+from ..torch_hooks import interposer
+from ..torch_hooks.patching import Replacement, replaced
+from .program import Program, is_main
+
+_OF_RANKS = rank_variables(0, 1).keys() | {"GROUP_RANK", "GROUP_WORLD_SIZE"}
+"""The environment variables with a rank's place, which only torchrun sets."""
+
+Runner = Callable[[int, Callable[[], None]], Run]
+"""Calls a function on each of so many ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Started:
+    """What the ranks run.
+
+    Attributes:
+        calls: the call of each rank, packed; or one call for all.
+        numbered: whether each rank gets its number as the first argument.
+        elastic: whether torchrun's own function starts the ranks.
+        environ: the environment variables of ranks that are set in the process that starts them.
+        random_state: that of the process that forks; None if the ranks are spawned.
+    """
+
+    program: Program
+    calls: tuple[bytes, ...]
+    numbered: bool
+    elastic: bool
+    environ: dict[str, str]
+    random_state: tuple[Any, ...] | None
+
+    def __call__(self) -> None:
+        rank: Any = interposer.current()
+        if not self.elastic:
+            for name in _OF_RANKS:
+                os.environ.pop(name, None)
+        with self.program.started(self.program.variables() if self.elastic else self.environ):
+            packed, numbers = self.calls[rank.rank % len(self.calls)], [rank.rank] if self.numbered else []
+            if self.random_state is None:
+                with self.program.executed("__mp_main__"):
+                    fn, args, kwargs = pickle.loads(packed)
+                    fn(*numbers, *args, **kwargs)
+            else:
+                _set_random_state(self.random_state)
+                (fn, args, kwargs), main = unpack_with_main(packed)
+                with is_main(main):
+                    fn(*numbers, *args, **kwargs)
+
+
+def launch(program: Program, run: Runner) -> Run:
+    """Run a program that starts its ranks itself in this process, and return the last run of its ranks.
+
+    Raises:
+        CourseError: the program started none.
+    """
+    launcher = _Launcher(program, run)
+    with _own_start_method(), replaced(launcher.replacements()), program.executed("__main__"):
+        launcher.run_started()
+    if not launcher.runs:
+        raise CourseError(
+            f"{program.path} has calls that start ranks, such as mp.spawn, and made none of them in this run. Give it "
+            "the arguments with which it does."
+        )
+    return launcher.runs[-1]
+
+
+class _Launcher:
+    """The start of one program's ranks.
+
+    Attributes:
+        runs: the runs that have ended.
+    """
+
+    def __init__(self, program: Program, run: Runner) -> None:
+        self.runs: list[Run] = []
+        self._program, self._run = program, run
+        self._waiting: list[BaseProcess] = []  # processes that the program has started, and that do not run yet
+
+    def run_started(self) -> None:
+        """Run the processes that the program has started, as the ranks of one world."""
+        started: list[Any] = self._waiting
+        self._waiting = []
+        if started:
+            method = getattr(started[0], "_start_method", None) or multiprocessing.get_start_method()
+            self._launch([(one._target, one._args, one._kwargs) for one in started], len(started), method)
+
+    def _launch(
+        self,
+        calls: Sequence[FunctionCall],
+        ranks: int,
+        method: str,
+        *,
+        numbered: bool = False,
+        elastic: bool = False,
+    ) -> None:
+        forked = method == "fork"
+        pack: Callable[[Any], bytes] = pickled if forked else pickle.dumps
+        started = _Started(
+            program=self._program,
+            calls=tuple(map(pack, calls)),
+            numbered=numbered,
+            elastic=elastic,
+            environ={name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
+            random_state=_random_state() if forked else None,
+        )
+        self.runs.append(self._run(ranks, started))
+
+    # -- instead of multiprocessing's functions --------------------------------------------------------------------
+
+    def replacements(self) -> Iterator[Replacement]:
+        start = BaseProcess.start
+
+        def start_later(process: Any) -> None:
+            by_program = interposer.current() is None and is_learners(sys._getframe(1).f_code)
+            if not by_program or type(process).run is not BaseProcess.run:
+                start(process)
+                return
+            process._popen = _Waiting(self)
+            self._waiting.append(process)
+
+        yield BaseProcess, "start", start_later
+        for module in (mp, sys.modules["torch.multiprocessing.spawn"]):  # `spawn` there calls `start_processes`
+            yield module, "start_processes", self._start_processes
+
+        if b"elastic_launch" in self._program.source() or b"notebook_launcher" in self._program.source():
+            yield self._of_elastic()
+
+    def _of_elastic(self) -> Replacement:
+        """Return the replacement of the function behind torchrun."""
+        from torch.distributed.launcher.api import elastic_launch  # it takes a while to load
+
+        def launch_elastic(agent: Any, *args: Any) -> dict[int, Any]:
+            config = agent._config
+            self._launch([(agent._entrypoint, args, {})], config.nproc_per_node, config.start_method, elastic=True)
+            return {}
+
+        return elastic_launch, "__call__", launch_elastic
+
+    def _start_processes(
+        self,
+        fn: Callable[..., None],
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: str = "spawn",
+        **_: Any,
+    ) -> Any:
+        self._launch([(fn, tuple(args), {})], nprocs, start_method, numbered=True)
+        return None if join else _Ended()
+
+
+class _Ended:
+    """The handle of processes that have ended, which `mp.spawn(join=False)` returns."""
+
+    processes: tuple[()] = ()
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        return True
+
+
+class _Waiting:
+    """The state that `multiprocessing` keeps of a process: it runs, with all others, when the program waits for it."""
+
+    pid, returncode = None, 0
+    sentinel = None
+
+    def __init__(self, launcher: _Launcher) -> None:
+        self._launcher = launcher
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._launcher.run_started()
+        return 0
+
+    def poll(self) -> int:
+        return self.wait()
+
+    def close(self) -> None: ...
+
+    terminate = kill = close
+
+
+@contextmanager
+def _own_start_method() -> Iterator[None]:
+    """Let the program choose a start method inside the block, as in a new process."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method(None, force=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(before, force=True)
+
+
+def _random_state() -> tuple[Any, ...]:
+    return torch.get_rng_state(), random.getstate(), np.random.get_state()
+
+
+def _set_random_state(state: tuple[Any, ...]) -> None:
+    torch.set_rng_state(state[0])
+    random.setstate(state[1])
+    np.random.set_state(state[2])

@@ -1,0 +1,236 @@
+"""`Program`: a file or a module that is `__main__` on each rank, as if torchrun had started it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+import re
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch.distributed as dist
+
+from ...errors import CourseError
+from ..torch_hooks import interposer
+from ..torch_hooks.patching import replaced
+
+_STARTERS = re.compile(
+    r"(?!psutil\.)(\w+\.)*(spawn|start_processes|Process|notebook_launcher|debug_launcher|elastic_launch)"
+)
+"""The functions with which a program starts its ranks itself."""
+
+
+_ASKS = re.compile(rb"cuda|nccl|device|accelerat|\.to\(|transformers|lightning|deepspeed")
+"""What a program says that may ask for GPUs, itself or through a library."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A program and its arguments. Call it on a rank, which then is the process that runs the program.
+
+    Attributes:
+        path: its file.
+        module: its name, if it was named as a module; or empty.
+        port: a port that is free for the program's own use: its `MASTER_PORT`.
+    """
+
+    path: str
+    module: str
+    arguments: tuple[str, ...]
+    port: int
+
+    @classmethod
+    def found(cls, name: str | os.PathLike[str], arguments: Sequence[str], *, module: bool = False) -> Program:
+        """Return the program in the file `name`, or the `module` of that name.
+
+        Raises:
+            CourseError: there is none, or it is no Python.
+        """
+        with _in_folder(os.getcwd()):
+            path = _origin(str(name)) if module else os.path.abspath(name)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port: int = server.getsockname()[1]
+        program = cls(path=path, module=str(name) if module else "", arguments=tuple(map(str, arguments)), port=port)
+        program.code()  # raises if it is no Python
+        return program
+
+    @property
+    def name(self) -> str:
+        """Its name for a reader."""
+        return self.module or os.path.basename(self.path)
+
+    def source(self) -> bytes:
+        try:
+            return Path(self.path).read_bytes()
+        except OSError as error:
+            raise CourseError(
+                f"{self.path}: {error.strerror}. Name the file of a Python program, or a module after -m."
+            ) from None
+
+    def code(self) -> CodeType:
+        try:
+            return compile(self.source(), self.path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            where = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
+            raise CourseError(
+                f"{self.path} is no Python program: {where}{getattr(error, 'msg', error)}. Name the file of a program, "
+                "or correct that line."
+            ) from None
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether the program starts its ranks itself."""
+        source = self.source()
+        if not re.search(rb"multiprocessing|accelerate|elastic_launch", source):
+            return False
+        calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+        return any(_STARTERS.fullmatch(ast.unparse(function)) for function in calls)
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        """Whether the program may ask for GPUs: its file says so, or one next to it, or in a package next to it."""
+        folder = Path(self.path).parent
+        files = (Path(self.path), *folder.glob("*.py"), *folder.glob("*/*.py"))
+        return any(_ASKS.search(file.read_bytes()) for file in files)
+
+    # -- in this process -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Give this process the program's arguments and its folder inside the block."""
+        folder = os.getcwd() if self.module else os.path.dirname(self.path)
+        arguments = (sys, "argv", [self.path, *self.arguments])
+        with _in_folder(folder), replaced([arguments]):
+            yield
+
+    # -- on a rank -----------------------------------------------------------------------------------------------
+
+    def __call__(self) -> None:
+        with self.started(self.variables()), self.executed("__main__"):
+            pass
+
+    @contextmanager
+    def started(self, variables: dict[str, str]) -> Iterator[None]:
+        """Make the rank inside the block like a process that has just been started, with these environment variables.
+
+        It has no default group until the program asks for it. `sys.exit(0)` ends the block.
+        """
+        dist.destroy_process_group()
+        os.environ.update(variables)
+        sys.argv[:] = [self.path, *self._local_rank(), *self.arguments]  # in place: threads share the list
+        try:
+            yield
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise
+
+    @contextmanager
+    def executed(self, name: str) -> Iterator[None]:
+        """Execute the file. Inside the block, its names are found in `__main__`."""
+        spec: Any = _spec(self.module) if self.module else None
+        main = ModuleType(name)
+        vars(main).update(__file__=self.path, __builtins__=builtins, __spec__=spec)
+        vars(main).update(__package__=spec.parent if spec else None, __cached__=None)
+        with is_main(main):
+            exec(self.code(), vars(main))
+            yield
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables that torchrun sets for a rank, in addition to those of every run."""
+        return {
+            "GROUP_RANK": "0",
+            "GROUP_WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.port),
+            "ROLE_NAME": "default",
+            "ROLE_RANK": os.environ["RANK"],
+            "ROLE_WORLD_SIZE": os.environ["WORLD_SIZE"],
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+        }
+
+    def _local_rank(self) -> list[str]:
+        """Return the argument with which torch.distributed.launch tells an old program its rank. Threads share their
+        arguments, and get none."""
+        old = re.search(rb"""["'](--local[-_]rank)["']""", self.source())
+        if old is None or threading.current_thread() is not threading.main_thread():
+            return []
+        return [f"{old[1].decode()}={os.environ['LOCAL_RANK']}"]
+
+
+class _MainOfRanks(ModuleType):
+    """The `__main__` of a process whose threads are ranks: each thread finds its own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._own = threading.local()
+
+    def __getattr__(self, name: str) -> Any:
+        main = getattr(vars(self).get("_own"), "main", None)
+        if main is None:
+            raise AttributeError(f"module '__main__' has no attribute {name!r}")
+        return getattr(main, name)
+
+
+@contextmanager
+def main_of_ranks() -> Iterator[None]:
+    """Let threads that are ranks have a `__main__` each inside the block."""
+    with is_main(_MainOfRanks("__main__")):
+        yield
+
+
+@contextmanager
+def is_main(main: ModuleType) -> Iterator[None]:
+    """Let pickle and others find `main` inside the block; if threads are ranks, only from the calling thread."""
+    shared = sys.modules["__main__"]
+    if isinstance(shared, _MainOfRanks) and interposer.current() is not None:
+        shared._own.main = main
+        try:
+            yield
+        finally:
+            del shared._own.main
+        return
+    before = {name: sys.modules.get(name) for name in ("__main__", "__mp_main__")}
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            sys.modules.pop(name)
+            if module is not None:
+                sys.modules[name] = module
+
+
+@contextmanager
+def _in_folder(folder: str) -> Iterator[None]:
+    """Let Python look for modules in `folder` first inside the block."""
+    with replaced([(sys, "path", [folder, *(path for path in sys.path if path)])]):
+        yield
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    spec = find_spec(name)
+    return find_spec(f"{name}.__main__") if spec is not None and spec.submodule_search_locations else spec
+
+
+def _origin(name: str) -> str:
+    """Return the file of the module `name`, or of the package's `__main__`."""
+    try:
+        spec = _spec(name)
+    except (ImportError, ValueError):  # of a package around it
+        spec = None
+    if spec is None or not spec.has_location or spec.origin is None:
+        raise CourseError(f"-m {name}: no module of that name is here. Name one as in `import`, from its folder.")
+    return spec.origin

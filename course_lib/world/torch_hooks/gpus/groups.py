@@ -1,0 +1,110 @@
+"""Process groups, meshes, DDP and FSDP: they take GPUs, and here they compute on the CPU with gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch._dynamo  # noqa: F401 (now, because it makes tables of torch's functions, while they are torch's own)
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import device_mesh, utils
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.fsdp import FullyShardedDataParallel, _init_utils
+from torch.distributed.fsdp._fully_shard import _fsdp_init
+from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_map_only
+
+from ..patching import Replacement
+from .devices import CPU, Gpus, by_torch, put, without
+
+
+def replacements(gpus: Gpus) -> Iterator[Replacement]:
+    """Yield the replacements."""
+    yield from _of_groups(gpus)
+    yield from _of_meshes(gpus)
+    yield from _of_ddp()
+    yield from _of_fsdp()
+
+
+def _of_groups(gpus: Gpus) -> Iterator[Replacement]:
+    def on_gloo(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            args = tuple("gloo" if isinstance(arg, str) and "nccl" in arg else arg for arg in args)
+            if "nccl" in str(kwargs.get("backend")):
+                kwargs["backend"] = "gloo"
+            return function(*args, **{name: value for name, value in kwargs.items() if name not in _OF_NCCL})
+
+        return call
+
+    for module in (dist, c10d):
+        for name in ("init_process_group", "new_group"):
+            yield module, name, on_gloo(getattr(c10d, name))
+        yield module, "barrier", without(gpus, c10d.barrier, "device_ids")
+        yield module, "is_nccl_available", lambda: True
+
+
+_OF_NCCL = ("device_id", "pg_options")
+
+
+def _of_meshes(gpus: Gpus) -> Iterator[Replacement]:
+    mesh = device_mesh.DeviceMesh
+    real: Any = mesh.device_type
+    yield mesh, "__init__", without(gpus, mesh.__init__, at=1)
+    yield mesh, "device_type", property(lambda self: real.fget(self) if by_torch() else "cuda")
+    for module in (device_mesh, dist):
+        yield module, "init_device_mesh", without(gpus, device_mesh.init_device_mesh, at=0)
+    for kind, name, at in (
+        (Shard, "_make_shard_tensor", 1),
+        (_StridedShard, "_make_shard_tensor", 1),
+        (Replicate, "_make_replicate_tensor", 0),
+    ):
+        yield kind, name, classmethod(_moving(getattr(kind, name).__func__, at + 1))
+
+
+def _moving(function: Callable[..., Any], at: int) -> Callable[..., Any]:
+    """Return `function`, with a tensor of its arguments moved to the GPU."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*(put(arg) if place == at else arg for place, arg in enumerate(args)), **kwargs)
+
+    return call
+
+
+def _of_ddp() -> Iterator[Replacement]:
+    ddp: Any = DistributedDataParallel
+    make, move = ddp.__init__, utils._recursive_to
+
+    def __init__(
+        self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        make(self, module, None, None, *args, **kwargs)
+        self.device_ids = [0] if device_ids else None  # DDP then moves the model's inputs
+
+    def to_gpu(inputs: Any, target_device: Any, *args: Any) -> Any:
+        return move(tree_map_only(Tensor, put, inputs), CPU, False)
+
+    yield ddp, "__init__", __init__
+    yield ddp, "_passing_sync_batchnorm_handle", lambda self, module: None
+    yield utils, "_recursive_to", to_gpu
+
+
+def _of_fsdp() -> Iterator[Replacement]:
+    fsdp: Any = FullyShardedDataParallel
+    shard = fsdp.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        shard(self, *args, **kwargs | {"device_id": CPU})
+
+    def move(params: Iterable[Tensor], buffers: Iterable[Tensor], device: Any) -> None:
+        for tensor in (*params, *buffers):
+            held = tensor.detach()
+            if (moved := put(held)) is not held:
+                tensor.data = moved
+
+    yield fsdp, "__init__", __init__
+    for module in (_init_utils, _fsdp_init):
+        yield module, "_move_states_to_device", move
+    # It refuses parameters on the CPU.
+    yield _init_utils, "_check_module_states_for_sync_module_states", lambda module_states: None

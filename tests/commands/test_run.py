@@ -1,0 +1,191 @@
+"""`course run`: what it prints, and how it ends."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from course_lib.commands import cli
+from course_lib.world.rank_threads import printing
+
+Course = Callable[..., int]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a line wait for that of other ranks as long as a busy machine takes."""
+    monkeypatch.setattr(printing, "FOLD", 60.0)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str], str]:
+    def program(text: str) -> str:
+        path = tmp_path / "program.py"
+        path.write_text(dedent(text))
+        return str(path)
+
+    return program
+
+
+def course_run(*arguments: str) -> int:
+    return cli.main(["run", *arguments])
+
+
+SUMS = """
+    import os, torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    x = torch.ones(1_000_000)
+    dist.all_reduce(x)
+    print("sum", x[0].item())
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--world", "simulated"]], ids=["processes", "simulated"])
+def test_lines_come_first_and_a_report_of_equal_ranks_at_the_end(
+    program, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    assert course_run(*options, "--ranks", "3", program(SUMS)) == 0
+
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[0] == "[ranks 0-2] sum 3.0"
+    assert lines[1].startswith("-- 3 ranks, ") and lines[2:5] == [
+        "   ranks 0-2",
+        "     peak 4 MB: communication 4 MB",
+        "     sent 5.33 MB: 1 all_reduce 5.33 MB",
+    ]
+    assert lines[5].startswith("     waited ") and lines[6].startswith("   Slowest: rank")
+    assert said.err == ""
+
+
+def test_options_of_the_program_are_its_own(program, capsys: pytest.CaptureFixture[str]) -> None:
+    path = program("import sys; print(sys.argv[1:])")
+    assert course_run("--ranks", "1", "--no-measure", path, "--ranks", "7", "-m", "x") == 0
+    assert "[rank 0] ['--ranks', '7', '-m', 'x']" in capsys.readouterr().out
+
+
+def test_ranks_that_differ_have_reports_of_their_own(program, capsys: pytest.CaptureFixture[str]) -> None:
+    path = program(
+        """
+        import torch, torch.distributed as dist
+        dist.init_process_group()
+        x = torch.ones(100 * (1 + dist.get_rank()))
+        dist.all_reduce(torch.ones(1), async_op=True)
+        dist.barrier()
+        """
+    )
+    assert course_run("--world", "simulated", path) == 0
+
+    said = capsys.readouterr().out
+    assert re.search(r"   rank 0\n     peak 40\d bytes", said) and re.search(r"   rank 1\n     peak 80\d bytes", said)
+    assert "Warning: both ranks never waited for all_reduce #1 at program.py line 5, at the top level" in said
+
+
+def test_a_failure_is_one_message_and_exit_code_1(program, capsys: pytest.CaptureFixture[str]) -> None:
+    path = program(
+        """
+        import torch, torch.distributed as dist
+        dist.init_process_group()
+        for step in range(3):
+            if dist.get_rank() == 1 and step == 1:
+                continue
+            dist.all_reduce(torch.ones(1))
+        """
+    )
+    assert course_run(path) == 1
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("rank 1 returned without the all_reduce #3 that rank 0 waits in\n")
+    assert "rank 0 waited in all_reduce #3 at program.py line 7, at the top level:  dist.all_reduce" in said.err
+    assert "Next: " in said.err and "Traceback" not in said.err
+
+
+def test_an_error_of_a_program_outside_its_ranks_is_shown_from_its_first_line(
+    program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = program("import torch.multiprocessing as mp\nmp.spawn(lambda rank: None, nprocs=2)")
+    assert course_run(path) == 1
+
+    trace = capsys.readouterr().err.splitlines()
+    assert "program.py" in trace[1] and "Can't pickle" in trace[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["nowhere.py"], "nowhere.py: No such file or directory"),
+        (["-m", "no.such"], "-m no.such: no module of that name"),
+        (["--world", "moon", "PROGRAM"], "World(backend='moon'): there is no such backend"),
+        (["--ranks", "1000", "PROGRAM"], "World(1000): a world of processes has 1 to 64 ranks"),
+        (["--ranks", "4", "--world", "dryrun:64", "PROGRAM"], "--ranks 4 and --world dryrun:64 differ"),
+    ],
+)
+def test_what_cannot_be_run_is_named_with_exit_code_2(
+    program, capsys: pytest.CaptureFixture[str], arguments: list[str], why: str
+) -> None:
+    path = program("print('never')")
+    assert course_run(*(path if one == "PROGRAM" else one for one in arguments)) == 2
+
+    said = capsys.readouterr()
+    assert said.err.startswith("course run: ") and why in said.err and said.out == ""
+
+
+@pytest.mark.parametrize("ranks", ["0", "-1", "two", "1.5"])
+def test_a_bad_number_of_ranks_is_refused(capsys: pytest.CaptureFixture[str], ranks: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        course_run("--ranks", ranks, "program.py")
+    assert end.value.code == 2
+    assert f"argument --ranks: {ranks} is no number of ranks" in capsys.readouterr().err
+
+
+def test_a_dry_run_counts_one_rank_of_many(program, capsys: pytest.CaptureFixture[str]) -> None:
+    path = program(SUMS.replace('print("sum", x[0].item())', "print(dist.get_world_size())"))
+    assert course_run("--world", "dryrun:64", path) == 0
+    assert capsys.readouterr().out == (
+        "[rank 0] 64\n-- rank 0 of 64\n   rank 0\n     peak 4 MB: communication 4 MB\n"
+        "     sent 7.88 MB: 1 all_reduce 7.88 MB\n"
+    )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_page_of_the_run_is_written_to_a_file(program, tmp_path: Path, fails: bool) -> None:
+    end = "    if dist.get_rank():\n        raise ValueError\n" if fails else ""
+    page, path = tmp_path / "run.html", program(SUMS + end)
+    assert course_run("--world", "simulated", "--replay", "--report", str(page), path) == fails
+    text = page.read_text("utf-8")
+    assert "<title>" in text and os.path.basename(path) in text and "Replay" in text
+
+
+def test_values_are_kept_for_a_page_only(program, capsys: pytest.CaptureFixture[str]) -> None:
+    assert course_run("--replay", program(SUMS)) == 2
+    assert "--report run.html" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_with_130(program, tmp_path: Path) -> None:
+    path = program(f"import os, time; open({str(tmp_path)!r} + '/' + os.environ['RANK'], 'w'); time.sleep(600)")
+    command = [sys.executable, "-m", "course_lib.commands.cli", "run", path]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 240
+        while len([one for one in tmp_path.iterdir() if one.suffix == ""]) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the run was interrupted" in error and "program.py line 1, at the top level" in error
+
+
+def test_lines_are_printed_while_ranks_run(program) -> None:
+    path = program("import time; print('begun', flush=True); time.sleep(600)")
+    command = [sys.executable, "-m", "course_lib.commands.cli", "run", path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "begun" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)

@@ -1,0 +1,503 @@
+"""Programs that are written for GPUs run where there are none, and their memory is counted as on a GPU."""
+
+import functools
+import re
+import types
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.jit import _builtins
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from course_lib import CourseError, RankError, World
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has GPUs")
+
+MB = 10**6
+
+
+@pytest.fixture
+def gpus(local_world):
+    """Makes a world of so many ranks with pretended GPUs, on each backend."""
+    return functools.partial(local_world, gpus=True)
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+
+
+def batch(rank):
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(rank))
+
+
+def mean_gradient():
+    """The gradient of `mlp`'s first weights over the batches of two ranks."""
+    model = mlp()
+    model(torch.cat([batch(0), batch(1)])).square().mean().backward()
+    return model[0].weight.grad
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_is_named_in_every_way_that_torch_takes(gpus) -> None:
+    def program():
+        rank = dist.get_rank()
+        torch.cuda.set_device(rank)
+        here = torch.device("cuda", rank)
+        made = [
+            torch.zeros(3, device=rank),
+            torch.zeros(3, device="cuda"),
+            torch.tensor([1.0], device=here),
+            torch.arange(3, device=f"cuda:{rank}"),
+            torch.zeros(3).to(rank),
+            torch.zeros(3).to(here, torch.bfloat16),
+            torch.zeros(3).to(device="cuda", non_blocking=True),
+            torch.zeros(3).cuda(),
+            torch.zeros(3).cuda(rank, non_blocking=True),
+            torch.as_tensor([1.0], device=here),
+            torch.zeros(3).new_ones(2, device=here),
+            torch.ones_like(torch.zeros(3), device=here),
+            torch.randn(2, device=here, generator=torch.Generator(device=here)),
+            torch.nn.Parameter(torch.zeros(3, device=here)),
+            nn.Linear(2, 2).cuda().weight,
+            nn.Linear(2, 2, device=here).weight,
+            nn.Linear(2, 2).to(here).double().weight,
+        ]
+        with torch.device("cuda"):
+            made += [torch.zeros(3), nn.Linear(2, 2).bias]
+        results = [made[0] + 1, made[0][:2].clone(), made[0] * torch.tensor(2.0), torch.stack([made[1], made[4]])]
+        empty = torch.nn.Linear(2, 2, device="meta").to_empty(device="cuda")
+        devices = {str(one.device) for one in [*made, *results, empty.weight]}
+        assert torch.device(rank) == here and torch.cuda.current_device() == rank == made[0].get_device()
+        host = [torch.zeros(3), made[0].cpu(), made[0].to("cpu"), torch.zeros_like(made[0], device="cpu")]
+        return devices, {str(one.device) for one in [*host, *nn.Linear(2, 2).cuda().cpu().parameters()]}
+
+    assert list(gpus(2).run(program)) == [({f"cuda:{rank}"}, {"cpu"}) for rank in range(2)]
+
+
+def test_the_program_is_told_of_gpus_and_torch_is_told_the_truth(gpus) -> None:
+    def program():
+        told = torch.cuda.is_available(), torch.cuda.device_count(), torch.accelerator.current_accelerator().type
+        asks = types.FunctionType(tells.__code__, {"__name__": "torch.optim.adam", "torch": torch})
+        return told, asks(torch.zeros(2, device="cuda"))
+
+    def tells(x):
+        return torch.cuda.is_available(), torch.accelerator.is_available(), x.device.type
+
+    assert gpus(2).run(program)[1] == ((True, 2, "cuda"), (False, False, "cpu"))
+
+
+def test_the_gpu_says_that_it_is_pretended(gpus) -> None:
+    def program():
+        properties = torch.cuda.get_device_properties(0)
+        return (
+            torch.cuda.get_device_name(),
+            properties.name,
+            properties.total_memory,
+            torch.cuda.get_device_capability(),
+        )
+
+    assert gpus(1).run(program)[0] == ("pretended GPU", "pretended GPU", 80 * 10**9, (8, 0))
+
+
+def test_a_gpu_that_is_not_there_is_refused_as_cuda_does(gpus) -> None:
+    with pytest.raises(
+        RankError, match=r"rank 1 of 2 raised AcceleratorError: CUDA error: invalid device ordinal.*2 pret"
+    ):
+        gpus(2).run(lambda: torch.zeros(2).to(dist.get_rank() + 1))
+
+
+def test_a_copy_between_host_and_gpu_shares_no_memory(gpus) -> None:
+    def program():
+        host = torch.zeros(2)
+        on_gpu = host.to("cuda")
+        back, same = on_gpu.cpu(), on_gpu.to("cuda")
+        on_gpu += 1
+        return host.tolist(), back.tolist(), same.tolist()
+
+    assert gpus(1).run(program)[0] == ([0, 0], [0, 0], [1, 1])
+
+
+def test_streams_events_and_seeds_do_nothing(gpus) -> None:
+    def program():
+        stream, start, end = (
+            torch.cuda.Stream(),
+            torch.cuda.Event(enable_timing=True),
+            torch.cuda.Event(enable_timing=True),
+        )
+        torch.cuda.manual_seed_all(1)
+        start.record()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream), torch.cuda.device(0):
+            x = torch.ones(2, device="cuda", requires_grad=True)
+            x.sum().backward()
+        x.record_stream(stream)
+        end.record()
+        torch.cuda.synchronize()
+        torch.cuda.set_rng_state(torch.cuda.get_rng_state())
+        torch.cuda.empty_cache()
+        return isinstance(stream, torch.cuda.Stream), start.elapsed_time(end) >= 0, x.grad.tolist()
+
+    assert gpus(1).run(program)[0] == (True, True, [1, 1])
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+def test_data_parallel_with_device_ids_averages_gradients_and_moves_inputs(gpus) -> None:
+    def program():
+        rank = dist.get_rank()
+        seen = []
+        model = DistributedDataParallel(mlp().to(rank), device_ids=[rank], output_device=rank)
+        model.module.register_forward_pre_hook(lambda module, inputs: seen.append(str(inputs[0].device)))
+        model(batch(rank)).square().mean().backward()
+        dist.barrier(device_ids=[rank])
+        return model.module[0].weight.grad.cpu(), seen
+
+    for rank, (gradient, seen) in enumerate(gpus(2).run(program)):
+        torch.testing.assert_close(gradient, mean_gradient())
+        assert seen == [f"cuda:{rank}"]
+
+
+def test_fsdp2_shards_a_model_of_the_host_on_the_gpu(gpus) -> None:
+    def program():
+        rank = dist.get_rank()
+        model = mlp()
+        for layer in (model[0], model[2]):
+            fully_shard(layer, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+        fully_shard(model)
+        held = torch.cuda.memory_allocated()
+        model(batch(rank).to("cuda")).square().mean().backward()
+        gradient = model[0].weight.grad
+        return held, gradient.device.type, gradient.full_tensor()
+
+    for held, device, gradient in gpus(2).run(program):
+        assert held == 4 * 512 and device == "cuda"  # a shard of each of four tensors
+        torch.testing.assert_close(gradient, mean_gradient(), rtol=0.05, atol=0.01)
+
+
+def test_fsdp1_shards_a_model_of_the_host_on_the_gpu(gpus) -> None:
+    def program(**options):
+        rank = dist.get_rank()
+        torch.cuda.set_device(rank)
+        policy = ModuleWrapPolicy({nn.Linear})
+        model = FullyShardedDataParallel(mlp(), auto_wrap_policy=policy, sync_module_states=True, **options)
+        held = torch.cuda.memory_allocated()
+        loss = model(batch(rank)).square().mean()
+        loss.backward()
+        return held, loss.device.type, sum(p.grad.square().sum() for p in model.parameters())
+
+    for options in ({}, {"device_id": 0}):
+        run = gpus(2).run(program, **options)
+        assert [(held, device) for held, device, _ in run] == [(1024, "cuda")] * 2  # a shard of each of two layers
+        assert all(norm > 0 for _, _, norm in run)
+
+
+def test_float16_autocast_computes_in_bfloat16_and_the_scaler_steps(gpus) -> None:
+    def program():
+        model = mlp().cuda()
+        optimizer, scaler = torch.optim.SGD(model.parameters(), lr=1.0), torch.amp.GradScaler("cuda")
+        with torch.autocast(device_type="cuda", dtype=torch.float16):
+            out = model(batch(0).cuda())
+        loss = out.float().square().mean()
+        before = model[0].weight.detach().clone()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        return out.dtype, bool((model[0].weight != before).any()), scaler.get_scale()
+
+    assert gpus(1).run(program)[0] == (torch.bfloat16, True, 65536.0)
+
+
+def test_a_mesh_of_gpus_carries_tensor_parallel_attention(gpus) -> None:
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.qkv, self.out = nn.Linear(8, 24, bias=False), nn.Linear(8, 8, bias=False)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).unflatten(-1, (4, 3, -1)).movedim(-2, 0)
+            q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.out(y.transpose(1, 2).flatten(-2))
+
+    def program():
+        mesh = init_device_mesh("cuda", (2,), mesh_dim_names=("tp",))
+        plan = {"qkv": ColwiseParallel(use_local_output=False), "out": RowwiseParallel()}
+        x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(1))
+        expected = Attention()(x)
+        model = parallelize_module(Attention(), mesh, plan)
+        y = model(x.cuda())
+        y.sum().backward()
+        return mesh.device_type, model.qkv.weight.device.type, (y.cpu() - expected).abs().max().item()
+
+    for told, device, difference in gpus(2).run(program):
+        assert (told, device) == ("cuda", "cuda") and difference < 1e-6
+
+
+def test_tensors_are_distributed_over_a_mesh_of_gpus(gpus) -> None:
+    def program():
+        mesh = DeviceMesh("cuda", torch.arange(2))
+        x = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
+        assert isinstance(x, DTensor)
+        return x.device.type, x.to_local().tolist(), x.full_tensor().sum().item(), torch.cuda.memory_allocated() > 0
+
+    assert list(gpus(2).run(program)) == [("cuda", [0, 1], 6, True), ("cuda", [2, 3], 6, True)]
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_sync_batch_norm_is_batch_norm_over_all_ranks(gpus, momentum) -> None:
+    def program():
+        rank = dist.get_rank()
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(3, momentum=momentum)).to(rank)
+        model = DistributedDataParallel(model, device_ids=[rank])
+        x = images(rank).to(rank).requires_grad_()
+        y = model(x)
+        (y**3).sum().backward()
+        trained = model.module.running_mean, model.module.running_var, model.module.weight.grad * 2
+        return y.detach(), x.grad, [one.cpu() for one in trained], model.eval()(x).sum().item()
+
+    def images(rank):
+        return torch.randn(4, 3, 2, 2, generator=torch.Generator().manual_seed(rank))
+
+    whole, x = nn.BatchNorm2d(3, momentum=momentum), torch.cat([images(0), images(1)]).requires_grad_()
+    y = whole(x)
+    (y**3).sum().backward()
+    trained = [whole.running_mean, whole.running_var, whole.weight.grad]
+    run = gpus(2).run(program)
+    torch.testing.assert_close(torch.cat([run[0][0], run[1][0]]), y.detach())
+    torch.testing.assert_close(torch.cat([run[0][1], run[1][1]]), x.grad)
+    for _, _, got, _ in run:
+        torch.testing.assert_close(got, trained)
+    assert run[0][3] + run[1][3] == pytest.approx(whole.eval()(x).sum().item(), abs=1e-3)
+
+
+def test_a_checkpoint_is_loaded_to_the_gpu_that_map_location_names(gpus, tmp_path) -> None:
+    def program():
+        rank = dist.get_rank()
+        model = mlp().to(rank)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(batch(0).to(rank)).sum().backward()
+        optimizer.step()
+        file = tmp_path / f"{rank}.pt"
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        places = f"cuda:{rank}", {"cuda:0": f"cuda:{rank}"}, torch.device("cuda", rank), "cpu", None
+        loaded = [torch.load(file, map_location=place)["model"]["0.weight"].device.type for place in places]
+        optimizer.load_state_dict(torch.load(file, map_location="cpu")["optimizer"])
+        return loaded, optimizer.state[model[0].weight]["exp_avg"].device.type
+
+    assert gpus(2).run(program)[1] == (["cuda", "cuda", "cuda", "cpu", "cpu"], "cuda")
+
+
+def test_pinned_batches_of_a_data_loader_stay_on_the_host_until_they_are_moved(gpus) -> None:
+    def program():
+        data = TensorDataset(torch.arange(8.0))
+        for (x,) in DataLoader(data, batch_size=4, pin_memory=True):
+            before = x.device.type
+            x = x.pin_memory().to("cuda", non_blocking=True)
+        return before, x.device.type, x.tolist()
+
+    assert gpus(1).run(program)[0] == ("cpu", "cuda", [4, 5, 6, 7])
+
+
+def test_compiling_is_skipped(gpus) -> None:
+    def program():
+        @torch.compile(mode="max-autotune")
+        def double(x):
+            return 2 * x
+
+        model = torch.compile(mlp().cuda())
+        model.compile()
+        return double(torch.ones(1, device="cuda")).item(), type(model).__name__
+
+    assert gpus(1).run(program)[0] == (2.0, "Sequential")
+
+
+def test_groups_take_nccl_and_a_device(gpus) -> None:
+    def program():
+        group = dist.new_group([0, 1], backend="nccl", device_id=torch.device("cuda", dist.get_rank()))
+        x = torch.ones(1, device="cuda")
+        dist.all_reduce(x, group=group)
+        return x.item(), dist.is_nccl_available()
+
+    assert list(gpus(2).run(program)) == [(2.0, True)] * 2
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_recipe_for_the_zero_redundancy_optimizer_prints_its_published_memory(gpus) -> None:
+    def print_peak_memory(prefix, device):
+        if device == 0:
+            print(f"{prefix}: {torch.cuda.max_memory_allocated(device) // 1e6}MB ")
+
+    def example(use_zero):
+        torch.manual_seed(0)
+        rank = dist.get_rank()
+        model = nn.Sequential(*[nn.Linear(2000, 2000).to(rank) for _ in range(20)])
+        print_peak_memory("Max memory allocated after creating local model", rank)
+        ddp_model = DistributedDataParallel(model, device_ids=[rank])
+        print_peak_memory("Max memory allocated after creating DDP", rank)
+        loss_fn = nn.MSELoss()
+        if use_zero:
+            adam = torch.optim.Adam
+            optimizer = ZeroRedundancyOptimizer(ddp_model.parameters(), optimizer_class=adam, lr=0.01)
+        else:
+            optimizer = torch.optim.Adam(ddp_model.parameters(), lr=0.01)
+        outputs = ddp_model(torch.randn(20, 2000).to(rank))
+        labels = torch.randn(20, 2000).to(rank)
+        loss_fn(outputs, labels).backward()
+        print_peak_memory("Max memory allocated before optimizer step()", rank)
+        optimizer.step()
+        print_peak_memory("Max memory allocated after optimizer step()", rank)
+        print(f"params sum is: {sum(model.parameters()).sum()}")
+
+    world = gpus(2, timeout=300)
+    for use_zero, last in ((True, "1378"), (False, "1697")):
+        output = world.run(example, use_zero).output[0]
+        assert re.findall(r"(\d+)\.0MB", output) == ["335", "656", "993", last]
+
+
+def test_only_memory_that_the_program_put_on_the_gpu_is_counted(gpus) -> None:
+    def program():
+        data = torch.zeros(MB)  # 4 MB on the host
+        chosen = data[:250_000].clone() + 1
+        x = chosen.to("cuda")  # 1 MB
+        y = x + 1
+        del x, y
+        z = torch.zeros(500_000, device="cuda")  # 2 MB
+        return torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), z.numel() + data.numel()
+
+    run = gpus(1).run(program)
+    assert run[0][:2] == (2_000_384, 2_000_896)  # multiples of 512
+    assert (run.memory[0].current_bytes, run.memory[0].peak_bytes) == run[0][:2]
+
+
+def test_a_model_on_the_host_is_not_counted(gpus) -> None:
+    run = gpus(1).run(lambda: [mlp(), torch.optim.Adam(mlp().parameters())])
+    assert run.memory[0].peak_bytes == 0 == run.memory[0].current_bytes
+
+
+def test_reset_peak_memory_stats_leaves_the_peak_of_the_run(gpus) -> None:
+    def program():
+        large = torch.zeros(2 * MB, device="cuda")
+        del large
+        torch.cuda.reset_peak_memory_stats()
+        at_reset = torch.cuda.max_memory_allocated()
+        small = torch.zeros(MB // 4, device="cuda")
+        del small
+        return at_reset, torch.cuda.max_memory_allocated(), torch.cuda.memory_stats()["allocated_bytes.all.peak"]
+
+    run = gpus(1).run(program)
+    assert run[0] == (0, 1_000_448, 1_000_448)
+    assert run.memory[0].peak_bytes == 8_000_000 - 8_000_000 % -512
+
+
+def test_memory_functions_agree(gpus) -> None:
+    def program():
+        x = torch.zeros(MB, device="cuda")
+        free, total = torch.cuda.mem_get_info()
+        reserved, stats = torch.cuda.memory_reserved(), torch.cuda.memory_stats()
+        assert stats["allocated_bytes.all.current"] == torch.cuda.memory_allocated() == total - free >= x.nbytes
+        assert reserved % 2**21 == 0 and reserved >= torch.cuda.max_memory_reserved() >= x.nbytes
+        return total
+
+    assert gpus(1).run(program)[0] == 80 * 10**9
+
+
+def test_a_rank_whose_gpu_is_full_raises_out_of_memory_at_its_line(local_world) -> None:
+    def program():
+        model = nn.Linear(500, 500, bias=False).cuda()  # 1 MB
+        kept = []
+        for _ in range(1 + dist.get_rank()):
+            kept.append(torch.zeros(3 * MB // 4, device="cuda"))  # 3 MB
+        return model, kept
+
+    with pytest.raises(RankError) as caught:
+        local_world(2, gpus=6e6).run(program)
+    message = str(caught.value)
+    assert "rank 1 of 2 raised OutOfMemoryError: CUDA out of memory. Tried to allocate 3,000,320 bytes" in message
+    assert "has 6,000,000, and holds 4,000,768: parameters 1,000,448, other 3,000,320." in message
+    assert "kept.append(torch.zeros(3 * MB // 4" in message
+
+
+def test_a_program_may_catch_out_of_memory_and_take_a_smaller_batch(local_world) -> None:
+    def program():
+        size = 4 * MB
+        while True:
+            try:
+                return torch.zeros(size, device="cuda").numel(), torch.cuda.max_memory_allocated()
+            except torch.cuda.OutOfMemoryError:
+                size //= 2
+
+    run = local_world(1, gpus=5e6).run(program)
+    assert run[0] == (MB, 4_000_256) and run.memory[0].peak_bytes == 4_000_256
+
+
+# -- the world ---------------------------------------------------------------------------------------------------------
+
+
+def test_torch_is_as_before_after_the_run(gpus) -> None:
+    def program():
+        return torch.cuda.is_available(), str(torch.zeros(2).to("cuda").device)
+
+    owners = (torch, torch.cuda, torch.Tensor, nn.Module, dist, torch.optim.Optimizer, Replicate, _builtins)
+    before = [dict(vars(owner)) for owner in owners]
+    world = gpus(1)
+    assert world.run(program)[0] == (True, "cuda:0")
+    for owner, names in zip(owners, before, strict=True):
+        assert {name for name in names | vars(owner) if vars(owner).get(name) is not names.get(name)} == set()
+    without = World(1, backend=world.backend)
+    assert without.run(torch.cuda.is_available)[0] is False
+    with pytest.raises(RankError, match="Torch not compiled with CUDA"):
+        without.run(program)
+
+
+def test_gpus_without_measured_memory_run_the_same_program(local_world) -> None:
+    def program():
+        rank = dist.get_rank()
+        model = DistributedDataParallel(mlp().to(rank), device_ids=[rank])
+        model(batch(rank)).square().mean().backward()
+        return model.module[0].weight.grad.cpu(), torch.cuda.max_memory_allocated()
+
+    for gradient, peak in local_world(2, gpus=True, measure=False).run(program):
+        torch.testing.assert_close(gradient, mean_gradient())
+        assert peak == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "nccl"}, r"World\(gpus=True\): only the backends 'simulated' and 'processes' pretend GPUs"),
+        (
+            {"gpus": 4},
+            r"World\(gpus=4\): say gpus=True, and each rank has a pretended GPU of 80 GB. Or say how many bytes",
+        ),
+        ({"gpus": "yes"}, r"World\(gpus='yes'\): say gpus=True"),
+        ({"gpus": 80e9, "measure": False}, r"World\(gpus=80000000000.0, measure=False\): only measured memory"),
+    ],
+)
+def test_a_world_that_cannot_pretend_says_why(options, message) -> None:
+    with pytest.raises(CourseError, match=message):
+        World(2, **{"gpus": True, **options})
+
+
+def test_a_machine_with_gpus_does_not_pretend(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(CourseError, match=r"this machine has GPUs.*backend='nccl'"):
+        World(2, gpus=True)

@@ -1,0 +1,331 @@
+"""Programs as they are: what a file finds on its ranks, and programs that start their ranks themselves."""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import CourseError, RankError, World
+from course_lib.world import Run
+from course_lib.world.rank_threads import printing
+
+Start = Callable[..., Run]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a line wait for that of other ranks as long as a busy machine takes."""
+    monkeypatch.setattr(printing, "FOLD", 60.0)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    def write(text: str, name: str = "program.py") -> str:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(dedent(text))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(params=["simulated", "processes"])
+def world(request: pytest.FixtureRequest) -> Callable[..., World]:
+    return partial(World, backend=request.param, timeout=60)
+
+
+def test_a_program_finds_what_torchrun_gives_it(world, write) -> None:
+    write("NAME = 'helper'", "helper.py")
+    program = write(
+        """
+        import os, pickle, sys
+        import torch, torch.distributed as dist
+        import helper
+
+        class Thing:
+            pass
+
+        assert __name__ == "__main__" and __file__ == sys.argv[0] and sys.path[0] == os.path.dirname(__file__)
+        assert type(pickle.loads(pickle.dumps(Thing()))) is Thing
+        assert not dist.is_initialized()
+        dist.init_process_group("nccl")
+        assert dist.get_rank() == int(os.environ["RANK"]) == int(os.environ["LOCAL_RANK"])
+        assert dist.get_world_size() == int(os.environ["WORLD_SIZE"]) == int(os.environ["LOCAL_WORLD_SIZE"])
+        assert os.environ["GROUP_RANK"] == os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=dist.get_rank() == 0)
+        store.set(f"rank {dist.get_rank()}", "here")
+        store.wait(["rank 0", "rank 1"])
+        print(helper.NAME, sys.argv[1:], dist.get_rank())
+        """
+    )
+    arguments, folders, main = sys.argv, list(sys.path), sys.modules["__main__"]
+
+    run = world(2).run_file(program, "--epochs", 1)
+
+    assert run.output == tuple(f"helper ['--epochs', '1'] {rank}\n" for rank in range(2))
+    assert list(run) == [None, None]
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == (arguments, folders, main)
+    assert list(world(2).run(lambda: dist.is_initialized())) == [True, True]
+
+
+def test_a_module_of_a_package_imports_from_next_to_it(world, write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(write("", "package_of_a_test/__init__.py")).parents[1])
+    write("PLACE = 'beside'", "package_of_a_test/other.py")
+    write(
+        "import sys; from .other import PLACE; print(__name__, __package__, PLACE, sys.argv[1:])",
+        "package_of_a_test/__main__.py",
+    )
+
+    run = world(1).run_file("package_of_a_test", "x", module=True)
+
+    assert run.output == ("__main__ package_of_a_test beside ['x']\n",)
+
+
+def test_a_program_makes_the_default_group_as_often_as_it_destroys_it(world, write) -> None:
+    program = write(
+        """
+        import datetime, torch, torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+
+        for turn, options in enumerate([
+            {}, {"backend": "cpu:gloo,cuda:nccl"}, {"backend": "gloo", "timeout": datetime.timedelta(seconds=9)},
+            {"init_method": "tcp://localhost:1?rank=%s&world_size=2"},
+        ]):
+            import os
+            rank = os.environ["RANK"]
+            dist.init_process_group(**{k: v % rank if k == "init_method" else v for k, v in options.items()})
+            pair, alone = dist.new_group([0, 1]), dist.new_group([turn % 2])
+            x = torch.ones(1)
+            dist.all_reduce(x, group=pair)
+            assert x == 2
+            dist.destroy_process_group()
+            assert not dist.is_initialized()
+        mesh = init_device_mesh("cpu", (2,))
+        assert dist.is_initialized() and mesh.size() == 2
+        """
+    )
+
+    run = world(2).run_file(program)
+
+    assert run.comm[0].count("init_process_group") == 5 and run.comm[1].count("all_reduce") == 4
+
+
+@pytest.mark.parametrize("asked", [{}, {"backend": "gloo", "rank": 1, "world_size": 2}])
+def test_a_function_on_ranks_may_ask_for_the_group_that_it_has(world, asked: dict) -> None:
+    def fn():
+        group = dist.group.WORLD
+        dist.init_process_group(**asked | ({"rank": dist.get_rank()} if asked else {}))
+        return dist.group.WORLD is group
+
+    run = world(2).run(fn)
+
+    assert list(run) == [True, True] and run.calls == ((), ())
+
+
+def test_a_backend_that_no_world_has_is_refused(write) -> None:
+    program = write('import torch.distributed as dist; dist.init_process_group("mpi")')
+    with pytest.raises(RankError, match=r"init_process_group\('mpi'\): ranks exchange tensors through gloo here"):
+        World(2).run_file(program)
+
+
+@pytest.mark.parametrize("code", ["0", "", "None"])
+def test_an_exit_without_a_failure_ends_a_program(world, write, code: str) -> None:
+    run = world(2).run_file(write(f"import sys; print('a'); sys.exit({code}); print('b')"))
+    assert run.output == ("a\n", "a\n")
+
+
+def test_another_exit_code_is_a_failure_with_its_rank_and_line(world, write) -> None:
+    program = write(
+        """
+        import os, sys
+        import torch.distributed as dist
+        dist.init_process_group()
+        if os.environ["RANK"] == "1":
+            sys.exit("no data")
+        dist.barrier()
+        """
+    )
+
+    with pytest.raises(RankError) as caught:
+        world(2).run_file(program)
+
+    assert caught.value.kind == "exited" and caught.value.rank == 1
+    assert "rank 1 of 2 left through sys.exit('no data')" in str(caught.value)
+    assert 'rank 1 raised at program.py line 6, at the top level:  sys.exit("no data")' in str(caught.value)
+
+
+def test_a_line_of_several_ranks_is_printed_once(world, write, capsys: pytest.CaptureFixture[str]) -> None:
+    program = write(
+        """
+        import os, sys
+        rank = int(os.environ["RANK"])
+        print("all")
+        if rank != 1:
+            print("most", file=sys.stderr)
+        print("0 %\\r50 %\\r100 %")
+        print(f"I am {rank}", end="")
+        """
+    )
+
+    world(3).run_file(program)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["[ranks 0-2] all", "[ranks 0, 2] most", "[ranks 0-2] 100 %"]
+    assert lines[3:] == [f"[rank {rank}] I am {rank}" for rank in range(3)]
+
+
+SPAWNS = """
+    import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+    torch.manual_seed(5)
+
+    class Box:
+        def __init__(self, value):
+            self.value = value
+
+    def work(rank, world_size, box):
+        assert "RANK" not in os.environ
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"
+        dist.init_process_group("gloo", rank=rank, world_size=world_size)
+        x = torch.tensor([box.value + rank])
+        dist.all_reduce(x)
+        torch.save(box, sys.argv[1] + str(rank))
+        assert type(torch.load(sys.argv[1] + str(rank), weights_only=False)) is Box
+        print(x.item(), torch.randint(1000, ()).item(), __name__)
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        {start}
+        print("the end")
+"""
+LOOP = (
+    "processes = [mp.Process(target=work, args=(rank, 3, Box(1))) for rank in range(3)]; "
+    "[process.start() for process in processes]; [process.join() for process in processes]; "
+    "assert [process.exitcode for process in processes] == [0, 0, 0]"
+)
+
+
+@pytest.mark.parametrize(
+    ("start", "module"),
+    [
+        ("mp.spawn(work, args=(3, Box(1)), nprocs=3)", "__mp_main__"),
+        ("assert mp.spawn(work, args=(3, Box(1)), nprocs=3, join=False).join()", "__mp_main__"),
+        (f"mp.set_start_method('fork'); {LOOP}", "__main__"),
+        (f"mp.set_start_method('spawn'); {LOOP}", "__mp_main__"),
+    ],
+    ids=["spawn", "no join", "forks", "spawns"],
+)
+def test_what_a_program_starts_itself_are_the_ranks(
+    world, write, tmp_path: Path, capsys: pytest.CaptureFixture[str], start: str, module: str
+) -> None:
+    method = multiprocessing.get_start_method(allow_none=True)
+    drawn = torch.randint(1000, (), generator=torch.Generator().manual_seed(5)).item()
+
+    run = world(2).run_file(write(SPAWNS.format(start=start)), str(tmp_path / "box"))
+
+    assert run.output == (f"6 {drawn} {module}\n",) * 3
+    assert capsys.readouterr().out == f"[ranks 0-2] 6 {drawn} {module}\nthe end\n"
+    assert multiprocessing.get_start_method(allow_none=True) == method
+
+
+def test_a_failure_of_started_ranks_is_named_with_rank_and_line(world, write, tmp_path: Path) -> None:
+    program = SPAWNS.format(start="mp.spawn(work, args=(3, Box(1)), nprocs=3)")
+    program = program.replace("dist.all_reduce(x)", "rank == 2 or dist.all_reduce(x)")
+    with pytest.raises(RankError, match=r"rank 2 returned without the all_reduce #1 that ranks 0, 1 wait"):
+        world(2).run_file(write(program), str(tmp_path / "box"))
+
+
+def test_a_program_that_starts_no_ranks_is_refused(write) -> None:
+    program = write("import torch.multiprocessing as mp\nif False:\n    mp.spawn(print, nprocs=2)")
+    with pytest.raises(CourseError, match=r"has calls that start ranks, such as mp\.spawn, and made none of them"):
+        World(2).run_file(program)
+
+
+def test_processes_that_are_no_ranks_are_not_taken_for_ranks(write) -> None:
+    program = write(
+        "import multiprocessing, os\ndef psutil_Process(pid): pass\npsutil_Process(os.getpid())\nprint('a')"
+    )
+    assert World(2).run_file(program).output == ("a\n", "a\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("a b", "is no Python program: line 1: invalid syntax"), ("\0", "is no Python program: "), (None, "No such file")],
+)
+def test_a_file_that_is_no_program_is_refused(write, content: str | None, why: str) -> None:
+    path = "/nowhere.py" if content is None else write(content)
+    with pytest.raises(CourseError, match=why):
+        World(2).run_file(path)
+
+
+def test_a_module_that_is_not_there_is_refused() -> None:
+    with pytest.raises(CourseError, match=r"-m no\.such: no module of that name is here"):
+        World(2).run_file("no.such", module=True)
+
+
+def test_a_dry_run_counts_what_a_program_sends(write) -> None:
+    program = write(
+        """
+        import torch, torch.distributed as dist
+        dist.init_process_group("nccl")
+        dist.all_reduce(torch.ones(dist.get_world_size()))
+        """
+    )
+    assert World(64, backend="dryrun").run_file(program).comm[0].sent_bytes == 504
+
+
+def test_an_old_program_gets_its_rank_as_an_argument(write) -> None:
+    program = write("import sys; print([a for a in sys.argv[1:] if a.startswith('--local_rank')])")
+    assert World(2, backend="processes").run_file(program).output == ("['--local_rank=0']\n", "['--local_rank=1']\n")
+
+
+def test_a_program_leaves_nothing_in_a_ranks_process(write) -> None:
+    program = write("import torch.distributed as dist; dist.init_process_group(); keep = dist.new_group([0, 1])")
+    world = World(2, backend="processes")
+    world.run_file(program)
+    found = world.run(lambda: (hasattr(sys.modules["__main__"], "keep"), "MASTER_PORT" in os.environ))
+    assert list(found) == [(False, False)] * 2
+
+
+def test_a_skipped_step_is_named_where_counters_are_kept(write) -> None:
+    program = write(
+        """
+        import torch, torch.distributed as dist
+        dist.init_process_group()
+        rank = dist.get_rank()
+        for step in range(20):
+            if rank == 1 and step == 12:
+                continue
+            dist.all_reduce(torch.ones(1))
+        """
+    )
+    with pytest.raises(RankError) as caught:
+        World(2, replay=True).run_file(program)
+    assert "rank 1 is 1 collective behind: 19 at that line, 20 on rank 0" in str(caught.value)
+    assert "The first call in different steps: rank 0 with step = 12; rank 1 with step = 13" in str(caught.value)
+
+
+def test_gpus_are_pretended_where_a_program_starts_its_ranks_and_on_them(world, write) -> None:
+    program = write(
+        """
+        import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+        def work(rank):
+            dist.init_process_group("nccl", init_method="tcp://localhost:1", rank=rank, world_size=2)
+            x = torch.ones(1000).to(rank)
+            dist.all_reduce(x)
+            print(x.device, torch.cuda.device_count(), torch.cuda.max_memory_allocated())
+
+        if __name__ == "__main__":
+            mp.spawn(work, nprocs=torch.cuda.device_count())
+        """
+    )
+    run = world(2, gpus=True).run_file(program)
+    assert run.output == ("cuda:0 2 4096\n", "cuda:1 2 4096\n")
