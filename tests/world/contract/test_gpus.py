@@ -474,7 +474,9 @@ def test_gpus_without_measured_memory_run_the_same_program(local_world) -> None:
         rank = dist.get_rank()
         model = DistributedDataParallel(mlp().to(rank), device_ids=[rank])
         model(batch(rank)).square().mean().backward()
-        return model.module[0].weight.grad.cpu(), torch.cuda.max_memory_allocated()
+        snapshot = model.module[0].weight.grad.cpu()
+        model.module[0].weight.grad.zero_()
+        return snapshot, torch.cuda.max_memory_allocated()
 
     for gradient, peak in local_world(2, gpus=True, measure=False).run(program):
         torch.testing.assert_close(gradient, mean_gradient())
