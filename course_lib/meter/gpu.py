@@ -58,15 +58,12 @@ class PretendedGpu:
         self._peak_at_reset = self._reset_at = 0.0
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether so many bytes are free, and reserve them."""
+        """Return whether so many bytes are free, and reserve them. If they are not, the next call adds up again."""
         self._room -= nbytes
         if self._room < 0:
             self._ledger.add_up()
             self._room = self.nbytes - self._ledger.current - nbytes
-            if self._room < 0:
-                self._room += nbytes
-                return False
-        return True
+        return self._room >= 0
 
     def reset_peak(self) -> None:
         """Start to measure `peak` again. The run's own peak stays."""

@@ -1,8 +1,9 @@
 """Advice on exceptions whose text says too little."""
 
 _NO_GPU = (
-    'this torch finds no GPU here. Run on the CPU: leave out what names CUDA or NCCL (`device = "cuda" if '
-    'torch.cuda.is_available() else "cpu"`). Or run it on a machine with GPUs, in World(…, backend="nccl").'
+    "this torch finds no GPU here. Pretend GPUs: World(…, gpus=True). Or run on the CPU: leave out what names CUDA or "
+    'NCCL (`device = "cuda" if torch.cuda.is_available() else "cpu"`). Or run it on a machine with GPUs, in '
+    'World(…, backend="nccl").'
 )
 
 _NEEDS_GPU = (
@@ -40,6 +41,10 @@ _ADVICE = {
     "Default process group has not been initialized": (
         "a program calls init_process_group first. World.run makes the default group for you, for the thread that your "
         "function runs on, and destroy_process_group ends it. Call collectives there, not from a thread of your own."
+    ),
+    "CUDA out of memory. Tried to allocate": (
+        "look at the largest part of what the GPU holds. Shard parameters, gradients or optimizer state over more "
+        "ranks, recompute activations, or take a smaller batch."
     ),
     "is not part of group": "src and dst are global ranks, and must belong to the group that you pass.",
     "Expected to have finished reduction in the prior iteration": (

@@ -296,7 +296,9 @@ def test_an_exception_before_a_call_is_named(local_world, exception, told) -> No
 )
 def test_a_line_that_needs_a_gpu(line) -> None:
     advice = lines(failure(World(1), line))[-1]
-    assert advice.startswith("Next: this torch finds no GPU here. Run on the CPU: leave out what names CUDA or NCCL")
+    assert advice.startswith(
+        "Next: this torch finds no GPU here. Pretend GPUs: World(…, gpus=True). Or run on the CPU: leave out"
+    )
     assert advice.endswith('Or run it on a machine with GPUs, in World(…, backend="nccl").')
 
 

@@ -434,6 +434,7 @@ def test_a_rank_whose_gpu_is_full_raises_out_of_memory_at_its_line(local_world) 
     assert "rank 1 of 2 raised OutOfMemoryError: CUDA out of memory. Tried to allocate 3,000,320 bytes" in message
     assert "has 6,000,000, and holds 4,000,768: parameters 1,000,448, other 3,000,320." in message
     assert "kept.append(torch.zeros(3 * MB // 4" in message
+    assert "Next: look at the largest part of what the GPU holds." in message
 
 
 def test_a_program_may_catch_out_of_memory_and_take_a_smaller_batch(local_world) -> None:
@@ -473,7 +474,9 @@ def test_gpus_without_measured_memory_run_the_same_program(local_world) -> None:
         rank = dist.get_rank()
         model = DistributedDataParallel(mlp().to(rank), device_ids=[rank])
         model(batch(rank)).square().mean().backward()
-        return model.module[0].weight.grad.cpu(), torch.cuda.max_memory_allocated()
+        snapshot = model.module[0].weight.grad.cpu()
+        model.module[0].weight.grad.zero_()
+        return snapshot, torch.cuda.max_memory_allocated()
 
     for gradient, peak in local_world(2, gpus=True, measure=False).run(program):
         torch.testing.assert_close(gradient, mean_gradient())
