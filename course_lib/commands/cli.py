@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from course_lib.commands import doctor, explain, lab, work
+from course_lib.commands import doctor, explain, lab
 from course_lib.errors import CourseError
 from course_lib.progress import CourseMap, Progress
 from course_lib.syllabus import lessons
@@ -91,14 +91,20 @@ def add_limits_and_reports(argument: Callable[..., Any]) -> None:
 
 
 def run_lab(options: argparse.Namespace) -> None:
+    from course_lib.commands import work  # loads nbformat, which `course run` does without
+
     lab.launch(options.notebooks or work.update(), options.jupyterlab_arguments)
 
 
 def run_copy(_: argparse.Namespace) -> None:
+    from course_lib.commands import work
+
     print(work.update())
 
 
 def run_reset(options: argparse.Namespace) -> None:
+    from course_lib.commands import work
+
     copy, aside = work.reset(options.number)
     opened = "If it is open in JupyterLab, answer Revert when JupyterLab says that the file has changed."
     print(f"{copy} is new." + (f" Your earlier copy is now {aside}. {opened}" if aside else ""))
