@@ -150,7 +150,6 @@ def several_at_once():
 SINCE_TORCH_2_12 = pytest.mark.skipif(torch.__version__ < (2, 12), reason="gloo has no all-to-all of lists")
 
 
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
