@@ -17,7 +17,7 @@ ifeq ($(SYSTEM)$(strip $(NVIDIA) $(PIP_EXTRA_INDEX_URL)),Linux)
 EXTRA_INDEX = $(shell $(PYTHON) -c '$(ASK)' 2>/dev/null && echo --extra-index-url $(CPU_INDEX))
 endif
 
-.PHONY: help lab test test-elsewhere gpu bench endurance notebooks screenshot film site lock clean
+.PHONY: help lab test test-elsewhere test-torch gpu bench endurance notebooks screenshot film site lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -33,6 +33,16 @@ test: $(INSTALLED)  ## check style and types, then run every test and every note
 
 test-elsewhere: $(INSTALLED)  ## run every notebook with ranks that are processes, and as on an older CPU
 	EVERY_LESSON=1 $(VENV_PYTHON) -m pytest tests/notebooks/test_elsewhere.py
+
+# torch brings its own versions of CUDA's packages and of setuptools, so constraints.txt does not hold for those.
+test-torch: TORCH := build/torch-$(VERSION)
+test-torch:  ## run the tests of what uses torch most with a different one (VERSION=2.14.1), in build/
+	@test -n '$(VERSION)' || { echo 'Name a release of torch: make test-torch VERSION=2.14.1' >&2; exit 1; }
+	test -x $(TORCH)/bin/pip || $(PYTHON) -m venv $(TORCH)
+	grep -vE '^(torch|setuptools|cuda|nvidia)' constraints.txt > $(TORCH)/constraints.txt
+	$(TORCH)/bin/python -m pip install --disable-pip-version-check $(EXTRA_INDEX) \
+	    --constraint $(TORCH)/constraints.txt --editable '.[test]' torch==$(VERSION)
+	$(TORCH)/bin/python -m pytest tests/world tests/zero tests/meter tests/parallel notebooks/04-zero-1.ipynb
 
 gpu: $(INSTALLED)  ## run the tests that need a GPU
 	$(VENV_PYTHON) -m pytest -n 0 -m gpu tests

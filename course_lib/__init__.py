@@ -3,13 +3,14 @@
 What imports what, from the top; the contracts in `pyproject.toml` are the whole table:
 
     lessons -> exercises -> world, meter;  widgets -> exercises, progress, plots, world;  world -> meter, plots
-    plots -> planner;  parallel -> data;  zero -> torch alone;  planner -> nothing
+    plots -> planner;  parallel -> data, zero;  zero -> torch alone;  planner -> nothing
 
 A public name is imported when it is first asked for. torch takes seconds to load, which `course progress` need not
 pay, and `course doctor` has to say what is wrong where torch does not load at all.
 """
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,8 +49,23 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for package, names in _NAMES.items():
         if name in names:
-            return getattr(import_module(f".{package}", __name__), name)
-    return import_module(f".{name}", __name__)
+            return getattr(_package(package, name), name)
+    return _package(name, name)
+
+
+def _package(package: str, name: str) -> ModuleType:
+    try:
+        return import_module(f".{package}", __name__)
+    except ModuleNotFoundError as error:
+        if package != "widgets":
+            raise
+        from .errors import CourseError
+
+        raise CourseError(
+            f"course_lib.{name} is for notebooks, and {error.name} is not installed. Worlds, exercises and `zero` do "
+            "without. Next: python -m pip install sharded-course, with all that it needs; or check a function with "
+            'exercises.get("ranks.hello").check(hello).'
+        ) from error
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from course_lib.commands import doctor, explain, lab, work
+from course_lib.commands import doctor, explain, lab
 from course_lib.commands.arguments import add_limits_and_reports, add_run_arguments
 from course_lib.errors import CourseError
 from course_lib.progress import CourseMap, Progress
@@ -80,14 +80,20 @@ def add_subcommands(subcommands: Any) -> None:  # argparse does not name the typ
 
 
 def run_lab(options: argparse.Namespace) -> None:
+    from course_lib.commands import work  # loads nbformat, which `course run` does without
+
     lab.launch(options.notebooks or work.update(), options.jupyterlab_arguments)
 
 
 def run_copy(_: argparse.Namespace) -> None:
+    from course_lib.commands import work
+
     print(work.update())
 
 
 def run_reset(options: argparse.Namespace) -> None:
+    from course_lib.commands import work
+
     copy, aside = work.reset(options.number)
     opened = "If it is open in JupyterLab, answer Revert when JupyterLab says that the file has changed."
     print(f"{copy} is new." + (f" Your earlier copy is now {aside}. {opened}" if aside else ""))

@@ -10,6 +10,13 @@ from ..syllabus import NOTEBOOKS
 FIRST_LESSON = "00-start-here.ipynb"
 
 
+def folder() -> Path:
+    """Return the folder of the copies: in the clone, or in the home folder if the course cannot be written to."""
+    in_a_clone = not NOTEBOOKS.is_relative_to(Path(__file__).resolve().parents[1])
+    writable = in_a_clone and os.access(NOTEBOOKS.parent, os.W_OK)
+    return NOTEBOOKS.parent / "work" if writable else Path.home() / "sharded"
+
+
 def launch(notebooks: Path, others: Sequence[str]) -> None:
     """Open the lessons in `notebooks`, and return when JupyterLab ends.
 

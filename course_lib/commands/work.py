@@ -8,7 +8,6 @@ notebook. A copy that a later version came into is signed again only if it was t
 may be somebody else's.
 """
 
-import os
 import sqlite3
 import sys
 import time
@@ -23,15 +22,9 @@ from nbformat.sign import NotebookNotary
 
 from ..errors import CourseError
 from ..syllabus import NOTEBOOKS
+from .lab import folder
 
 SHIPPED, OLD = ".shipped", "old"
-
-
-def folder() -> Path:
-    """Return the folder of the copies: in the clone, or in the home folder if the course cannot be written to."""
-    in_a_clone = not NOTEBOOKS.is_relative_to(Path(__file__).resolve().parents[1])
-    writable = in_a_clone and os.access(NOTEBOOKS.parent, os.W_OK)
-    return NOTEBOOKS.parent / "work" if writable else Path.home() / "sharded"
 
 
 def update(lessons: Path = NOTEBOOKS, work: Path | None = None) -> Path:

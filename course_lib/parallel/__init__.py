@@ -6,6 +6,7 @@ plain torch and `torch.distributed`: nothing here knows on what backend it runs.
     tensor -> vocabulary -> collectives;  mesh -> collectives;  pipeline -> schedules
 """
 
+from ..zero import older_torch  # noqa: F401 (gives the collectives the names that they have today)
 from .collectives import all_gather, all_reduce, copy, reduce_scatter
 from .mesh import clip_grad_norm_, load_whole_state_dict, whole_state_dict
 from .pipeline import Pipeline, PipelinePart

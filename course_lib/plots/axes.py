@@ -1,17 +1,17 @@
 """Axes that matplotlib draws on the canvas, in the ink of the theme."""
 
+from __future__ import annotations
+
 import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
+from typing import TYPE_CHECKING, Any
 
 from .canvas import FAINT, INK, WIDTH, Canvas
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 STAND_INS = {INK: "#1f2328", FAINT: "#636c76"}
 """Colours that matplotlib draws with, in place of those of the theme, which it does not know."""
@@ -30,6 +30,10 @@ _STYLE: dict[Any, Any] = {
 @contextmanager
 def axes(canvas: Canvas, height: float, columns: int = 1, width: float = WIDTH) -> Iterator[list[Axes]]:
     """Return axes side by side, together `width` pixels wide. What the block draws on them goes onto the canvas."""
+    import matplotlib  # here, because most figures do without, and so does a machine without notebooks
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
     with matplotlib.rc_context(_STYLE):
         layout = ConstrainedLayoutEngine(rect=(0, 0, width / WIDTH, 1))
         figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, layout=layout, facecolor="none")

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from types import MappingProxyType
 
-from matplotlib.ticker import MaxNLocator
-
 from .axes import STAND_INS, axes, in_pixels
 from .canvas import FAINT, INK, MEMBERS, WIDTH, Canvas, cut, text_width
 from .picture import Picture
@@ -73,6 +71,8 @@ def draw_curves(
             if max(shown) < 10 * min(shown):  # at most one power of ten: the numbers between them are labelled, too
                 getattr(plot, f"{axis}axis").set_minor_formatter("{x:g}")
         if "x" not in log:
+            from matplotlib.ticker import MaxNLocator
+
             plot.xaxis.set_major_locator(MaxNLocator(8, integer=all(at == int(at) for at in xs)))
         plot.grid(axis="y", linewidth=0.5)
         for values, (colour, width) in zip(lines.values(), looks, strict=True):

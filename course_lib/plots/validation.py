@@ -1,13 +1,17 @@
 """The planner against published runs: a point for each value, and a panel for each way to cut a model."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-from matplotlib.axes import Axes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..planner import Compared, Validation
 from .axes import STAND_INS, axes, in_pixels
 from .canvas import INK, MEMBERS, Canvas, percent, short
 from .picture import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 KINDS = ("data parallel", "TP", "PP", "TP and PP")
 ROWS = (  # values, their unit, and a title

@@ -9,6 +9,7 @@ to the right:
     stage3 -> schedule, saved_tensors -> units;  checkpoint, loss_scaling -> engine;  sharded_optimizer
 """
 
+from . import older_torch  # noqa: F401 (gives the collectives the names that they have today)
 from .backward import InBackward
 from .checkpoint import load_checkpoint, save_checkpoint
 from .data_parallel import DataParallel

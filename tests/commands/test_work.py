@@ -199,7 +199,7 @@ def test_the_commands_use_the_copies(folders, monkeypatch, capsys) -> None:
 @pytest.mark.parametrize(("writable", "folder"), [(True, work.NOTEBOOKS.parent / "work"), (False, "home/sharded")])
 def test_copies_go_home_where_the_clone_cannot_be_written(tmp_path, monkeypatch, capsys, writable, folder) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(work.os, "access", lambda path, mode: writable)
+    monkeypatch.setattr("os.access", lambda path, mode: writable)
     monkeypatch.setattr(work, "update", lambda: work.folder())
 
     assert cli.main(["copy"]) == 0

@@ -24,6 +24,7 @@ from course_lib import World, mark, zero
 from course_lib.errors import CourseError
 from course_lib.meter import Communication, MemoryReport
 from course_lib.world import RankError
+from tests.world.functional import all_gather, reduce_scatter
 from tests.world.programs import slow_package
 
 RANKS = 4
@@ -89,8 +90,8 @@ def functional() -> tuple[Tensor, ...]:
     """What the functional collectives give is memory that they make; DTensor is built on them."""
     group = dist.group.WORLD
     summed = funcol.wait_tensor(funcol.all_reduce(torch.ones(6), "sum", group))
-    scattered = funcol.wait_tensor(funcol.reduce_scatter_single(torch.ones(8), "sum", 0, group))
-    gathered = funcol.wait_tensor(funcol.all_gather_single(scattered, 0, group))
+    scattered = funcol.wait_tensor(reduce_scatter(torch.ones(8), "sum", 0, group))
+    gathered = funcol.wait_tensor(all_gather(scattered, 0, group))
     rows = distribute_tensor(torch.ones(10, 6), DeviceMesh("cpu", range(RANKS)), [Shard(0)])
     return summed, scattered, gathered, rows.full_tensor()
 

@@ -13,6 +13,8 @@ _NEEDS_GPU = (
     "Cannot get CUDA generator",
     "No CUDA GPUs are available",
     "Found no NVIDIA driver",
+    "CUDA driver version is insufficient",
+    "no GPUs found",
     "NCCL built in",
     "access accelerator device when none is available",
     "cuda.is_available() is False",

@@ -41,7 +41,12 @@ VALUE_ASKED = (DataDependentOutputException, DynamicOutputShapeException)
 _NEEDED = {
     "torch._C": (
         torch._C,
-        ["_dispatch_tls_set_dispatch_key_included", "_dispatch_keyset_full_after", "_current_graph_task_id"],
+        [
+            "_dispatch_tls_set_dispatch_key_included",
+            "_dispatch_keyset_full_after",
+            "_current_graph_task_id",
+            "_ensureCUDADeviceGuardSet",
+        ],
     ),
     "torch.autograd.Variable": (torch.autograd.Variable, ["_execution_engine"]),
     "torch.autograd.profiler": (torch.autograd.profiler, ["_prepare_profiler"]),
@@ -62,8 +67,8 @@ def missing_names() -> list[str]:
 if missing_names():
     raise CourseError(
         f"torch {torch.__version__} lacks {', '.join(missing_names())}, which simulated worlds are built on. "
-        "These are private names, which another torch may rename. Install the torch that this course pins: "
-        "run `make lab` again, or `pip install torch==2.13.0`."
+        "These are private names, which another torch may rename. Install a torch that the course was tried with: "
+        "run `make lab` again, or `pip install torch==2.13.0`. `course doctor` lists the others."
     )
 
 
@@ -122,6 +127,13 @@ def abort_groups() -> None:
     """Abort all groups, which frees threads that wait inside NCCL."""
     if dist.is_initialized():
         c10d._abort_process_group()
+
+
+def keep_device_guard() -> None:
+    """Let the calling thread own the device guard of fake tensors on CUDA, where a CUDA build finds no GPU. In torch
+    2.11 the first thread that needs the guard owns it, and frees it at its end: then the next one crashes Python. The
+    thread that runs a world outlives the ranks."""
+    torch._C._ensureCUDADeviceGuardSet()
 
 
 def fake_mode() -> Any:

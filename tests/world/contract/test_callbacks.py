@@ -4,10 +4,10 @@ rank's."""
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.world import functional
 from tests.world.programs import failure, rank
 
 
@@ -76,7 +76,7 @@ def test_the_callbacks_of_torch_are_named_by_the_line_that_the_rank_is_at(local_
 def test_an_asynchronous_call_has_the_gradient_mode_of_its_rank(local_world, measure) -> None:
     def program():
         x = (torch.arange(4.0) + rank()).requires_grad_()
-        functional.all_gather_single_autograd(x * 2, 0, dist.group.WORLD).pow(2).sum().backward()
+        functional.all_gather_autograd(x * 2, 0, dist.group.WORLD).pow(2).sum().backward()
         return x.grad.tolist()
 
     assert list(local_world(2, measure=measure).run(program)) == [[0, 16, 32, 48], [16, 32, 48, 64]]

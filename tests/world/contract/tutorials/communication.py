@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
+from tests.world import functional
 from tests.world.contract.tutorials.common import N, batch, equal, everywhere, mesh, model, of_rank, tutorial
 from tests.world.programs import rank
 
@@ -178,9 +179,9 @@ def functional_all_reduce() -> None:
 
 @tutorial
 def functional_gather_and_scatter() -> None:
-    gathered = funcol.all_gather_single(of_rank(), 0, dist.group.WORLD)
+    gathered = functional.all_gather(of_rank(), 0, dist.group.WORLD)
     equal(gathered, [0, 0, 1, 10, 2, 20, 3, 30])
-    equal(funcol.reduce_scatter_single(gathered, "sum", 0, dist.group.WORLD), of_rank() * N)
+    equal(functional.reduce_scatter(gathered, "sum", 0, dist.group.WORLD), of_rank() * N)
 
 
 @tutorial
@@ -199,7 +200,7 @@ def functional_all_to_all() -> None:
 @tutorial
 def gradient_through_a_functional_all_gather() -> None:
     x = of_rank().requires_grad_()
-    gathered = funcol.all_gather_single_autograd(x, 0, dist.group.WORLD)
+    gathered = functional.all_gather_autograd(x, 0, dist.group.WORLD)
     (gathered * torch.arange(8.0)).sum().backward()
     equal(x.grad, N * torch.arange(8.0)[2 * rank() : 2 * rank() + 2])
 
@@ -207,7 +208,7 @@ def gradient_through_a_functional_all_gather() -> None:
 @tutorial
 def gradient_through_a_functional_reduce_scatter() -> None:
     x = torch.ones(N, requires_grad=True)
-    part = funcol.reduce_scatter_single_autograd(x, "sum", 0, dist.group.WORLD)
+    part = functional.reduce_scatter_autograd(x, "sum", 0, dist.group.WORLD)
     (part * (rank() + 1)).sum().backward()
     equal(x.grad, [1, 2, 3, 4])
 
