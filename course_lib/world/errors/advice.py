@@ -30,6 +30,10 @@ _UNKNOWN_GROUP = (
 
 _ADVICE = {
     **dict.fromkeys(_NEEDS_GPU, _NO_GPU),
+    "'UserDefinedDictVariable' object has no attribute 'len'": (
+        "torch 2.11 and 2.12 cannot compile a module on simulated ranks, which have hooks of their own. Give each "
+        'rank a process: World(…, backend="processes"); or take torch 2.13 or newer.'
+    ),
     "device_ids and output_device arguments only work with": (
         'leave out device_ids: this model is on the CPU. On a machine with GPUs, in World(…, backend="nccl"), move '
         "the model to the GPU first."
