@@ -1,9 +1,13 @@
-"""The one family of errors that is meant for readers, and how to tell them of a broken file."""
+"""The one family of errors that is meant for readers, and the words in which they are told of ranks and files."""
 
 import json
 import textwrap
 import traceback
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class CourseError(Exception):
@@ -33,6 +37,22 @@ def wrapped(text: str) -> str:
         textwrap.fill(line, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
         for line in text.split("\n")
     )
+
+
+def ranks_named(ranks: Sequence[int], to: str = " to ", shortest: int = 3) -> str:
+    """Return `rank 3`, or `ranks 0, 2, 5 to 9`: of numbers in a row, at least `shortest`, the first and the last."""
+    # Neighbours have the same difference between their rank and their position.
+    spans = [[rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda item: item[1] - item[0])]
+    texts = [f"{span[0]}{to}{span[-1]}" if len(span) >= shortest else ", ".join(map(str, span)) for span in spans]
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(texts)}"
+
+
+def grouped(keys: Mapping[int, Key]) -> list[tuple[tuple[int, ...], Key]]:
+    """Return the ranks that have the same key together, in the order of their first rank."""
+    by_key: dict[Key, list[int]] = {}
+    for rank, key in sorted(keys.items(), key=lambda item: item[0]):
+        by_key.setdefault(key, []).append(rank)
+    return [(tuple(ranks), key) for key, ranks in by_key.items()]
 
 
 def json_trouble(error: BaseException) -> str:

@@ -32,10 +32,11 @@ def add_run_arguments(parser: Any) -> None:
     parser.add_argument("--gpus", action=argparse.BooleanOptionalAction, default=None, help=gpus)
     parser.add_argument("--memory", type=positive, metavar="GB", help="memory of each pretended GPU, in GB (80)")
     parser.add_argument("--timeout", type=positive, default=86400, metavar="S", help="limit in seconds (a day)")
+    page = "write all that is known of the run as an HTML page"
+    parser.add_argument("--report", type=report, metavar="FILE", help=page)
     parser.add_argument(
-        "--report", type=report, metavar="FILE", help="write all that is known of the run as an HTML page"
+        "--replay", action="store_true", help="keep values: more faults are found, and the page steps through the run"
     )
-    parser.add_argument("--replay", action="store_true", help="keep values: the page steps through the run")
     parser.add_argument("--no-measure", dest="measure", action="store_false", help="do not measure memory")
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
     parser.add_argument("program", metavar="PROGRAM", help="a Python file")

@@ -5,15 +5,13 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
-from functools import partial
+from pathlib import Path
 
 import torch
 
 from ..errors import CourseError, CourseWarning
-from ..meter import Communication, MemoryReport, is_learners
-from ..planner import size
-from ..world import Program, RankError, Run, World, grouped, in_ranges
+from ..meter import is_learners
+from ..world import Program, RankError, Run, World
 
 RANKS = 2
 """The number of ranks if nothing says it."""
@@ -21,15 +19,18 @@ RANKS = 2
 
 def run(options: argparse.Namespace) -> int:
     """Run the program with these options of the command, and return the exit code."""
+
+    def then(run: Run) -> None:
+        print(run.report().summary, flush=True)
+        _save(run, options.report)
+
     try:
         world = _world(options)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CourseWarning)  # the report has them
-            world.run_file(
-                options.program, *options.arguments, module=options.module, then=partial(_reported, options, world)
-            )
+            warnings.simplefilter("ignore", CourseWarning)  # the summary has them
+            world.run_file(options.program, *options.arguments, module=options.module, then=then)
     except RankError as error:
-        _save(options, error)
+        _save(error, options.report)
         print(_without_cells(error), file=sys.stderr)
         return 1
     except CourseError as error:
@@ -51,8 +52,6 @@ def _without_cells(error: BaseException) -> str:
 
 def _world(options: argparse.Namespace) -> World:
     """Return the world that the options ask for, such as `--world dryrun:64`."""
-    if options.replay and options.report is None:
-        raise CourseError("--replay keeps values for the page of a run. Say where to write it: --report run.html.")
     name, number = re.fullmatch(r"(.*?)(?::([1-9][0-9]*))?", options.world).groups()  # type: ignore[union-attr]
     ranks = options.ranks or int(number or RANKS)
     if name == "dryrun" and number and options.ranks not in (None, int(number)):
@@ -78,17 +77,13 @@ def _gpus(options: argparse.Namespace, backend: str) -> bool | float:
     return float(options.memory) * 1e9 if options.memory else bool(options.gpus)
 
 
-def _reported(options: argparse.Namespace, world: World, run: Run) -> None:
-    print("\n".join(report(world, run)), flush=True)
-    _save(options, run)
-
-
-def _save(options: argparse.Namespace, run: Run | RankError) -> None:
-    if options.report is not None:
+def _save(run: Run | RankError, path: Path | None) -> None:
+    """Write the page of the run, if there is a path for it."""
+    if path is not None:
         try:
-            run.report().save(options.report)
+            run.report().save(path)
         except OSError as error:
-            raise CourseError(f"{options.report} cannot be written ({error.strerror}). Name another file.") from None
+            raise CourseError(f"{path} cannot be written ({error.strerror}). Name another file.") from None
 
 
 def _print_traceback(error: Exception) -> None:
@@ -96,49 +91,3 @@ def _print_traceback(error: Exception) -> None:
     while trace is not None and not is_learners(trace.tb_frame.f_code):
         trace = trace.tb_next
     traceback.print_exception(type(error), error, trace or error.__traceback__)
-
-
-# -- the report ------------------------------------------------------------------------------------------------------
-
-
-def report(world: World, run: Run) -> Iterator[str]:
-    """Yield the lines of a report: what ranks held, sent and waited for, equal ranks together, and warnings."""
-    dry = world.backend == "dryrun"
-    ran = [sent.rank for sent in run.comm]
-    title = f"rank {ran[0]} of {world.world_size}" if dry else f"{len(ran)} rank{'s' if len(ran) > 1 else ''}"
-    seconds = "" if dry else f", {max(one.end - one.start for one in run.timeline):.1f} s"
-    yield f"-- {title}{seconds}"
-    texts = {rank: _sent(run.comm[rank]) for rank in ran}
-    if world.measure:
-        texts = {rank: f"{_peak(run.memory[rank], world)}\n{text}" for rank, text in texts.items()}
-    for ranks, text in grouped(texts):
-        yield f"   {in_ranges(ranks)}"
-        yield from (f"     {line}" for line in text.splitlines())
-        if not dry:
-            yield f"     waited {_waited(run, ranks)} s"
-    if not dry and (slowest := run.slowest()).startswith("Slowest"):  # else no two ranks called a collective
-        yield f"   {slowest}"
-    for warning in run.warnings:
-        yield f"   Warning: {warning}"
-
-
-def _peak(memory: MemoryReport, world: World) -> str:
-    peak = memory.at_peak
-    if peak is None:
-        return "held nothing on the pretended GPU (--no-gpus counts all memory)" if world.gpus else "held nothing"
-    parts = [f"{category} {size(nbytes)}" for category, nbytes in peak.by_category.items() if nbytes]
-    where = " on the pretended GPU" if world.gpus else ""
-    return f"peak {size(peak.total_bytes)}{where}: {', '.join(parts)}"
-
-
-def _sent(sent: Communication) -> str:
-    counts = {op: sent.count(op) for op in dict.fromkeys(call.op for call in sent.calls) if op != "init_process_group"}
-    kinds = [f"{count} {op}" + (f" {size(sent.by_op[op])}" if sent.by_op[op] else "") for op, count in counts.items()]
-    return f"sent {size(sent.sent_bytes)}{': ' if kinds else ''}{', '.join(kinds)}"
-
-
-def _waited(run: Run, ranks: tuple[int, ...]) -> str:
-    """Return the seconds that these ranks only waited, such as `0.1 to 0.4`."""
-    seconds = [f"{sum(one.seconds for one in run.timeline[rank].waited):.1f}" for rank in ranks]
-    least, most = min(seconds, key=float), max(seconds, key=float)
-    return least if least == most else f"{least} to {most}"

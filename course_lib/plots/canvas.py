@@ -9,7 +9,6 @@ Colours are of three kinds, and no figure uses one kind for another:
 
 from collections.abc import Collection, Iterable
 from html import escape
-from itertools import groupby
 from math import floor, log10
 from typing import Any
 
@@ -150,11 +149,3 @@ def ticks(highest: float, most: int = 4) -> list[float]:
     unit = 10.0 ** floor(log10(highest / most))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= highest / most)
     return [number * step for number in range(int(highest / step + 1e-9) + 1)]
-
-
-def ranks_named(ranks: list[int]) -> str:
-    """Return `rank 3`, `ranks 0 to 3` or `ranks 0, 2, 5 to 9`."""
-    # Neighbours have the same difference between their rank and their position.
-    spans = [[rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda item: item[1] - item[0])]
-    texts = [f"{span[0]} to {span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in spans]
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(texts)}"

@@ -9,8 +9,9 @@ from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from ..errors import ranks_named
 from ..planner import size
-from .canvas import CATEGORIES, INK, NOTE, SHADE, SMALL, WIDTH, Canvas, ranks_named, short, text_width, ticks
+from .canvas import CATEGORIES, INK, NOTE, SHADE, SMALL, WIDTH, Canvas, short, text_width, ticks
 from .picture import Picture
 
 MOST_PANELS, MOST_PLACES = 8, 400

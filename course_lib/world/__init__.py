@@ -2,11 +2,10 @@
 
 from .collectives.call import Call
 from .collectives.fault import RankReport
-from .errors.rank_error import RankError, grouped, quoted, who
+from .errors.rank_error import RankError, quoted, who
 from .pickling import pickled
 from .program import Program
 from .rank_threads.interrupts import put_off
-from .rank_threads.printing import in_ranges
 from .run import Run
 from .world import World
 
@@ -17,8 +16,6 @@ __all__ = [
     "RankReport",
     "Run",
     "World",
-    "grouped",
-    "in_ranges",
     "pickled",
     "put_off",
     "quoted",

@@ -164,11 +164,6 @@ def test_a_page_of_the_run_is_written_to_a_file(program, tmp_path: Path, fails: 
     assert "<title>" in text and os.path.basename(path) in text and "Replay" in text
 
 
-def test_values_are_kept_for_a_page_only(program, capsys: pytest.CaptureFixture[str]) -> None:
-    assert course_run("--replay", program(SUMS)) == 2
-    assert "--report run.html" in capsys.readouterr().err
-
-
 def test_ctrl_c_ends_with_130(program, tmp_path: Path) -> None:
     path = program(f"import os, time; open({str(tmp_path)!r} + '/' + os.environ['RANK'], 'w'); time.sleep(600)")
     command = [sys.executable, "-m", "course_lib.commands.cli", "run", path]

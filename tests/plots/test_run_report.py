@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from course_lib import RankError, World, mark
 from course_lib.plots import RunReport
-from course_lib.plots.run_report.program import MOST_LINES, blocks
 from course_lib.world.errors import reported
+from course_lib.world.rank_threads.printing import MOST_LINES, folded
 
 HEADINGS = ["Outcome", "Memory", "Traffic", "Time", "Layout", "Replay", "Program"]
 TAG = "<script>alert(1)</script>"
@@ -44,10 +44,11 @@ def test_a_page_has_a_title_and_each_section_with_its_numbers() -> None:
     page, text = report.html, str(report)
     assert re.findall("<h2>(.*?)</h2>", page) == HEADINGS
     assert "<title>training</title>" in page and "<h1>training</h1>" in page
-    assert text.startswith(f"training\n4 ranks, simulated, torch {torch.__version__}, ")
+    assert re.match(rf"training\n4 ranks, [\d.]+ m?s, simulated, torch {re.escape(torch.__version__)}, ", text)
     assert "\nAll 4 ranks returned.\n" in text
-    assert re.search(r"^ranks 0 to 3  returned  4 kB  12 kB  ", text, re.MULTILINE)
-    assert re.search(r"^ranks 0 to 3  all_reduce +2 +12 kB$", text, re.MULTILINE)
+    assert re.search(
+        r"^ranks 0 to 3  returned  4 kB: communication 4 kB.*  12 kB: 2 all_reduce 12 kB  ", text, re.MULTILINE
+    )
     assert re.search(r"^all_reduce #2 +held at .* line \d+  Replicate +Replicate +← every", text, re.MULTILINE)
     assert text.endswith(f"[rank 0]\nthe first rank\n[ranks 0 to 3]\n{TAG}")
 
@@ -151,9 +152,9 @@ def test_what_was_not_measured_or_kept_is_named() -> None:
 
 def test_a_dry_run_has_the_page_of_its_rank() -> None:
     text = str(World(64, backend="dryrun", rank=63).run(of_a_collective).report())
-    assert text.startswith("of_a_collective\n64 ranks, dryrun, ")
+    assert text.startswith("of_a_collective\nrank 63 of 64, dryrun, ")
     assert "\nRank 63 returned.\n" in text
-    assert re.search(r"^rank 63  all_reduce +1 +7 bytes$", text, re.MULTILINE)
+    assert re.search(r"^rank 63  returned  4 bytes: .*  7 bytes: 1 all_reduce 7 bytes  unknown$", text, re.MULTILINE)
     assert "A dry run computes nothing, so its times mean nothing." in text
     assert "One rank ran, so there is nothing to compare." in text
 
@@ -176,7 +177,7 @@ def test_a_warning_and_a_note_about_the_machine_are_shown() -> None:
 
 def test_equal_lines_are_folded_and_each_rank_keeps_its_order() -> None:
     output = {0: "a\nextra\nb\nc\n", 1: "a\nb\nc\n", 2: "a\nb\nmine\n"}
-    assert list(blocks(output)) == [
+    assert folded(output) == [
         ([0, 1, 2], "a"),
         ([0], "extra"),
         ([0, 1, 2], "b"),
@@ -186,11 +187,11 @@ def test_equal_lines_are_folded_and_each_rank_keeps_its_order() -> None:
 
 
 def test_colours_of_a_terminal_are_dropped() -> None:
-    assert list(blocks({0: "\x1b[1;32mloss\x1b[0m 3\x1b[K"})) == [([0], "loss 3")]
+    assert folded({0: "\x1b[1;32mloss\x1b[0m 3\x1b[K"}) == [([0], "loss 3")]
 
 
 def test_lines_that_are_left_out_are_counted() -> None:
-    ((_, text),) = blocks({0: "\n".join(map(str, range(MOST_LINES + 1000)))})
+    ((_, text),) = folded({0: "\n".join(map(str, range(MOST_LINES + 1000)))})
     lines = text.splitlines()
     assert lines[0] == "0" and lines[-1] == str(MOST_LINES + 999)
     assert lines[MOST_LINES // 2] == "… 1,000 lines are left out here …" and len(lines) == MOST_LINES + 1

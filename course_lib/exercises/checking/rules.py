@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from ...errors import grouped
 from ...meter import Communication, Snapshot
-from ...world import grouped
 from .findings import Finding, Row
 from .observe import Observation, Trial
 

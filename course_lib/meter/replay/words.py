@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
+from ...errors import ranks_named
 from .record import Event, Film, Lane
 
 MOST_PARTS = 8  # the most messages that a caption names, and the most ranks whose values the text form shows
@@ -76,10 +76,7 @@ def who(film: Film, lanes: Sequence[Lane]) -> str:
     ranks = [lane.rank for lane in lanes]
     if len(ranks) == len(film.lanes) > 1:
         return f"{'both' if len(ranks) == 2 else f'all {len(ranks)}'} ranks"
-    # Neighbours have the same difference between their rank and their position.
-    spans = [[rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda item: item[1] - item[0])]
-    texts = [f"{span[0]}–{span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in spans]
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(texts)}"
+    return ranks_named(ranks, "–")
 
 
 def in_bytes(count: float) -> str:

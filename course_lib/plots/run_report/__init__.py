@@ -1,8 +1,7 @@
 """The page of a run.
 
-record     `RunRecord`: what is shown
+record     `RunRecord`: what is shown; what equal ranks held, sent and waited for, in words
 sections   the page's sections, each as HTML and as text
-program    the lines that ranks printed, with equal lines of ranks folded
 page       `RunReport`: the page
 """
 

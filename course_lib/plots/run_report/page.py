@@ -6,8 +6,9 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from ...errors import ranks_named
 from ...planner import duration
-from .record import RunRecord
+from .record import NAMES, UNKNOWN, RunRecord, alike
 from .sections import Part, framed, sections
 
 THEME = """
@@ -35,10 +36,26 @@ class RunReport:
     def _about(self) -> list[str]:
         """What ran, and where and when, in words."""
         about = self._run.about
-        ranks = f"{about.world_size} rank{'s' * (about.world_size > 1)}"
+        return [*self._ranks, about.backend, f"torch {about.torch_version}", f"{about.began:%-d %B %Y, %H:%M}"]
+
+    @property
+    def _ranks(self) -> list[str]:
+        world_size, ends = self._run.about.world_size, self._run.ends
+        if not self._run.whole:
+            return [f"rank {next(iter(ends))} of {world_size}"]
         took = duration(max((line.end for line in self._run.timelines.values()), default=0.0))
-        when = f"{about.began:%-d %B %Y, %H:%M}"
-        return [ranks, about.backend, f"torch {about.torch_version}", when, *([took] if self._run.whole else [])]
+        return [f"{world_size} rank{'s' * (world_size > 1)}", took]
+
+    @property
+    def summary(self) -> str:
+        """What ranks held, sent and waited for, equal ranks together, and warnings: lines for a terminal."""
+        run, lines = self._run, [f"-- {', '.join(self._ranks)}"]
+        for ranks, _, *said in alike(run):
+            named = [f"     {name} {text}" for name, text in zip(NAMES[-3:], said, strict=True) if text != UNKNOWN]
+            lines += [f"   {ranks_named(ranks, '-', 2)}", *named]
+        slowest = run.slowest if run.slowest.startswith("Slowest") else ""  # else no two ranks called a collective
+        lines += [f"   {line}" for line in (run.about.note, slowest) if line]
+        return "\n".join([*lines, *(f"   Warning: {warning}" for warning in run.warnings)])
 
     @property
     def html(self) -> str:

@@ -1,8 +1,13 @@
 """`RunRecord`: what the page of a run shows."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ...errors import grouped
+from ...planner import duration, size
+
+NAMES, UNKNOWN = ("ranks", "ended", "peak", "sent", "waited"), "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +27,7 @@ class RunRecord:
         layout: rows with a call or a result, the tensor, the layout before and after the call, and a remark.
         replay: the replay, with its page as `html`; None if there is none.
         call_counts: the most calls of a rank that the replay shows, and that it made.
-        output: what each rank printed.
+        output: lines in a row that the same ranks printed, with these ranks.
     """
 
     about: Any
@@ -36,7 +41,7 @@ class RunRecord:
     layout: Sequence[Sequence[str]]
     replay: Any
     call_counts: tuple[int, int]
-    output: Mapping[int, str]
+    output: Sequence[tuple[Sequence[int], str]]
 
     @property
     def whole(self) -> bool:
@@ -45,9 +50,31 @@ class RunRecord:
         return len(self.ends) == world_size
 
 
-def together(keys: Mapping[int, Hashable]) -> list[list[int]]:
-    """Return the ranks that have the same key together, in the order of their first rank."""
-    found: dict[Hashable, list[int]] = {}
-    for rank, key in keys.items():
-        found.setdefault(key, []).append(rank)
-    return list(found.values())
+def alike(run: RunRecord) -> Iterator[tuple[tuple[int, ...], str, str, str, str]]:
+    """Yield `NAMES` in words: how ranks ended, what they held and sent, and how long they waited. Equal ranks come
+    together. A dry run computes nothing, so its times mean nothing."""
+    lines = run.timelines if run.whole else {}
+    waited = {rank: sum(wait.seconds for wait in line.waited) for rank, line in lines.items()}
+    words = {rank: (end, _peak(run.memory.get(rank)), _sent(run.comm[rank])) for rank, end in run.ends.items()}
+    for ranks, said in grouped(words):
+        yield ranks, *said, _range([waited[rank] for rank in ranks if rank in waited])
+
+
+def _peak(memory: Any) -> str:
+    if memory is None:
+        return UNKNOWN
+    if memory.at_peak is None:
+        return "nothing"
+    parts = [f"{category} {size(nbytes)}" for category, nbytes in memory.at_peak.by_category.items() if nbytes]
+    return f"{size(memory.peak_bytes)}: {', '.join(parts)}"
+
+
+def _sent(comm: Any) -> str:
+    counts = {op: comm.count(op) for op in comm.by_op if op != "init_process_group"}
+    kinds = [f"{count} {op}" + (f" {size(comm.by_op[op])}" if comm.by_op[op] else "") for op, count in counts.items()]
+    return f"{size(comm.sent_bytes)}{': ' if kinds else ''}{', '.join(kinds)}"
+
+
+def _range(seconds: Sequence[float]) -> str:
+    bounds = (min(seconds), max(seconds)) if seconds else ()
+    return " to ".join(dict.fromkeys(map(duration, bounds))) or UNKNOWN

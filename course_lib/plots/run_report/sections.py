@@ -5,15 +5,15 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
-from ...planner import duration, size
-from ..canvas import CATEGORIES, WIDTH, ranks_named
+from ...errors import ranks_named
+from ...planner import duration
+from ..canvas import WIDTH
 from ..comm import plot_comm
 from ..memory import MOST_PLACES, plot_memory
 from ..picture import Picture
 from ..tables import Table
 from ..timeline import LEFT, plot_timeline
-from .program import blocks
-from .record import RunRecord, together
+from .record import NAMES, RunRecord, alike
 
 CODE = re.compile(r"`([^`]+)`")
 SHORT = re.compile(r">[^<>]{1,24}</t[dh]>")
@@ -50,32 +50,14 @@ def outcome(run: RunRecord) -> Iterator[Part]:
     else:
         all_of_them = f"All {len(run.ends)} ranks" if len(run.ends) > 2 else "Both ranks"
         yield _words(f"{all_of_them if len(run.ends) > 1 else ranks_named(list(run.ends)).capitalize()} returned.")
-    waits = {rank: sum(wait.seconds for wait in line.waited) for rank, line in run.timelines.items()}
-    alike = {rank: (end, *_peak_and_sent(run, rank)) for rank, end in run.ends.items()}
-    rows = [
-        (ranks_named(ranks), *alike[ranks[0]], _range([waits[rank] for rank in ranks if rank in waits]))
-        for ranks in together(alike)
-    ]
-    head = ("ranks", "ended", "peak", "sent", "waited")
-    yield _table(head, rows) if run.whole else _table(head[:-1], [row[:-1] for row in rows])
+    yield _table(NAMES, [(ranks_named(ranks), *words) for ranks, *words in alike(run)])
     if run.warnings:
         listed = "".join(f"<li>{escape(warning[:1].upper() + warning[1:])}</li>" for warning in run.warnings)
         yield Part(f'<h3>Warnings</h3><ul class="warnings">{listed}</ul>', "\n".join(["Warnings", *run.warnings]))
 
 
-def _peak_and_sent(run: RunRecord, rank: int) -> tuple[str, str]:
-    held = size(run.memory[rank].peak_bytes) if rank in run.memory else "unknown"
-    return held, size(run.comm[rank].sent_bytes)
-
-
-def _range(seconds: Sequence[float]) -> str:
-    return (
-        " to ".join(dict.fromkeys(duration(bound) for bound in (min(seconds), max(seconds)))) if seconds else "unknown"
-    )
-
-
 def memory(run: RunRecord) -> Iterator[Part]:
-    """Yield memory over time, and what was held at the peak."""
+    """Yield memory over time."""
     if not run.memory:
         yield _words("Memory was not measured.")
         return
@@ -85,28 +67,16 @@ def memory(run: RunRecord) -> Iterator[Part]:
     most = max(len(one.timeline) for one in known)
     if most > MOST_PLACES:
         yield _words(f"Each place in the figure has the highest of up to {-(-most // MOST_PLACES)} changes.")
-    at_peak = {rank: one.at_peak.by_category for rank, one in run.memory.items() if one.at_peak is not None}
-    used = [category for category in CATEGORIES if any(held.get(category) for held in at_peak.values())]
-    held = {rank: tuple(size(parts.get(category, 0)) for category in used) for rank, parts in at_peak.items()}
-    rows = [(ranks_named(ranks), size(run.memory[ranks[0]].peak_bytes), *held[ranks[0]]) for ranks in together(held)]
-    if rows:
-        yield _table(("ranks", "peak", *used), rows)
 
 
 def traffic(run: RunRecord) -> Iterator[Part]:
-    """Yield bytes by kind, and between which ranks they went."""
-    sent = {rank: tuple((op, comm.count(op), n) for op, n in comm.by_op.items()) for rank, comm in run.comm.items()}
-    rows = [
-        (ranks_named(ranks), op, f"{calls:,}", size(nbytes))
-        for ranks in together(sent)
-        for op, calls, nbytes in sent[ranks[0]]
-    ]
-    if rows:
-        yield _table(("ranks", "kind", "calls", "sent by each"), rows)
-    else:
-        yield _words("No rank made a call.")
-    if run.whole and any(comm.sent_bytes for comm in run.comm.values()):
+    """Yield between which ranks bytes went."""
+    if not run.whole:
+        yield _words("A dry run counts what one rank sends: see the outcome.")
+    elif any(comm.sent_bytes for comm in run.comm.values()):
         yield _figure(plot_comm([[comm.by_rank.get(peer, 0) for peer in run.comm] for comm in run.comm.values()]))
+    else:
+        yield _words("No rank sent anything.")
 
 
 def time(run: RunRecord) -> Iterator[Part]:
@@ -159,11 +129,10 @@ def replay(run: RunRecord) -> Iterator[Part]:
 
 def program(run: RunRecord) -> Iterator[Part]:
     """Yield the printed lines."""
-    found = list(blocks(run.output))
-    for ranks, lines in found:
+    for ranks, lines in run.output:
         name = ranks_named(ranks)
         yield Part(f'<div class="lines"><h3>{name}</h3><pre>{escape(lines)}</pre></div>', f"[{name}]\n{lines}")
-    if not found:
+    if not run.output:
         yield _words("No rank printed anything.")
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
+from ...errors import grouped
 from ...meter import MemoryReport
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
 from .headline import error_key, headline, in_headline
 from .histories import compared
-from .rank_error import Interrupted, RankError, grouped, quoted, who
+from .rank_error import Interrupted, RankError, quoted, who
 from .warnings import shared_variables
 from .went_past import left_out
 

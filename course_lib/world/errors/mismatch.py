@@ -1,8 +1,9 @@
 """Mismatches: which ranks disagree, about what, and how to fix it."""
 
+from ...errors import grouped
 from ..collectives.call import Call
 from ..collectives.fault import Fault
-from .rank_error import grouped, who
+from .rank_error import who
 
 
 def disagreement(fault: Fault) -> tuple[str, str]:

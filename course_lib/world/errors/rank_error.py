@@ -1,6 +1,6 @@
 """`RankError`: the exception for a failed run, with functions that name ranks and quote the learner's lines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from typing import TYPE_CHECKING, ClassVar
 
@@ -134,11 +134,3 @@ def quoted(source_line: SourceLine | None) -> str:
 def written(call: Call) -> str:
     """Return the name of a call if the learner's line has it, and `call` if torch makes the call inside that line."""
     return call.variant if call.variant in call.line.source or not call.line.source else "call"
-
-
-def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:
-    """Return the ranks that have the same text together, in the order of their first rank."""
-    by_text: dict[str, list[int]] = {}
-    for rank, text in sorted(texts.items()):
-        by_text.setdefault(text, []).append(rank)
-    return [(tuple(ranks), text) for text, ranks in by_text.items()]

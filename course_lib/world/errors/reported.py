@@ -13,6 +13,7 @@ import torch
 
 from ...meter import Communication, MemoryReport, Replay, Timeline, film, slowest
 from ..collectives.call import Call
+from ..rank_threads.printing import folded
 from .layout import layout
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def report_of(
             layout=layout(list(calls.values()), results).rows if len(calls) > 1 else (),
             replay=None if shown is None else Replay(shown),
             call_counts=(max(map(len, latest.values())), max(map(len, calls.values()))),
-            output=dict(zip(calls, output, strict=True)),
+            output=folded(dict(zip(calls, output, strict=True))),
         )
     )
 

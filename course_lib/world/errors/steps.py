@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from ...errors import grouped
 from ..collectives.call import Call
-from .rank_error import grouped, who
+from .rank_error import who
 
 
 def first_step(calls: Mapping[int, Sequence[Call]]) -> str:

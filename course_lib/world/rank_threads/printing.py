@@ -1,15 +1,21 @@
 """The ranks' output: kept for the run, and printed with the rank of each line."""
 
+import re
 import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
-from itertools import islice, pairwise
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby, islice
 from math import inf
 from typing import NamedTuple
 
+from ...errors import ranks_named
+
 OUTPUT_LIMIT = 1_000_000  # the most characters kept of a rank's output; the rest is counted and dropped
 FOLD = 0.25  # seconds that a line waits for the same line of other ranks
-AHEAD = 20  # lines of a rank that are compared with the next line of another
+AHEAD = 100  # lines of a rank that are compared with the next line of another
+MOST_LINES = 400  # of each rank on a page: half of them from the beginning, half from the end
+COLOURS = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
+"""The codes with which programs colour a terminal and move its cursor."""
 
 
 class Printed:
@@ -68,8 +74,8 @@ class FoldedLines(Lines):
 
     every, live = 0.0, True
 
-    def __init__(self, world_size: int) -> None:
-        self._world_size = world_size
+    def __init__(self, world_size: int, show: Callable[[Sequence[int], str], None] | None = None) -> None:
+        self._world_size, self._show = world_size, show or _show
         self._begun: defaultdict[int, str] = defaultdict(str)  # the start of a line, by rank
         self._lines: defaultdict[int, deque[_Line]] = defaultdict(deque)
 
@@ -95,7 +101,7 @@ class FoldedLines(Lines):
                 break
             for rank in ranks:
                 self._lines[rank].popleft()
-            print(f"[{in_ranges(ranks)}] {line.text}", flush=True)
+            self._show(ranks, line.text)
 
     def _next(self) -> tuple[_Line, list[int]] | None:
         """Return the next line and the ranks that have printed it. A line that other ranks print later can wait."""
@@ -110,9 +116,22 @@ class FoldedLines(Lines):
         return min(free or found, key=lambda one: one[0].since, default=None)
 
 
-def in_ranges(ranks: Sequence[int]) -> str:
-    """Return `rank 2`, or `ranks 0-3, 6` for the sorted ranks 0, 1, 2, 3 and 6."""
-    ends = [position for position, (one, two) in enumerate(pairwise(ranks)) if two > one + 1]
-    parts = zip([0, *(end + 1 for end in ends)], [*ends, len(ranks) - 1], strict=True)
-    text = ", ".join(f"{ranks[a]}-{ranks[b]}" if a < b else f"{ranks[a]}" for a, b in parts)
-    return f"rank{'s' if len(ranks) > 1 else ''} {text}"
+def _show(ranks: Sequence[int], text: str) -> None:
+    print(f"[{ranks_named(ranks, '-', 2)}] {text}", flush=True)
+
+
+def folded(output: Mapping[int, str]) -> list[tuple[Sequence[int], str]]:
+    """Return the text that ranks have printed, for a page: lines in a row of the same ranks, with these ranks."""
+    shown: list[tuple[Sequence[int], str]] = []
+    lines = FoldedLines(len(output), lambda ranks, text: shown.append((ranks, text)))
+    for rank, text in output.items():
+        lines.add(rank, _shortened(COLOURS.sub("", text).splitlines()))
+    lines.close()
+    return [(ranks, "\n".join(text for _, text in group)) for ranks, group in groupby(shown, lambda one: one[0])]
+
+
+def _shortened(lines: list[str]) -> str:
+    half, left_out = MOST_LINES // 2, len(lines) - MOST_LINES
+    if left_out > 0:
+        lines = [*lines[:half], f"… {left_out:,} lines are left out here …", *lines[-half:]]
+    return "\n".join(lines)
