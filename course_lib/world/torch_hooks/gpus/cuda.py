@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,8 @@ _SEGMENT = 2 * 2**20  # CUDA's allocator reserves multiples of this
 
 class Event:
     """A CUDA event. All work is done when the call that starts it returns, so an event only needs the time."""
+
+    __module__ = "torch.cuda"  # pickled by the name of what it replaces
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._seconds = 0.0
@@ -41,8 +44,9 @@ class Event:
 class Stream(Event):
     """A CUDA stream, and the block in which it is the current one."""
 
+    __module__ = "torch.cuda"
     cuda_stream = priority = 0
-    wait_stream = wait_event = Event.synchronize
+    wait_stream = wait_event = __exit__ = Event.synchronize
 
     def record_event(self, event: Event | None = None) -> Event:
         event = event or Event()
@@ -51,26 +55,6 @@ class Stream(Event):
 
     def __enter__(self) -> Stream:
         return self
-
-    def __exit__(self, *args: Any) -> None:
-        """Leave the block."""
-
-
-for _one in (Event, Stream):
-    _one.__module__ = "torch.cuda"  # pickled by the name of what it replaces
-
-
-class _Block:
-    """The block of `torch.cuda.device`, in which a GPU is the rank's current one."""
-
-    def __init__(self, gpus: Gpus, device: Any) -> None:
-        self._gpus, self._device = gpus, device
-
-    def __enter__(self) -> None:
-        self._before = self._gpus.choose(self._device)
-
-    def __exit__(self, *args: Any) -> None:
-        self._gpus.choose(self._before)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -82,43 +66,17 @@ def _gpu() -> PretendedGpu | Any:
     return SimpleNamespace(current=0, peak=0, reset_peak=lambda: None) if meter is None else meter.gpu
 
 
-def _allocated(device: Any = None) -> int:
-    return int(_gpu().current)
-
-
-def _max_allocated(device: Any = None) -> int:
-    return int(_gpu().peak)
-
-
 def _reserved(device: Any = None) -> int:
-    return -(-_max_allocated() // _SEGMENT) * _SEGMENT  # the allocator keeps what was freed
+    return -(-int(_gpu().peak) // _SEGMENT) * _SEGMENT  # the allocator keeps what was freed
 
 
 def _statistics(device: Any = None) -> dict[str, int]:
+    gpu, reserved = _gpu(), _reserved()
+    held = {"allocated": (gpu.current, gpu.peak), "active": (gpu.current, gpu.peak), "reserved": (reserved, reserved)}
     figures = {"num_alloc_retries": 0, "num_ooms": 0}
-    for kind, now, peak in (
-        ("allocated", _allocated(), _max_allocated()),
-        ("active", _allocated(), _max_allocated()),
-        ("reserved", _reserved(), _reserved()),
-    ):
+    for kind, (now, peak) in held.items():
         figures |= {f"{kind}_bytes.all.current": now, f"{kind}_bytes.all.peak": peak}
     return figures
-
-
-def _summary(*args: Any, **kwargs: Any) -> str:
-    return f"{NAME}: {_allocated():,} bytes allocated, {_max_allocated():,} at the peak"
-
-
-_MEMORY: dict[str, Callable[..., Any]] = {
-    "memory_allocated": _allocated,
-    "max_memory_allocated": _max_allocated,
-    "memory_reserved": _reserved,
-    "max_memory_reserved": _reserved,
-    "reset_peak_memory_stats": lambda device=None: _gpu().reset_peak(),
-    "reset_max_memory_allocated": lambda device=None: _gpu().reset_peak(),
-    "memory_stats": _statistics,
-    "memory_summary": _summary,
-}
 
 
 # -- the replacements --------------------------------------------------------------------------------------------------
@@ -131,48 +89,60 @@ _NOTHING_TO_DO = (
 
 _ALSO_FOR_TORCH = {"get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"}  # for `fork_rng`
 
+_ACCELERATOR = {
+    "current_device_index": "current_device",
+    "set_device_index": "set_device",
+    "device_index": "device",
+    "get_memory_info": "mem_get_info",
+}
+"""The functions of `torch.accelerator` with another name than in `torch.cuda`."""
+
 
 def _functions(gpus: Gpus) -> dict[str, Callable[..., Any]]:
-    def properties(device: Any = None) -> Any:
-        return SimpleNamespace(
-            name=NAME, total_memory=gpus.nbytes, major=8, minor=0, multi_processor_count=108, warp_size=32
-        )
-
-    def free(device: Any = None) -> tuple[int, int]:
-        return gpus.nbytes - _allocated(), gpus.nbytes
+    about = SimpleNamespace(
+        name=NAME, total_memory=gpus.nbytes, major=8, minor=0, multi_processor_count=108, warp_size=32
+    )
 
     def set_device(device: Any) -> None:
         gpus.choose(device)
 
+    @contextmanager
+    def device(device: Any) -> Iterator[None]:
+        before = gpus.choose(device)
+        try:
+            yield
+        finally:
+            gpus.choose(before)
+
     def stream(*args: Any, **kwargs: Any) -> Stream:
         return Stream()
 
-    return (
-        dict.fromkeys(_NOTHING_TO_DO, lambda *args, **kwargs: None)
-        | _MEMORY
-        | {
-            "is_available": lambda: True,
-            "is_initialized": lambda: True,
-            "device_count": lambda: gpus.count,
-            "set_device": set_device,
-            "current_device": lambda: gpus.current,
-            "get_device_name": lambda device=None: NAME,
-            "get_device_capability": lambda device=None: (8, 0),
-            "get_device_properties": properties,
-            "is_bf16_supported": lambda *args, **kwargs: True,
-            "mem_get_info": free,
-            "get_rng_state": lambda device=None: torch.get_rng_state(),
-            "get_rng_state_all": lambda: [torch.get_rng_state()],
-            "current_stream": stream,
-            "default_stream": stream,
-            "stream": stream,
-            "device": lambda device: _Block(gpus, device),
-        }
-    )
-
-
-def _unless_torch_asks(real: Callable[..., Any], pretended: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: (real if by_torch() else pretended)(*args, **kwargs)
+    return dict.fromkeys(_NOTHING_TO_DO, lambda *args, **kwargs: None) | {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "is_bf16_supported": lambda *args, **kwargs: True,
+        "device_count": lambda: gpus.count,
+        "set_device": set_device,
+        "current_device": lambda: gpus.current,
+        "device": device,
+        "get_device_name": lambda device=None: NAME,
+        "get_device_capability": lambda device=None: (8, 0),
+        "get_device_properties": lambda device=None: about,
+        "get_rng_state": lambda device=None: torch.get_rng_state(),
+        "get_rng_state_all": lambda: [torch.get_rng_state()],
+        "current_stream": stream,
+        "default_stream": stream,
+        "stream": stream,
+        "mem_get_info": lambda device=None: (gpus.nbytes - _gpu().current, gpus.nbytes),
+        "memory_allocated": lambda device=None: _gpu().current,
+        "max_memory_allocated": lambda device=None: _gpu().peak,
+        "memory_reserved": _reserved,
+        "max_memory_reserved": _reserved,
+        "reset_peak_memory_stats": lambda device=None: _gpu().reset_peak(),
+        "reset_max_memory_allocated": lambda device=None: _gpu().reset_peak(),
+        "memory_stats": _statistics,
+        "memory_summary": lambda *args, **kwargs: f"{NAME}: {_gpu().current:,} bytes, {_gpu().peak:,} at the peak",
+    }
 
 
 def replacements(gpus: Gpus) -> Iterator[Replacement]:
@@ -188,18 +158,18 @@ def replacements(gpus: Gpus) -> Iterator[Replacement]:
     yield torch.cuda, "Stream", Stream
     for name in ("range_push", "range_pop", "mark"):
         yield torch.cuda.nvtx, name, lambda *args, **kwargs: None
-    yield from _of_accelerator(gpus, functions)
+
+    of_accelerator = {name: name for name in functions if hasattr(torch.accelerator, name)} | _ACCELERATOR
+    for name, same in of_accelerator.items():
+        yield torch.accelerator, name, _unless_torch_asks(getattr(torch.accelerator, name), functions[same])
+    which, module_of = torch.accelerator.current_accelerator, torch.get_device_module
+    yield (
+        torch.accelerator,
+        "current_accelerator",
+        _unless_torch_asks(which, lambda check_available=False: torch.device("cuda")),
+    )
+    yield torch, "get_device_module", lambda device=None: module_of(device if device or by_torch() else "cuda")
 
 
-def _of_accelerator(gpus: Gpus, functions: dict[str, Callable[..., Any]]) -> Iterator[Replacement]:
-    pretended = {name: function for name, function in functions.items() if hasattr(torch.accelerator, name)} | {
-        "current_accelerator": lambda check_available=False: torch.device("cuda"),
-        "current_device_index": functions["current_device"],
-        "set_device_index": functions["set_device"],
-        "device_index": functions["device"],
-        "get_memory_info": functions["mem_get_info"],
-    }
-    for name, function in pretended.items():
-        yield torch.accelerator, name, _unless_torch_asks(getattr(torch.accelerator, name), function)
-    real = torch.get_device_module
-    yield torch, "get_device_module", lambda device=None: real(device if device or by_torch() else "cuda")
+def _unless_torch_asks(real: Callable[..., Any], pretended: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: (real if by_torch() else pretended)(*args, **kwargs)
