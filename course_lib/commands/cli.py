@@ -109,7 +109,8 @@ def run_program(options: argparse.Namespace) -> int:
 
 def _start_server(*, gpus: bool) -> None:
     """Start the server that forks ranks: it loads torch while this process does."""
-    modules = ["course_lib.world.processes.worker", *(["course_lib.world.torch_hooks.gpus"] if gpus else [])]
+    hooks = "course_lib.world.torch_hooks.gpus"  # which loads most of it when a run begins
+    modules = ["course_lib.world.processes.worker", *([f"{hooks}.groups", f"{hooks}.training"] if gpus else [])]
     multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
     forkserver.ensure_running()
 

@@ -55,7 +55,6 @@ class PretendedGpu:
         self.placing: bool | None = None
         self._ledger = ledger
         self._room = nbytes  # at least this much is free, whatever is recorded and not added up yet
-        self._peak_at_reset = self._reset_at = 0.0
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether so many bytes are free, and reserve them. If they are not, the next call adds up again."""
@@ -67,9 +66,7 @@ class PretendedGpu:
 
     def reset_peak(self) -> None:
         """Start to measure `peak` again. The run's own peak stays."""
-        self._ledger.add_up()
-        self._ledger.marked_at = self._reset_at = self._ledger.now()
-        self._peak_at_reset = self._ledger.current
+        self._ledger.highest = self.current
 
     @property
     def current(self) -> int:
@@ -81,9 +78,7 @@ class PretendedGpu:
     def peak(self) -> int:
         """The most bytes that were held since the last `reset_peak`."""
         self._ledger.add_up()
-        if not self._reset_at:
-            return self._ledger.peak
-        return max(int(self._peak_at_reset), self._ledger.history.highest_since(self._reset_at))
+        return self._ledger.highest
 
 
 def made_by_torch_next_to_parameters() -> bool:

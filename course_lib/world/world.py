@@ -7,8 +7,8 @@ import inspect
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from copy import copy
 from datetime import datetime
 from typing import Any
@@ -24,6 +24,7 @@ from .rank_threads.interrupts import put_off
 from .rank_threads.printing import FoldedLines, Lines
 from .run import Run, shortened
 from .torch_hooks import interposer
+from .torch_hooks.gpus import pretended
 
 
 def _nothing(run: Run) -> None: ...
@@ -93,7 +94,8 @@ class World:
                 f"World(allocator={allocator!r}): there is no such allocator here; there is 'cuda', which counts bytes "
                 "as a GPU's would. Leave the argument out for the bytes that tensors need."
             )
-        if gpu_bytes(gpus) is not None and gpus is not True and not measure:
+        self.gpus = gpu_bytes(gpus)
+        if gpus not in (False, True) and not measure:
             raise CourseError(
                 f"World(gpus={gpus!r}, measure=False): only measured memory can be full. Leave measure= out, or say "
                 "gpus=True."
@@ -106,7 +108,6 @@ class World:
         self.timeout = float(timeout)
         self.measure = measure
         self.replay, self.strict = replay, strict
-        self.gpus = gpus
         self.allocator = "cuda" if gpus else allocator
 
     def __repr__(self) -> str:
@@ -165,7 +166,7 @@ class World:
         program = Program.found(path, arguments, module=module)
         with program.prepared():
             if program.starts_ranks:
-                with self._gpus_for_starting():
+                with pretended(self.world_size, self.gpus):  # a program may start one rank for each
                     return launch(program, lambda n, fn: self._resized(n)._run_program(fn, program.name, then))
             return self._run_program(program, program.name, then)
 
@@ -175,17 +176,6 @@ class World:
         world.world_size = world_size
         world.backend, world._backend = chosen(world_size, *self._choice)
         return world
-
-    @contextmanager
-    def _gpus_for_starting(self) -> Iterator[None]:
-        """Pretend GPUs inside the block, in this process, if the ranks have them: a program may start one rank each."""
-        if not self.gpus:
-            yield
-            return
-        from .torch_hooks import gpus  # it loads FSDP, which takes most of a second
-
-        with gpus.pretended(self.world_size, self.gpus):
-            yield
 
     def _run_program(self, fn: Callable[[], None], name: str, then: Callable[[Run], object]) -> Run:
         ranks = 1 if self.backend == "dryrun" else self.world_size

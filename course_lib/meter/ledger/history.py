@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -62,11 +61,6 @@ class History:
                 yield MemoryEvent(seconds, current, current, block.operator, {_category(block): delta})
         else:
             yield from self._combined(len(self._blocks), max(1, -(-len(self._blocks) // most)))
-
-    def highest_since(self, seconds: float) -> int:
-        """Return the most bytes held after a change since `seconds`; 0 if nothing has changed."""
-        earlier = [event.highest_bytes for event in self._earlier if event.seconds >= seconds]
-        return max([*earlier, *self._currents[bisect_left(self._seconds, seconds) :]], default=0)
 
     def _condense(self) -> None:
         self._earlier += self._combined(DETAILED, GROUP)

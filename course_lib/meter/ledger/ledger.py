@@ -95,6 +95,7 @@ class Ledger:
         self.takes_all = takes_all
         self.current = 0
         self.peak = 0
+        self.highest = 0  # the peak since someone has set it back
         self.peak_block: Block | None = None  # the block whose allocation reached the peak
         self.history = History()
         self._size_of, self._started = size_of, started
@@ -160,7 +161,7 @@ class Ledger:
         """Add up the recorded events, so that `current` and `peak` are up to date."""
         # One loop with local names: it runs twice for each block, while other ranks wait for the GIL.
         events, history, last = self._events, self.history.add, self._last
-        current, peak = self.current, self.peak
+        current, peak, highest = self.current, self.peak, self.highest
         count = len(events)  # other threads may append meanwhile
         for block in events[:count]:
             if block.number == 0:  # allocated
@@ -169,9 +170,11 @@ class Ledger:
                 last = block
                 current += block.size
                 history(block.seconds, block, block.size, current)
-                if current > peak:
-                    peak, self.peak_block, self._peak_count = current, block, self._count
-                    self._gone_since_peak.clear()
+                if current > highest:
+                    highest = current
+                    if current > peak:
+                        peak, self.peak_block, self._peak_count = current, block, self._count
+                        self._gone_since_peak.clear()
             elif block.number > 0:  # freed
                 assert last is not None
                 if self._live.get(block.address) is block:
@@ -184,7 +187,7 @@ class Ledger:
                 current -= block.size
                 # A callback has no time; use that of the latest allocation or mark.
                 history(last.seconds if last.seconds > self.marked_at else self.marked_at, block, -block.size, current)
-        self._last, self.current, self.peak = last, current, peak
+        self._last, self.current, self.peak, self.highest = last, current, peak, highest
         del events[:count]
 
     @property

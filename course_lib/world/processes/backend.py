@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import CourseError
+from ...meter import gpu_bytes
 from ..errors.message import error_of
 from ..pickling import unpack_result
 from ..rank_threads.printing import Lines
@@ -40,7 +41,8 @@ class Processes:
         nccl: bool = False,
         gpus: bool | float = False,
     ) -> None:
-        self._world_size, self._pool, self.placing, self.nccl, self._gpus = world_size, pool, placing, nccl, gpus
+        self._world_size, self._pool, self.placing, self.nccl = world_size, pool, placing, nccl
+        self._gpus = gpu_bytes(gpus)
         pool.start()
         most = MAX_RANKS * len(pool.machines)
         if not 1 <= world_size <= most:

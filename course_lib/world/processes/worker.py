@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...meter import MemoryMeter, gpu_bytes
+from ...meter import MemoryMeter
 from .. import pickling
 from ..collectives.fault import Stopped, leaving
 from ..error_report import ErrorReport
@@ -34,6 +34,7 @@ from ..rank_threads.rank_state import rank_variables, seed_process
 from ..rank_threads.stopping import without_stopped
 from ..torch_hooks import interposer, private
 from ..torch_hooks.gloo import loopback
+from ..torch_hooks.gpus import pretended
 from ..torch_hooks.patching import replaced
 from .fresh_imports import FreshImports
 from .main_module import unpack_in_main
@@ -132,15 +133,10 @@ class Worker:
         with contextlib.ExitStack() as stack:
             stack.enter_context(interposer.interposed_process(rank))
             stack.enter_context(replaced(rank.threads.replacements()))
-            if job.gpus:
-                from ..torch_hooks import gpus  # it loads FSDP, which takes most of a second
-
-                stack.enter_context(gpus.pretended(job.place.local_world_size, job.gpus))
+            stack.enter_context(pretended(job.place.local_world_size, job.gpus))
             self._join_group(rank)
             if job.size_of is not None:
-                rank.meter = MemoryMeter(
-                    job.rank, started=job.started, size_of=job.size_of, gpu_bytes=gpu_bytes(job.gpus)
-                )
+                rank.meter = MemoryMeter(job.rank, started=job.started, size_of=job.size_of, gpu_bytes=job.gpus)
                 stack.enter_context(meters_informed())
                 stack.enter_context(rank.meter.watching())
             fn, args, kwargs = unpack_in_main(job.packed)

@@ -5,7 +5,6 @@ returns.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from ..rank_threads.printing import Lines
 from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
 from ..run import Run
+from ..torch_hooks.gpus import pretended
 from .open_files import make_room
 
 MAX_RANKS = 64  # the most ranks of a simulated world
@@ -35,7 +35,7 @@ class Simulated:
                 f"World({world_size}): a simulated world has 1 to {MAX_RANKS} ranks, one thread each. "
                 f"Choose a number in that range."
             )
-        self._world_size, self._gpus = world_size, gpus
+        self._world_size, self._gpus = world_size, gpu_bytes(gpus)
 
     def run(
         self,
@@ -50,12 +50,11 @@ class Simulated:
         variables = Variables()
         with (
             process_state.of_threads(one_process.replacements(), measure=size_of is not None),
-            self._gpus_pretended(),
+            pretended(self._world_size, self._gpus),
         ):
             coordinator = ThreadCoordinator(self._world_size)
             store = dist.HashStore()
-            memory = gpu_bytes(self._gpus)
-            ranks = [Rank(store, rank, coordinator, packed, size_of, memory) for rank in range(self._world_size)]
+            ranks = [Rank(store, rank, coordinator, packed, size_of, self._gpus) for rank in range(self._world_size)]
             reports = run_ranks(coordinator, ranks, timeout, late, lines)
         outputs, calls = [rank.rank_state.printed.text for rank in ranks], [rank.recorder.calls for rank in ranks]
         shared = variables.reset() if self._world_size > 1 else []
@@ -78,13 +77,6 @@ class Simulated:
             memory=[rank.memory for rank in ranks],
             shared=shared,
         )
-
-    def _gpus_pretended(self) -> AbstractContextManager[None]:
-        if not self._gpus:
-            return nullcontext()
-        from ..torch_hooks import gpus  # it loads FSDP, which takes most of a second
-
-        return gpus.pretended(self._world_size, self._gpus)
 
 
 class Rank(RankThread):

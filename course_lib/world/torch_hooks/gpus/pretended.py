@@ -4,29 +4,24 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ....meter import gpu_bytes
 from ..patching import Replacement, replaced
-from . import cuda, devices, groups, tensors, training
 
 
 @contextmanager
-def pretended(count: int, gpus: bool | float = True) -> Iterator[None]:
-    """Pretend inside the block that this machine has `count` GPUs; `gpus` is as in `World(gpus=...)`.
+def pretended(count: int, nbytes: int | None) -> Iterator[None]:
+    """Pretend inside the block that this machine has `count` GPUs with so many bytes each; none if `nbytes` is None.
 
     It holds for the whole process: for ranks that are threads, for the one rank of a process, and for a process that
     starts ranks. What a rank puts on its GPU is counted by a `MemoryMeter` with `gpu_bytes`; without one, nothing is.
     """
-    with replaced(replacements(count, gpus) if gpus else []):
+    with replaced([] if nbytes is None else _replacements(count, nbytes)):
         yield
 
 
-def replacements(count: int, gpus: bool | float) -> list[Replacement]:
-    """Return the replacements of `pretended`.
+def _replacements(count: int, nbytes: int) -> list[Replacement]:
+    from . import cuda, devices, groups, tensors, training  # here: they load FSDP, which takes most of a second
 
-    Raises:
-        CourseError: this machine has GPUs.
-    """
-    machine = devices.Gpus(count, gpu_bytes(gpus) or 0)
+    machine = devices.Gpus(count, nbytes)
     made = [one for module in (tensors, cuda, training, groups) for one in module.replacements(machine)]
     for owner, name, new in made:
         if not isinstance(new, type) and hasattr(new, "__code__"):  # a function, which is pickled by its name
