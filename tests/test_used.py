@@ -19,8 +19,9 @@ from course_lib.commands import cli
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / "course_lib").rglob("*.py"))
-PAGES = [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "docs/planner/page.py"]
-SHOWN = {"lessons", "commands", "widgets", "plots", "validation.py"}  # the last is the work of `course validate`
+PAGES = (*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "docs/planner/page.py")
+SHOWN = (*PAGES, *(p for p in LIBRARY if {"lessons", "commands", "widgets", "plots", "validation.py"} & {*p.parts}))
+"""What readers see; validation.py is the work of `course validate`."""
 PACKAGES = [module for name in course_lib.__all__ if inspect.ismodule(module := getattr(course_lib, name))]
 RECORDS = (meter.Communication, meter.MemoryReport, meter.Replay, meter.Snapshot, meter.Timeline)
 HANDED_OUT = (world.World, world.Run, world.RankError, planner.Plan, planner.Settings, *RECORDS)
@@ -39,55 +40,44 @@ KEPT = {
 """What stays although nobody names it yet, with the reason."""
 
 
-def words(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yield the names in the code and in the backticks of a file, and whether each may be the name of an option."""
-    text, code = path.read_text("utf-8"), ""
-    if path.suffix == ".ipynb":
-        cells = json.loads(text)["cells"]
-        text, code = (
-            "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == kind)
-            for kind in ("markdown", "code")
-        )
-    elif path.suffix == ".py":
-        text, code = "", text
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            text += f"\n\n{node.value}"
-            yield node.value, True  # the key of a setting
-        elif isinstance(node, ast.keyword):
-            yield str(node.arg), True
-        elif isinstance(node, ast.Name | ast.Attribute | ast.alias):
-            yield getattr(node, "id", None) or getattr(node, "attr", None) or node.name, False
-    for span in re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL):
-        yield from ((word, True) for word in re.findall(r"(?:(?<!\w)--)?[A-Za-z]\w*", span))
-
-
 class Words(NamedTuple):
-    """The words of the pages; of everything that readers see, and those of them that may be options; of all code."""
+    """The names in the code and in the backticks of files, and those of them that may be names of options."""
 
-    on_pages: set[str]
     named: set[str]
     passed: set[str]
-    in_code: set[str]
 
 
 @cache
-def found() -> Words:
-    """Return all words. They are read when the test runs, not when it is collected."""
-    by_path = {path: set(words(path)) for path in (*PAGES, *LIBRARY) if path.name != "__init__.py"}
-    shown = {word for path in by_path if path in PAGES or SHOWN & {*path.parts} for word in by_path[path]}
-    return Words(
-        on_pages={word for path in PAGES for word, _ in by_path[path]},
-        named={word for word, _ in shown},
-        passed={word for word, is_option in shown if is_option},
-        in_code={word for path in by_path for word, _ in by_path[path]},
-    )
+def words(path: Path) -> Words:
+    """Return the words of a file."""
+    text, code = path.read_text("utf-8"), ""
+    if path.suffix == ".ipynb":
+        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
+        text, code = (
+            "\n\n".join(source for kind, source in cells if kind == wanted) for wanted in ("markdown", "code")
+        )
+    elif path.suffix == ".py":
+        text, code = "", text
+    nodes = list(ast.walk(ast.parse(code)))
+    strings = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    spans = re.findall(r"```.*?```|`[^`\n]+`", "\n\n".join([text, *strings]), re.DOTALL)
+    passed = {*strings, *re.findall(r"(?<![\w-])--?[a-z][\w-]*|[A-Za-z]\w*", "\n".join(spans))}
+    passed |= {str(node.arg) for node in nodes if isinstance(node, ast.keyword)}
+    names = {getattr(node, field, None) for node in nodes for field in ("id", "attr", "name")}
+    return Words({*map(str, names), *passed}, passed)
+
+
+@cache
+def found(paths: tuple[Path, ...]) -> Words:
+    """Return the words of files."""
+    read = [words(path) for path in paths if path.name != "__init__.py"]
+    return Words(set().union(*(one.named for one in read)), set().union(*(one.passed for one in read)))
 
 
 def options(owner: str, called: object) -> set[str]:
     """Return the parameters of a function with a default that nobody passes."""
     given = [one.name for one in inspect.signature(called).parameters.values() if one.default is not one.empty]
-    return {f"{owner}({name})" for name in given if name not in found().passed}
+    return {f"{owner}({name})" for name in given if name not in found(SHOWN).passed}
 
 
 def of_class(cls: type) -> set[str]:
@@ -95,7 +85,7 @@ def of_class(cls: type) -> set[str]:
     members = {name: value for name, value in vars(cls).items() if not name.startswith("_")}
     methods = {name: value for name, value in members.items() if inspect.isfunction(value)}
     properties = {name for name, value in members.items() if isinstance(value, property | cached_property)}
-    unnamed = {f"{cls.__name__}.{name}" for name in {*methods, *properties} - found().in_code}
+    unnamed = {f"{cls.__name__}.{name}" for name in {*methods, *properties} - found((*PAGES, *LIBRARY)).named}
     return unnamed.union(*(options(f"{cls.__name__}.{n}", m) for n, m in methods.items() if cls in HANDED_OUT))
 
 
@@ -103,8 +93,9 @@ def of_commands() -> set[str]:
     """Return the options of the `course` command that no page names."""
     parsers = argparse.ArgumentParser().add_subparsers()
     cli.add_subcommands(parsers)
-    named = {(name, flag) for name, parser in parsers.choices.items() for flag in parser._option_string_actions}
-    return {f"course {name} {flag}" for name, flag in named if flag not in {*found().on_pages, "-h", "--help"}}
+    ways = [(name, one.option_strings) for name, parser in parsers.choices.items() for one in parser._actions]
+    named = {"-h", *found(PAGES).named}
+    return {f"course {name} {flags[0]}" for name, flags in ways if flags and named.isdisjoint(flags)}
 
 
 def unused() -> Iterator[str]:
@@ -113,10 +104,12 @@ def unused() -> Iterator[str]:
     classes = {one for one in public.values() if inspect.isclass(one)}.union(HANDED_OUT)
     for cls in classes:
         yield from of_class(cls)
-        if cls is planner.Settings or ("__init__" in vars(cls) and not is_dataclass(cls)):  # records are not made
+        if cls is planner.Settings or (
+            "__init__" in vars(cls) and not is_dataclass(cls) and not issubclass(cls, Exception)
+        ):
             yield from options(cls.__name__, cls)
     for name, one in public.items():
-        if not inspect.isclass(one) and name not in found().named:
+        if not inspect.isclass(one) and name not in found(SHOWN).named:
             yield name
         if inspect.isfunction(one):
             yield from options(name, one)
