@@ -62,6 +62,7 @@ def test_a_program_finds_what_torchrun_gives_it(world, write) -> None:
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=dist.get_rank() == 0)
         store.set(f"rank {dist.get_rank()}", "here")
         store.wait(["rank 0", "rank 1"])
+        dist.barrier()  # rank 0 holds the store
         print(helper.NAME, sys.argv[1:], dist.get_rank())
         """
     )
