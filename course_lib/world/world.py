@@ -27,9 +27,6 @@ from .torch_hooks import interposer
 from .torch_hooks.gpus import pretended
 
 
-def _nothing(run: Run) -> None: ...
-
-
 class World:
     """A number of ranks that run the same function.
 
@@ -139,7 +136,7 @@ class World:
         /,
         *arguments: str,
         module: bool = False,
-        then: Callable[[Run], object] = _nothing,
+        then: Callable[[Run], object] = lambda run: None,
     ) -> Run:
         """Run a program as it is, as torchrun would start it, and wait for all ranks.
 

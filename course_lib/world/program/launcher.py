@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,13 @@ from .program import Program, is_main
 _OF_RANKS = rank_variables(0, 1).keys() | {"GROUP_RANK", "GROUP_WORLD_SIZE"}
 """The environment variables with a rank's place, which only torchrun sets."""
 
+_RANDOM: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
+    (torch.get_rng_state, torch.set_rng_state),
+    (random.getstate, random.setstate),
+    (np.random.get_state, np.random.set_state),
+)
+"""The random states that a fork copies: the functions that get and set each."""
+
 Runner = Callable[[int, Callable[[], None]], Run]
 """Calls a function on each of so many ranks."""
 
@@ -45,31 +53,31 @@ class _Started:
     Attributes:
         calls: the call of each rank, packed; or one call for all.
         numbered: whether each rank gets its number as the first argument.
-        elastic: whether torchrun's own function starts the ranks.
-        environ: the environment variables of ranks that are set in the process that starts them.
-        random_state: that of the process that forks; None if the ranks are spawned.
+        environ: the environment variables of ranks that are set in the process that starts them; None for those of
+            torchrun, whose own function starts the ranks.
+        random_states: those of the process that forks; None if the ranks are spawned.
     """
 
     program: Program
     calls: tuple[bytes, ...]
     numbered: bool
-    elastic: bool
-    environ: dict[str, str]
-    random_state: tuple[Any, ...] | None
+    environ: dict[str, str] | None
+    random_states: list[Any] | None
 
     def __call__(self) -> None:
         rank: Any = interposer.current()
-        if not self.elastic:
+        if self.environ is not None:
             for name in _OF_RANKS:
                 os.environ.pop(name, None)
-        with self.program.started(self.program.variables() if self.elastic else self.environ):
+        with self.program.started(self.program.variables() if self.environ is None else self.environ):
             packed, numbers = self.calls[rank.rank % len(self.calls)], [rank.rank] if self.numbered else []
-            if self.random_state is None:
+            if self.random_states is None:
                 with self.program.executed("__mp_main__"):
                     fn, args, kwargs = pickle.loads(packed)
                     fn(*numbers, *args, **kwargs)
             else:
-                _set_random_state(self.random_state)
+                for (_, set_state), state in zip(_RANDOM, self.random_states, strict=True):
+                    set_state(state)
                 (fn, args, kwargs), main = unpack_with_main(packed)
                 with is_main(main):
                     fn(*numbers, *args, **kwargs)
@@ -127,9 +135,8 @@ class _Launcher:
             program=self._program,
             calls=tuple(map(pack, calls)),
             numbered=numbered,
-            elastic=elastic,
-            environ={name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
-            random_state=_random_state() if forked else None,
+            environ=None if elastic else {name: os.environ[name] for name in _OF_RANKS & os.environ.keys()},
+            random_states=[get_state() for get_state, _ in _RANDOM] if forked else None,
         )
         self.runs.append(self._run(ranks, started))
 
@@ -175,16 +182,7 @@ class _Launcher:
         **_: Any,
     ) -> Any:
         self._launch([(fn, tuple(args), {})], nprocs, start_method, numbered=True)
-        return None if join else _Ended()
-
-
-class _Ended:
-    """The handle of processes that have ended, which `mp.spawn(join=False)` returns."""
-
-    processes: tuple[()] = ()
-
-    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        return True
+        return None if join else SimpleNamespace(processes=(), join=lambda *args, **kwargs: True)
 
 
 class _Waiting:
@@ -217,13 +215,3 @@ def _own_start_method() -> Iterator[None]:
         yield
     finally:
         multiprocessing.set_start_method(before, force=True)
-
-
-def _random_state() -> tuple[Any, ...]:
-    return torch.get_rng_state(), random.getstate(), np.random.get_state()
-
-
-def _set_random_state(state: tuple[Any, ...]) -> None:
-    torch.set_rng_state(state[0])
-    random.setstate(state[1])
-    np.random.set_state(state[2])

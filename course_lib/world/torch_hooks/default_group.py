@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -35,40 +36,20 @@ def join(
 def replacements(current: Callable[[], InterposedRank | None]) -> Iterator[Replacement]:
     """Yield the replacements with which a rank's `init_process_group` joins the group that its world provides."""
 
+    signature = inspect.signature(_init)
+
     @functools.wraps(_init)
-    def init_process_group(
-        backend: str | None = None,
-        init_method: str | None = None,
-        timeout: timedelta | None = None,
-        world_size: int = -1,
-        rank: int = -1,
-        store: dist.Store | None = None,
-        *more: Any,
-        **named: Any,
-    ) -> None:
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
         interposer = current()
         if interposer is None:
-            return _init(backend, init_method, timeout, world_size, rank, store, *more, **named)
-        _check_backend(backend)
-        asked = {"rank": rank, "world_size": world_size}
-        _check_numbers(interposer, (asked if store else _found(init_method)) | _given(asked))
-        interposer.init_process_group(store)
+            return _init(*args, **kwargs)
+        asked = signature.bind(*args, **kwargs).arguments
+        _check_backend(asked.get("backend"))
+        _check_numbers(interposer, **asked)
+        interposer.init_process_group(asked.get("store"))
 
     for module in (dist, c10d, device_mesh):
         yield module, "init_process_group", init_process_group
-
-
-def _given(numbers: dict[str, int]) -> dict[str, int]:
-    return {name: int(number) for name, number in numbers.items() if number not in (-1, None)}
-
-
-def _found(init_method: str | None) -> dict[str, int]:
-    """Return the rank and the number of ranks that an address names, or that torch reads from the environment."""
-    url = urlparse(init_method or "env://")
-    found = {name: int(value) for name, value in parse_qsl(url.query) if name in ("rank", "world_size")}
-    if url.scheme == "env":
-        found = {name: int(os.environ.get(name.upper(), -1)) for name in ("rank", "world_size")} | found
-    return found
 
 
 def _check_backend(backend: str | None) -> None:
@@ -81,12 +62,19 @@ def _check_backend(backend: str | None) -> None:
         )
 
 
-def _check_numbers(interposer: InterposedRank, asked: dict[str, int]) -> None:
-    """Refuse a rank, or a number of ranks, that differs from the world's."""
+def _check_numbers(
+    interposer: InterposedRank, *, init_method: str | None = None, store: dist.Store | None = None, **passed: Any
+) -> None:
+    """Refuse a rank, or a number of ranks, that differs from the world's: torch takes it from the arguments, else from
+    the address, else from the environment."""
+    url = urlparse("" if store else init_method or "env://")
+    in_address, environ = dict(parse_qsl(url.query)), os.environ if url.scheme == "env" else {}
     for name, have in {"world_size": interposer.world_size, "rank": interposer.rank}.items():
-        if asked.get(name, -1) not in (-1, have):
+        said = (passed.get(name), in_address.get(name), environ.get(name.upper()))
+        asked = next((int(number) for number in said if number not in (None, -1)), have)
+        if asked != have:
             raise CourseError(
-                f"init_process_group was given {name}={asked[name]}, and it is {have} here. The number of ranks is "
-                "chosen at the start: World(2), course run --ranks 2, mp.spawn(..., nprocs=2). Pass that number, and "
-                "to each rank its own; or leave both out."
+                f"init_process_group was given {name}={asked}, and it is {have} here. The number of ranks is chosen at "
+                "the start: World(2), course run --ranks 2, mp.spawn(..., nprocs=2). Pass that number, and to each "
+                "rank its own; or leave both out."
             )
