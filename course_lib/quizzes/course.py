@@ -8,7 +8,8 @@ def get(name: str) -> Quiz:
     """Return the quiz of that name. Raises CourseError, with similar names, if there is none."""
     from ..exercises.registry import get_quiz  # imported here: it needs torch, and a record of answers does not
 
-    return get_quiz(name)
+    quiz: Quiz = get_quiz(name)
+    return quiz
 
 
 def names() -> tuple[str, ...]:
