@@ -4,12 +4,11 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..errors import CourseError
-from .rank_threads.printing import Lines
-from .run import Run
+from .run import Order, Run
 
 BACKENDS = {
     "simulated": "simulated.backend.Simulated",
@@ -35,27 +34,11 @@ _OPTIONS = {
 class Backend(Protocol):
     """The place where the ranks of one world live."""
 
-    def run(
-        self,
-        packed: bytes,
-        *,
-        timeout: float,
-        size_of: Callable[[int], int] | None,
-        late: list[Any],
-        lines: Lines,
-    ) -> Run:
-        """Call a function on every rank at once, and show what the ranks print.
-
-        Args:
-            packed: the function and its arguments, of which each rank gets a copy; see `pickling.unpack_call`.
-            timeout: seconds after which ranks are stopped.
-            size_of: maps the bytes that a tensor needs to the bytes that the allocator gives; None: memory is not
-                measured. Other processes look it up by name.
-            late: contains an interrupt as soon as it arrives; see `interrupts.put_off`.
-            lines: prints what the ranks print.
+    def run(self, order: Order) -> Run:
+        """Call the function on every rank at once, and show what the ranks print.
 
         Raises:
-            RankError: a rank failed, or the run took longer than `timeout` seconds.
+            RankError: a rank failed, or the run took longer than `order.timeout` seconds.
             KeyboardInterrupt: the run was interrupted.
         """
 

@@ -1,8 +1,9 @@
-"""`Run`: the result of a function that ran on every rank."""
+"""`Order`: what ranks are asked to run. `Run`: the result of a function that ran on every rank."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,30 @@ from .collectives.call import Call
 from .errors.layout import Layout, layout
 from .errors.reported import About, report_of
 from .errors.warnings import shared_variables, warnings_of
+from .rank_threads.printing import Lines
 
 if TYPE_CHECKING:
     from ..plots import Picture, RunReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a backend is asked to run.
+
+    Attributes:
+        packed: the function and its arguments, of which each rank gets a copy; see `pickling.unpack_call`.
+        timeout: seconds after which ranks are stopped.
+        size_of: maps the bytes that a tensor needs to the bytes that the allocator gives; None: memory is not measured.
+            Other processes look it up by name.
+        late: contains an interrupt as soon as it arrives; see `interrupts.put_off`.
+        lines: prints what the ranks print.
+    """
+
+    packed: bytes
+    timeout: float
+    size_of: Callable[[int], int] | None
+    late: list[Any]
+    lines: Lines
 
 
 class Run(Sequence[Any]):

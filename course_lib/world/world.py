@@ -22,7 +22,7 @@ from .pickling import pack_call
 from .program import Program, launch, main_of_ranks
 from .rank_threads.interrupts import put_off
 from .rank_threads.printing import FoldedLines, Lines
-from .run import Run, shortened
+from .run import Order, Run, shortened
 from .torch_hooks import interposer
 from .torch_hooks.gpus import pretended
 
@@ -202,8 +202,9 @@ class World:
         size_of = ALLOCATORS[self.allocator] if self.measure else None
         with put_off() as late:
             packed = pack_call(prepared(fn, replay=self.replay, strict=self.strict), args, kwargs)
+            order = Order(packed=packed, timeout=self.timeout, size_of=size_of, late=late, lines=lines)
             try:
-                run = self._backend.run(packed, timeout=self.timeout, size_of=size_of, late=late, lines=lines)
+                run = self._backend.run(order)
             except RankError as error:
                 error.about = about
                 raise

@@ -18,6 +18,7 @@ from course_lib.world.cluster.backend import check
 from course_lib.world.processes.placement import LOOPBACK, Machine, a_gpu_each, evenly, sharing
 from course_lib.world.processes.protocol import Job
 from course_lib.world.processes.run_loop import RunLoop
+from course_lib.world.rank_threads.printing import Lines
 from tests.world.engines import ROOT, Engines
 from tests.world.programs import total
 
@@ -160,7 +161,7 @@ def test_no_rank_outlives_a_kernel_that_ends_or_is_killed(engines, seconds) -> N
 def test_a_rank_counts_from_the_start_of_the_run_on_its_own_machines_clock(far_end) -> None:
     far_end.handle.process.clock_ahead = 1000.0
     job = Job(**dict.fromkeys(Job.__annotations__) | {"started": 5.0})
-    RunLoop([far_end.handle], 7, ["interrupt"]).run([job], 10.0)
+    RunLoop([far_end.handle], 7, ["interrupt"], Lines()).run([job], 10.0)
     request, sent = far_end.wire.recv()
     assert (request, sent.started) == ("run", 1005.0)
 

@@ -19,6 +19,7 @@ from course_lib.world.learner_code import Position
 from course_lib.world.processes.pool import pool
 from course_lib.world.processes.run_loop import RunLoop
 from course_lib.world.processes.worker_handle import Process
+from course_lib.world.rank_threads.printing import Lines
 from tests.world import programs
 from tests.world.programs import lines, total
 
@@ -46,7 +47,7 @@ def test_what_a_rank_told_before_it_died_is_heard_first(far_end) -> None:
     call = Call(variant="barrier", rank=0, group_name="", ranks=(), line=SourceLine("", 1, ""))
     far_end.wire.send((1, "outside", (call,)))
     far_end.handle.process.exitcode = -signal.SIGKILL
-    run_loop = RunLoop([far_end.handle], 1, [])
+    run_loop = RunLoop([far_end.handle], 1, [], Lines())
     run_loop._died(0)
     while run_loop._read(0):
         pass

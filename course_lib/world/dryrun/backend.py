@@ -20,9 +20,9 @@ from ..collectives.local_call import LocalCall
 from ..errors.message import error_of
 from ..rank_threads import process_state
 from ..rank_threads.coordinator import ThreadCoordinator
-from ..rank_threads.printing import Lines
 from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
+from ..run import Order
 from ..torch_hooks import interposer, private
 from ..torch_hooks.patching import Replacement
 from .fake_patches import replacements
@@ -43,26 +43,18 @@ class DryRun:
             )
         self._world_size, self._rank = world_size, rank
 
-    def run(
-        self,
-        packed: bytes,
-        *,
-        timeout: float,
-        size_of: Callable[[int], int] | None,
-        late: list[Any],
-        lines: Lines,
-    ) -> DryRunResult:
-        with process_state.of_threads(_replacements(), measure=size_of is not None):
+    def run(self, order: Order) -> DryRunResult:
+        with process_state.of_threads(_replacements(), measure=order.size_of is not None):
             coordinator = WithoutPeers(self._rank, self._world_size)
-            rank = DryRank(self._rank, coordinator, packed, size_of)
-            reports = run_ranks(coordinator, [rank], timeout, late, lines)
+            rank = DryRank(self._rank, coordinator, order.packed, order.size_of)
+            reports = run_ranks(coordinator, [rank], order.timeout, order.late, order.lines)
         output = rank.rank_state.printed.text
         if coordinator.fault is not None:
             calls = [rank.recorder.calls]
             raise error_of(
                 coordinator.fault,
                 reports,
-                timeout,
+                order.timeout,
                 [output],
                 calls,
                 world_size=self._world_size,

@@ -4,14 +4,12 @@ import linecache
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ...errors import CourseError
 from ...meter import gpu_bytes
 from ..errors.message import error_of
 from ..pickling import unpack_result
-from ..rank_threads.printing import Lines
-from ..run import Run
+from ..run import Order, Run
 from .placement import Machine, Place, evenly
 from .pool import Pool, pool
 from .protocol import Job
@@ -55,24 +53,16 @@ class Processes:
         """Return the place that each rank would have now."""
         return self.placing(self._world_size, self._pool.machines)
 
-    def run(
-        self,
-        packed: bytes,
-        *,
-        timeout: float,
-        size_of: Callable[[int], int] | None,
-        late: list[Any],
-        lines: Lines,
-    ) -> Run:
+    def run(self, order: Order) -> Run:
         with self._pool.lock:
-            run_loop = self._completed_run(packed, timeout, size_of, late, lines)
+            run_loop = self._completed_run(order)
         coordinator, outputs = run_loop.coordinator, run_loop.output.texts
         if coordinator.fault is not None:
             ended = [run_loop.left.get(rank) for rank in range(self._world_size)]  # None for a rank that died
             raise error_of(
                 coordinator.fault,
                 run_loop.reports,
-                timeout,
+                order.timeout,
                 outputs,
                 run_loop.calls,
                 replaced=run_loop.replaced,
@@ -88,16 +78,14 @@ class Processes:
             memory=[one.memory for one in left],
         )
 
-    def _completed_run(
-        self, packed: bytes, timeout: float, size_of: Callable[[int], int] | None, late: list[Any], lines: Lines
-    ) -> RunLoop:
+    def _completed_run(self, order: Order) -> RunLoop:
         """Run to the end, and make the pool ready for the next run."""
         pool = self._pool
         pool.start()
         places = self.places
         number = next(pool.numbers)
-        run_loop = RunLoop(pool.take(places), number, late, lines)
-        run_loop.run(self._jobs(places, number, packed, size_of, run_loop.coordinator.started), timeout)
+        run_loop = RunLoop(pool.take(places), number, order.late, order.lines)
+        run_loop.run(self._jobs(places, number, order, run_loop.coordinator.started), order.timeout)
         if run_loop.coordinator.fault is not None:
             if run_loop.coordinator.fault.kind == "raised":
                 pool.confirm()  # a broken connection may be reported before the death that broke it
@@ -108,9 +96,7 @@ class Processes:
             pool.spoil_group()
         return run_loop
 
-    def _jobs(
-        self, places: Sequence[Place], number: int, packed: bytes, size_of: Callable[[int], int] | None, started: float
-    ) -> list[Job]:
+    def _jobs(self, places: Sequence[Place], number: int, order: Order, started: float) -> list[Job]:
         pool = self._pool
         machines = {machine.name: machine for machine in pool.machines}
         group, sources = pool.group(places, nccl=self.nccl), _cells()
@@ -123,8 +109,8 @@ class Processes:
                 group=group,
                 nccl=self.nccl,
                 gpus=self._gpus,
-                packed=packed,
-                size_of=size_of,
+                packed=order.packed,
+                size_of=order.size_of,
                 started=started,
                 environ=dict(os.environ) if pool.local else _taken_along(),
                 folder=(os.getcwd(), sys.path) if pool.local else None,

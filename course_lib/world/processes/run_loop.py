@@ -42,12 +42,10 @@ class RunLoop:
         replaced: the ranks of `spent` that get a new process on the same machine; set by `close`.
     """
 
-    def __init__(
-        self, processes: Sequence[WorkerHandle], number: int, interrupts: list[Any], lines: Lines | None = None
-    ) -> None:
+    def __init__(self, processes: Sequence[WorkerHandle], number: int, interrupts: list[Any], lines: Lines) -> None:
         self.coordinator = Coordinator(len(processes))
         self.left: dict[int, Finished] = {}
-        self.output = Output(len(processes), lines or Lines())
+        self.output = Output(len(processes), lines)
         self.reports: list[RankReport] = []
         self.replaced: list[int] = []
         self._processes = processes

@@ -4,7 +4,6 @@ Nothing is kept between runs: groups, threads and sockets are made in a few mill
 returns.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,10 +15,9 @@ from ..errors.message import error_of
 from ..rank_threads import one_process, process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.own_modules import Variables
-from ..rank_threads.printing import Lines
 from ..rank_threads.rank_thread import RankThread
 from ..rank_threads.supervisor import run_ranks
-from ..run import Run
+from ..run import Order, Run
 from ..torch_hooks.gpus import pretended
 from .open_files import make_room
 
@@ -37,32 +35,27 @@ class Simulated:
             )
         self._world_size, self._gpus = world_size, gpu_bytes(gpus)
 
-    def run(
-        self,
-        packed: bytes,
-        *,
-        timeout: float,
-        size_of: Callable[[int], int] | None,
-        late: list[Any],
-        lines: Lines,
-    ) -> Run:
+    def run(self, order: Order) -> Run:
         make_room(self._world_size)
         variables = Variables()
         with (
-            process_state.of_threads(one_process.replacements(), measure=size_of is not None),
+            process_state.of_threads(one_process.replacements(), measure=order.size_of is not None),
             pretended(self._world_size, self._gpus),
         ):
             coordinator = ThreadCoordinator(self._world_size)
             store = dist.HashStore()
-            ranks = [Rank(store, rank, coordinator, packed, size_of, self._gpus) for rank in range(self._world_size)]
-            reports = run_ranks(coordinator, ranks, timeout, late, lines)
+            ranks = [
+                Rank(store, rank, coordinator, order.packed, order.size_of, self._gpus)
+                for rank in range(self._world_size)
+            ]
+            reports = run_ranks(coordinator, ranks, order.timeout, order.late, order.lines)
         outputs, calls = [rank.rank_state.printed.text for rank in ranks], [rank.recorder.calls for rank in ranks]
         shared = variables.reset() if self._world_size > 1 else []
         if coordinator.fault is not None:
             raise error_of(
                 coordinator.fault,
                 reports,
-                timeout,
+                order.timeout,
                 outputs,
                 calls,
                 shared=shared,
