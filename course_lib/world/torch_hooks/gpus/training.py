@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
+from ....parallel.collectives import all_reduce, copy
 from ..patching import Replacement
 from .devices import Gpus, meter_of_gpu, placing, put, without
 
@@ -80,21 +81,6 @@ def _of_states(gpus: Gpus) -> Iterator[Replacement]:
     yield Optimizer, "load_state_dict", load_state_dict
 
 
-class _SumOfRanks(torch.autograd.Function):
-    """The sum of a tensor over the ranks of a group, whose gradient is the sum of theirs."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        total = x.clone()
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        return _SumOfRanks.forward(ctx, grads[0], ctx.group), None
-
-
 def _synchronized(self: Any, x: Tensor) -> Tensor:
     """Return the output of a SyncBatchNorm, which torch computes only on GPUs."""
     if not (self.training and dist.is_initialized()):
@@ -102,7 +88,7 @@ def _synchronized(self: Any, x: Tensor) -> Tensor:
     size, shape = x.shape[1], [1, -1] + [1] * (x.dim() - 2)
     over = [dim for dim in range(x.dim()) if dim != 1]
     sums = torch.cat([x.sum(over), (x * x).sum(over), x.new_tensor([x.numel() / size])])
-    sums = _SumOfRanks.apply(sums, self.process_group)
+    sums = copy(all_reduce(sums, self.process_group), self.process_group)  # each rank uses the sum
     count, mean = sums[-1], sums[:size] / sums[-1]
     variance = sums[size:-1] / count - mean * mean
     if self.running_mean is not None:
