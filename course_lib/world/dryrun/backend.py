@@ -48,28 +48,16 @@ class DryRun:
             coordinator = WithoutPeers(self._rank, self._world_size)
             rank = DryRank(self._rank, coordinator, order.packed, order.size_of)
             reports = run_ranks(coordinator, [rank], order.timeout, order.late, order.lines)
-        output = rank.rank_state.printed.text
+        kept: dict[str, Any] = {
+            "output": [rank.rank_state.printed.text],
+            "calls": [rank.recorder.calls],
+            "spans": [coordinator.spans[self._rank]],
+            "memory": [rank.memory],
+            "world_size": self._world_size,
+        }
         if coordinator.fault is not None:
-            calls = [rank.recorder.calls]
-            raise error_of(
-                coordinator.fault,
-                reports,
-                order.timeout,
-                [output],
-                calls,
-                world_size=self._world_size,
-                memory=[rank.memory],
-                spans=[coordinator.spans[self._rank]],
-            )
-        return DryRunResult(
-            results=[rank.result],
-            output=[output],
-            calls=[rank.recorder.calls],
-            spans=[coordinator.spans[self._rank]],
-            memory=[rank.memory],
-            rank=self._rank,
-            world_size=self._world_size,
-        )
+            raise error_of(coordinator.fault, reports, order.timeout, **kept)
+        return DryRunResult(results=[rank.result], rank=self._rank, **kept)
 
 
 class WithoutPeers(ThreadCoordinator):

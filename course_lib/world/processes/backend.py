@@ -4,6 +4,7 @@ import linecache
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ...errors import CourseError
 from ...meter import gpu_bytes
@@ -56,27 +57,17 @@ class Processes:
     def run(self, order: Order) -> Run:
         with self._pool.lock:
             run_loop = self._completed_run(order)
-        coordinator, outputs = run_loop.coordinator, run_loop.output.texts
-        if coordinator.fault is not None:
-            ended = [run_loop.left.get(rank) for rank in range(self._world_size)]  # None for a rank that died
-            raise error_of(
-                coordinator.fault,
-                run_loop.reports,
-                order.timeout,
-                outputs,
-                run_loop.calls,
-                replaced=run_loop.replaced,
-                memory=[one.memory if one else None for one in ended],
-                spans=[one.span if one else None for one in ended],
-            )
-        left = [run_loop.left[rank] for rank in range(self._world_size)]
-        return Run(
-            results=[unpack_result(rank, *one.result) for rank, one in enumerate(left)],
-            output=outputs,
-            calls=[one.calls for one in left],
-            spans=[one.span for one in left],
-            memory=[one.memory for one in left],
-        )
+        fault, ranks = run_loop.coordinator.fault, range(self._world_size)
+        left = [run_loop.left.get(rank) for rank in ranks]  # None for a rank that died
+        kept: dict[str, Any] = {
+            "output": run_loop.output.texts,
+            "calls": run_loop.calls,
+            "spans": [one and one.span for one in left],
+            "memory": [one and one.memory for one in left],
+        }
+        if fault is not None:
+            raise error_of(fault, run_loop.reports, order.timeout, replaced=run_loop.replaced, **kept)
+        return Run(results=[unpack_result(rank, *run_loop.left[rank].result) for rank in ranks], **kept)
 
     def _completed_run(self, order: Order) -> RunLoop:
         """Run to the end, and make the pool ready for the next run."""

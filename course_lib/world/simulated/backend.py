@@ -49,27 +49,16 @@ class Simulated:
                 for rank in range(self._world_size)
             ]
             reports = run_ranks(coordinator, ranks, order.timeout, order.late, order.lines)
-        outputs, calls = [rank.rank_state.printed.text for rank in ranks], [rank.recorder.calls for rank in ranks]
-        shared = variables.reset() if self._world_size > 1 else []
+        kept: dict[str, Any] = {
+            "output": [rank.rank_state.printed.text for rank in ranks],
+            "calls": [rank.recorder.calls for rank in ranks],
+            "spans": coordinator.spans,
+            "memory": [rank.memory for rank in ranks],
+            "shared": variables.reset() if self._world_size > 1 else [],
+        }
         if coordinator.fault is not None:
-            raise error_of(
-                coordinator.fault,
-                reports,
-                order.timeout,
-                outputs,
-                calls,
-                shared=shared,
-                memory=[rank.memory for rank in ranks],
-                spans=coordinator.spans,
-            )
-        return Run(
-            results=[rank.result for rank in ranks],
-            output=outputs,
-            calls=calls,
-            spans=coordinator.spans,
-            memory=[rank.memory for rank in ranks],
-            shared=shared,
-        )
+            raise error_of(coordinator.fault, reports, order.timeout, **kept)
+        return Run(results=[rank.result for rank in ranks], **kept)
 
 
 class Rank(RankThread):
