@@ -11,6 +11,7 @@ from ..errors import CourseError
 from ..meter import Communication, MemoryReport, Replay, Timeline, film, slowest
 from .collectives.call import Call
 from .errors.layout import Layout, layout
+from .errors.rank_error import Kept
 from .errors.reported import About, report_of
 from .errors.warnings import shared_variables, warnings_of
 from .rank_threads.printing import Lines
@@ -54,27 +55,15 @@ class Run(Sequence[Any]):
         self,
         *,
         results: Iterable[Any],
-        output: Iterable[str],
-        calls: Iterable[Iterable[Call]],
-        spans: Sequence[tuple[float, float]],
-        memory: Iterable[MemoryReport | None],
+        kept: Kept,
         shared: Sequence[str] = (),
     ) -> None:
-        """Keep what a backend returns, by rank.
-
-        Args:
-            results: return values.
-            output: printed text.
-            calls: calls, in order.
-            spans: when the rank entered and left the function, in seconds from the start of the run.
-            memory: what the rank held; None if not measured.
-            shared: variables of modules that the run has set, and that all ranks share.
-        """
-        self._results, self.output = self._by_rank("run", results), self._by_rank("run.output", output)
-        self.calls: tuple[tuple[Call, ...], ...] = self._by_rank("run.calls", map(tuple, calls))
-        measured = [one for one in memory if one is not None]
-        self._spans, self._memory = spans, self._by_rank("run.memory", measured)
-        self._shared = shared
+        """Keep what a backend returns, by rank. `shared` are variables of modules that the run has set, and that all
+        ranks share."""
+        self._results, self.output = self._by_rank("run", results), self._by_rank("run.output", kept.output)
+        self.calls: tuple[tuple[Call, ...], ...] = self._by_rank("run.calls", map(tuple, kept.calls))
+        self._memory = self._by_rank("run.memory", [one for one in kept.memory if one is not None])
+        self._kept, self._shared = kept, shared
 
     @property
     def _ranks(self) -> Sequence[int]:
@@ -119,7 +108,7 @@ class Run(Sequence[Any]):
     @cached_property
     def timeline(self) -> tuple[Timeline, ...]:
         """The activity of each rank over time: computing, waiting, and calls in flight."""
-        spans = zip(self.comm, self._spans, strict=True)
+        spans = zip(self.comm, filter(None, self._kept.spans), strict=True)
         return tuple(Timeline(rank=c.rank, start=start, end=end, calls=c.calls) for c, (start, end) in spans)
 
     def slowest(self) -> str:
@@ -143,11 +132,9 @@ class Run(Sequence[Any]):
         """
         return report_of(
             about=self.about,
-            calls=dict(zip(self._ranks, self.calls, strict=True)),
+            ranks=self._ranks,
+            kept=self._kept,
             ends=self._ends,
-            spans=self._spans,
-            memory=tuple(self._memory),
-            output=tuple(self.output),
             results=tuple(self),
             warnings=self.warnings,
         )

@@ -18,6 +18,7 @@ from ...meter import tensors_in
 from ..collectives.fault import State
 from ..collectives.local_call import LocalCall
 from ..errors.message import error_of
+from ..errors.rank_error import Kept
 from ..rank_threads import process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.rank_thread import RankThread
@@ -48,16 +49,15 @@ class DryRun:
             coordinator = WithoutPeers(self._rank, self._world_size)
             rank = DryRank(self._rank, coordinator, order.packed, order.size_of)
             reports = run_ranks(coordinator, [rank], order.timeout, order.late, order.lines)
-        kept: dict[str, Any] = {
-            "output": [rank.rank_state.printed.text],
-            "calls": [rank.recorder.calls],
-            "spans": [coordinator.spans[self._rank]],
-            "memory": [rank.memory],
-            "world_size": self._world_size,
-        }
+        kept = Kept(
+            output=[rank.rank_state.printed.text],
+            calls=[rank.recorder.calls],
+            spans=[coordinator.spans[self._rank]],
+            memory=[rank.memory],
+        )
         if coordinator.fault is not None:
-            raise error_of(coordinator.fault, reports, order.timeout, **kept)
-        return DryRunResult(results=[rank.result], rank=self._rank, **kept)
+            raise error_of(coordinator.fault, reports, order.timeout, kept=kept, world_size=self._world_size)
+        return DryRunResult(results=[rank.result], rank=self._rank, kept=kept, world_size=self._world_size)
 
 
 class WithoutPeers(ThreadCoordinator):

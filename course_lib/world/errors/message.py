@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from ...errors import grouped
-from ...meter import MemoryReport
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
 from .headline import error_key, headline, in_headline
 from .histories import compared
-from .rank_error import Interrupted, RankError, quoted, who
+from .rank_error import Interrupted, Kept, RankError, quoted, who
 from .warnings import shared_variables
 from .went_past import left_out
 
@@ -17,19 +16,15 @@ def error_of(
     fault: Fault,
     reports: Sequence[RankReport],
     timeout: float,
-    output: Sequence[str],
-    calls: Sequence[Sequence[Call]],
+    kept: Kept,
     replaced: Sequence[int] = (),
     world_size: int | None = None,
     shared: Sequence[str] = (),
-    memory: Sequence[MemoryReport | None] = (),
-    spans: Sequence[tuple[float, float] | None] = (),
 ) -> RankError | Interrupted:
     """Return the exception to raise for a failed run.
 
     The `replaced` ranks have a new process now. `world_size` is by default that of `reports`; a dry run reports one
-    rank of many. `shared` are variables of modules that the run has set, and that all ranks share. `memory` and `spans`
-    are those of a `Run`; None for a rank that died.
+    rank of many. `shared` are variables of modules that the run has set, and that all ranks share.
     """
     world_size = world_size or len(reports)
     first, advice = headline(fault, reports, world_size)
@@ -37,26 +32,17 @@ def error_of(
         first = f"the run was stopped after its time limit of {timeout:g} s: {first}"
     lines = [first, *_where(fault, reports, world_size), *_handled(reports)]
     if fault.kind in ("absent", "mismatch", "deadlock"):
-        shown, advice = _from_histories(fault, reports, calls, advice)
+        shown, advice = _from_histories(fault, reports, kept.calls, advice)
         lines += shown
     raiser = in_headline(fault, reports)
     if fault.kind == "raised" and raiser is not None and any(report.call for report in reports):
         waited = "The other ranks were stopped: they would have waited for it forever."
-        advice = f"{advice} {left_out(raiser, reports, calls) or waited}"
+        advice = f"{advice} {left_out(raiser, reports, kept.calls) or waited}"
     notes = [*_notes(reports, replaced), *shared_variables(shared, world_size)]
     message = "\n".join([*lines, f"Next: {advice}", *(f"Note: {note}" for note in notes)])
     if fault.kind == "interrupted":
         return Interrupted(message)
-    return RankError(
-        message,
-        kind=fault.kind,
-        rank=fault.ranks[0],
-        ranks=reports,
-        output=output,
-        calls=calls,
-        memory=memory,
-        spans=spans,
-    )
+    return RankError(message, kind=fault.kind, rank=fault.ranks[0], ranks=reports, kept=kept)
 
 
 def _from_histories(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import CourseError, wrapped
@@ -12,6 +13,23 @@ from ..collectives.fault import RankReport
 if TYPE_CHECKING:
     from ...plots import RunReport
     from .reported import About
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What a backend keeps of the ranks that ran, in their order.
+
+    Attributes:
+        output: what each printed.
+        calls: its collectives, messages and new groups, in order.
+        spans: when it entered and left the function, in seconds from the start of the run; None for a rank that died.
+        memory: what it held; None if that is not known, or not measured.
+    """
+
+    output: Sequence[str]
+    calls: Sequence[Sequence[Call]]
+    spans: Sequence[tuple[float, float] | None]
+    memory: Sequence[MemoryReport | None]
 
 
 class RankError(CourseError):
@@ -29,22 +47,10 @@ class RankError(CourseError):
     about: "About"
     _shown: ClassVar["RankError | None"] = None
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        kind: str,
-        rank: int,
-        ranks: Sequence[RankReport],
-        output: Sequence[str] = (),
-        calls: Sequence[Sequence[Call]] = (),
-        memory: Sequence[MemoryReport | None] = (),
-        spans: Sequence[tuple[float, float] | None] = (),
-    ) -> None:
+    def __init__(self, message: str, *, kind: str, rank: int, ranks: Sequence[RankReport], kept: Kept) -> None:
         super().__init__(message)
-        self.kind, self.rank, self.ranks, self.output = kind, rank, tuple(ranks), tuple(output)
-        self.calls = tuple(map(tuple, calls))
-        self.memory, self._spans = tuple(memory), tuple(spans)
+        self.kind, self.rank, self.ranks, self._kept = kind, rank, tuple(ranks), kept
+        self.output, self.calls, self.memory = tuple(kept.output), tuple(map(tuple, kept.calls)), tuple(kept.memory)
 
     @classmethod
     def last(cls) -> "RankError":
@@ -74,11 +80,9 @@ class RankError(CourseError):
 
         return report_of(
             about=self.about,
-            calls={report.rank: calls for report, calls in zip(self.ranks, self.calls, strict=True)},
+            ranks=[report.rank for report in self.ranks],
+            kept=self._kept,
             ends=[_end(report) for report in self.ranks],
-            spans=self._spans,
-            memory=self.memory,
-            output=self.output,
             failure=str(self),
         )
 

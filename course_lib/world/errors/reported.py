@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...meter import Communication, MemoryReport, Replay, Timeline, film, slowest
+from ...meter import Communication, Replay, Timeline, film, slowest
 from ..collectives.call import Call
 from ..rank_threads.printing import folded
 from .layout import layout
+from .rank_error import Kept
 
 if TYPE_CHECKING:
     from ...plots import RunReport
@@ -45,45 +46,45 @@ class About:
 def report_of(
     *,
     about: About,
-    calls: Mapping[int, Sequence[Call]],
+    ranks: Sequence[int],
+    kept: Kept,
     ends: Sequence[tuple[str, Any, str]],
-    spans: Sequence[tuple[float, float] | None],
-    memory: Sequence[MemoryReport | None],
-    output: Sequence[str],
     results: Sequence[Any] = (),
     warnings: Sequence[str] = (),
     failure: str = "",
 ) -> RunReport:
-    """Return the page of a run. `calls` are by rank; the other sequences have an entry for each of these ranks.
+    """Return the page of a run. `ranks` are those that ran; the other sequences have an entry for each of them.
 
     `ends` are those of a film. `failure` is the message of a failed run; its calls that did not complete sent nothing.
     """
     from ...plots import RunRecord, RunReport  # imported here, because most runs are not plotted
 
-    timelines = list(_timelines(calls, spans))
+    calls = dict(zip(ranks, kept.calls, strict=True))
+    timelines = list(_timelines(calls, kept.spans))
     completed = {call.match for theirs in calls.values() for call in theirs if call.matched < inf}
     made = {
         rank: [call for call in theirs if call.matched < inf or call.match in completed or not failure]
         for rank, theirs in calls.items()  # of a rank that died, only its peers know which calls completed
     }
     latest = _latest(calls)
-    kept = any(call.values for theirs in calls.values() for call in theirs)
-    held = [one for one in memory if one is not None and not failure]
-    shown = film(list(latest.values()), held, ends, calls, failure=failure) if kept or failure else None
+    memory = [one for one in kept.memory if one is not None]
+    replay = None
+    if failure or any(call.values for theirs in calls.values() for call in theirs):
+        replay = Replay(film(list(latest.values()), [] if failure else memory, ends, ranks, failure=failure))
     return RunReport(
         RunRecord(
             about=about,
             failure=failure,
             warnings=tuple(warnings),
-            ends={rank: _end(*end) for rank, end in zip(calls, ends, strict=True)},
-            memory={one.rank: one for one in memory if one is not None},
+            ends={rank: _end(*end) for rank, end in zip(ranks, ends, strict=True)},
+            memory={one.rank: one for one in memory},
             comm={rank: Communication(rank=rank, calls=theirs) for rank, theirs in made.items()},
             timelines={timeline.rank: timeline for timeline in timelines},
             slowest=slowest(timelines),
             layout=layout(list(calls.values()), results).rows if len(calls) > 1 else (),
-            replay=None if shown is None else Replay(shown),
+            replay=replay,
             call_counts=(max(map(len, latest.values())), max(map(len, calls.values()))),
-            output=folded(dict(zip(calls, output, strict=True))),
+            output=folded(dict(zip(ranks, kept.output, strict=True))),
         )
     )
 

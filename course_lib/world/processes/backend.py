@@ -4,11 +4,11 @@ import linecache
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ...errors import CourseError
 from ...meter import gpu_bytes
 from ..errors.message import error_of
+from ..errors.rank_error import Kept
 from ..pickling import unpack_result
 from ..run import Order, Run
 from .placement import Machine, Place, evenly
@@ -59,15 +59,15 @@ class Processes:
             run_loop = self._completed_run(order)
         fault, ranks = run_loop.coordinator.fault, range(self._world_size)
         left = [run_loop.left.get(rank) for rank in ranks]  # None for a rank that died
-        kept: dict[str, Any] = {
-            "output": run_loop.output.texts,
-            "calls": run_loop.calls,
-            "spans": [one and one.span for one in left],
-            "memory": [one and one.memory for one in left],
-        }
+        kept = Kept(
+            output=run_loop.output.texts,
+            calls=run_loop.calls,
+            spans=[one.span if one else None for one in left],
+            memory=[one.memory if one else None for one in left],
+        )
         if fault is not None:
-            raise error_of(fault, run_loop.reports, order.timeout, replaced=run_loop.replaced, **kept)
-        return Run(results=[unpack_result(rank, *run_loop.left[rank].result) for rank in ranks], **kept)
+            raise error_of(fault, run_loop.reports, order.timeout, replaced=run_loop.replaced, kept=kept)
+        return Run(results=[unpack_result(rank, *run_loop.left[rank].result) for rank in ranks], kept=kept)
 
     def _completed_run(self, order: Order) -> RunLoop:
         """Run to the end, and make the pool ready for the next run."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ...errors import CourseError
 from ...meter import gpu_bytes
 from ..errors.message import error_of
+from ..errors.rank_error import Kept
 from ..rank_threads import one_process, process_state
 from ..rank_threads.coordinator import ThreadCoordinator
 from ..rank_threads.own_modules import Variables
@@ -49,16 +50,16 @@ class Simulated:
                 for rank in range(self._world_size)
             ]
             reports = run_ranks(coordinator, ranks, order.timeout, order.late, order.lines)
-        kept: dict[str, Any] = {
-            "output": [rank.rank_state.printed.text for rank in ranks],
-            "calls": [rank.recorder.calls for rank in ranks],
-            "spans": coordinator.spans,
-            "memory": [rank.memory for rank in ranks],
-            "shared": variables.reset() if self._world_size > 1 else [],
-        }
+        shared = variables.reset() if self._world_size > 1 else []
+        kept = Kept(
+            output=[rank.rank_state.printed.text for rank in ranks],
+            calls=[rank.recorder.calls for rank in ranks],
+            spans=coordinator.spans,
+            memory=[rank.memory for rank in ranks],
+        )
         if coordinator.fault is not None:
-            raise error_of(coordinator.fault, reports, order.timeout, **kept)
-        return Run(results=[rank.result for rank in ranks], **kept)
+            raise error_of(coordinator.fault, reports, order.timeout, kept=kept, shared=shared)
+        return Run(results=[rank.result for rank in ranks], kept=kept, shared=shared)
 
 
 class Rank(RankThread):

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from course_lib.meter import SourceLine
 from course_lib.world.collectives.call import Call
+from course_lib.world.errors.rank_error import Kept
 from course_lib.world.run import Run
 from tests.world.programs import rank
 
@@ -26,7 +27,7 @@ def recorded(computed: dict[int, list[float]]) -> Run:
             calls[one].append(call)
         now = together
     spans = [(0.0, now + 10 * (one == 0)) for one in computed]
-    return Run(results=computed, output=[""] * len(spans), calls=calls.values(), spans=spans, memory=[])
+    return Run(results=computed, kept=Kept(output=[""] * len(spans), calls=[*calls.values()], spans=spans, memory=[]))
 
 
 def test_one_slow_rank() -> None:
