@@ -106,9 +106,7 @@ def layout(run: RunRecord) -> Iterator[Part]:
         return
     rows = run.layout if len(run.layout) <= MOST_ROWS else [row for row in run.layout if row[-1]] or run.layout
     if rows:
-        remarks = any(row[-1] for row in rows)
-        head = ("call", "tensor", "before", "after", "remark")
-        yield _table(head if remarks else head[:-1], [row if remarks else row[:-1] for row in rows[:MOST_ROWS]])
+        yield _table(("call", "tensor", "before", "after", "remark"), rows[:MOST_ROWS])
     if len(run.layout) > MOST_ROWS:
         which = "with a remark" if rows[0][-1] else "that came first"
         yield _words(f"Of {len(run.layout):,} rows, the {len(rows[:MOST_ROWS])} {which} are shown.")

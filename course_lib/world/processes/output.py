@@ -55,4 +55,4 @@ class Output:
     def _show(self, rank: int, written: bytes) -> None:
         text = written.decode(errors="replace")
         kept = self._shown[rank].add(text)
-        self._lines.add(rank, text if self._lines.live else kept)
+        self._lines.add(rank, kept if self._lines.every else text)

@@ -46,11 +46,10 @@ class Lines:
 
     Attributes:
         every: seconds between two updates of ranks that are processes. A shorter run prints its output once, in the
-            order of ranks, and so always the same.
-        live: whether ranks that are threads print while they run, and not only after it.
+            order of ranks, and so always the same; ranks that are threads, after the run. 0: all print at once.
     """
 
-    every, live = 0.25, False
+    every = 0.25
 
     def add(self, rank: int, text: str) -> None:
         """Print the output of `rank`."""
@@ -72,7 +71,7 @@ class _Line(NamedTuple):
 class FoldedLines(Lines):
     """A printer that prints a line once for all ranks that print it at about the same time: `[ranks 0-3] text`."""
 
-    every, live = 0.0, True
+    every = 0.0
 
     def __init__(self, world_size: int, show: Callable[[Sequence[int], str], None] | None = None) -> None:
         self._world_size, self._show = world_size, show or _show

@@ -32,7 +32,7 @@ def run_ranks(
     """
     for rank in ranks:
         rank.start()
-    _supervise(coordinator, timeout, late, lambda: _show(ranks, lines) if lines.live else None)
+    _supervise(coordinator, timeout, late, lambda: None if lines.every else _show(ranks, lines))
     by_number = {rank.rank: rank for rank in ranks}
     reports = [] if coordinator.fault is None else _end(coordinator, coordinator.fault, by_number, late)
     _close_groups(coordinator, ranks)
