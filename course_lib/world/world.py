@@ -27,6 +27,9 @@ from .torch_hooks import interposer
 from .torch_hooks.gpus import pretended
 
 
+PRETENDED = "The GPUs are pretended: only memory that the program puts on them is counted, and times are not a GPU's."
+
+
 class World:
     """A number of ranks that run the same function.
 
@@ -187,7 +190,7 @@ class World:
             backend=self.backend,
             world_size=self.world_size,
             began=datetime.now().astimezone(),
-            note="Its GPUs are pretended: bytes are those of a GPU, times are not." if self.gpus else "",
+            note=PRETENDED if self.gpus else "",
         )
 
     def _run(
