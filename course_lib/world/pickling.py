@@ -86,6 +86,38 @@ def pickled(value: Any) -> bytes:
 # -- to a rank ---------------------------------------------------------------------------------------------------
 
 
+def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse a call that must fail, before any rank starts."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    if not callable(fn):
+        raise CourseError(
+            f"World.run was given {shortened(fn, 60)}, a {type(fn).__name__}, and needs a function to call on every "
+            "rank. Pass the function itself, without parentheses: world.run(step), not world.run(step())."
+        )
+    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise CourseError(
+            f"World.run was given {name}, whose body would not run when it is called (it is a coroutine or a "
+            "generator). Make it a plain function: no async, no yield."
+        )
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise CourseError(
+            f"World.run cannot call {name}{signature} with these arguments: {error}. Give them after the function, as "
+            f"in world.run({name}, 1, 2). A rank's own number is not among them: ask dist.get_rank()."
+        ) from None
+
+
+def shortened(value: Any, limit: int = 200) -> str:
+    """Return the `repr` of `value`, cut to `limit` characters."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def pack_call(*call: Any) -> bytes:
     """Return a function with its arguments as bytes, of which `unpack_call` makes a copy for a rank.
 

@@ -14,6 +14,7 @@ from .errors.layout import Layout, layout
 from .errors.rank_error import Kept
 from .errors.reported import About, report_of
 from .errors.warnings import shared_variables, warnings_of
+from .pickling import shortened
 from .rank_threads.printing import Lines
 
 if TYPE_CHECKING:
@@ -201,9 +202,3 @@ class Run(Sequence[Any]):
 
     def __repr__(self) -> str:
         return "\n".join(["Run", *(f"  rank {rank}: {shortened(result)}" for rank, result in enumerate(self))])
-
-
-def shortened(value: Any, limit: int = 200) -> str:
-    """Return the `repr` of `value`, cut to `limit` characters."""
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"

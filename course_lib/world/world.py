@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import os
 import warnings
@@ -18,14 +17,13 @@ from ..meter import ALLOCATORS, gpu_bytes
 from .backends import chosen
 from .errors.rank_error import RankError
 from .errors.reported import About
-from .pickling import pack_call
+from .pickling import check_call, pack_call
 from .program import Program, launch, main_of_ranks
 from .rank_threads.interrupts import put_off
 from .rank_threads.printing import FoldedLines, Lines
-from .run import Order, Run, shortened
+from .run import Order, Run
 from .torch_hooks import interposer
 from .torch_hooks.gpus import pretended
-
 
 PRETENDED = "The GPUs are pretended: only memory that the program puts on them is counted, and times are not a GPU's."
 
@@ -230,29 +228,3 @@ def prepared(fn: Callable[..., Any], *, replay: bool, strict: bool) -> Callable[
             return fn(*args, **kwargs)
 
     return on_rank
-
-
-def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse a call that must fail, before any rank starts."""
-    name = getattr(fn, "__name__", type(fn).__name__)
-    if not callable(fn):
-        raise CourseError(
-            f"World.run was given {shortened(fn, 60)}, a {type(fn).__name__}, and needs a function to call on every "
-            "rank. Pass the function itself, without parentheses: world.run(step), not world.run(step())."
-        )
-    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise CourseError(
-            f"World.run was given {name}, whose body would not run when it is called (it is a coroutine or a "
-            "generator). Make it a plain function: no async, no yield."
-        )
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # some built-in functions have no signature
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise CourseError(
-            f"World.run cannot call {name}{signature} with these arguments: {error}. Give them after the function, as "
-            f"in world.run({name}, 1, 2). A rank's own number is not among them: ask dist.get_rank()."
-        ) from None

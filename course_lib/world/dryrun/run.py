@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any, NoReturn, TypeVar
 
 from ...errors import CourseError
-from ..run import Run, shortened
+from ..pickling import shortened
+from ..run import Run
 
 _Value = TypeVar("_Value")
 
