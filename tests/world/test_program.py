@@ -295,9 +295,16 @@ def test_a_program_leaves_nothing_in_a_ranks_process(write) -> None:
     assert list(found) == [(False, False)] * 2
 
 
-def test_a_skipped_step_is_named_where_counters_are_kept(write) -> None:
+@pytest.mark.parametrize(
+    ("after", "behind"),
+    [
+        ("", "rank 1 is 1 collective behind: 19 at that line, 20 on rank 0"),
+        ("dist.barrier()", "rank 1 called all_reduce at program.py line 8 only 19 times"),
+    ],
+)
+def test_a_skipped_step_is_named_where_counters_are_kept(write, after, behind) -> None:
     program = write(
-        """
+        f"""
         import torch, torch.distributed as dist
         dist.init_process_group()
         rank = dist.get_rank()
@@ -305,11 +312,12 @@ def test_a_skipped_step_is_named_where_counters_are_kept(write) -> None:
             if rank == 1 and step == 12:
                 continue
             dist.all_reduce(torch.ones(1))
+        {after}
         """
     )
     with pytest.raises(RankError) as caught:
         World(2, replay=True).run_file(program)
-    assert "rank 1 is 1 collective behind: 19 at that line, 20 on rank 0" in str(caught.value)
+    assert behind in str(caught.value)
     assert "The first call in different steps: rank 0 with step = 12; rank 1 with step = 13" in str(caught.value)
 
 

@@ -178,8 +178,7 @@ def _behind(members: Members) -> Difference | None:
     behind_by = f"{who(behind)} {'is' if len(behind) == 1 else 'are'} {_collectives(missing)} behind"
     if in_a_loop:
         line = f"{behind_by}: {here[last]} at that line, {here[first]} on {who(ahead)}"
-        step = first_step({rank: _at_the_line_of(members.call, history) for rank, history in histories.items()})
-        line += f". The first call in different steps: {step}" if step else ""
+        line += first_step(_at_the_line_of(members.call, histories))
         return Difference(line=line, advice=_loop_advice(behind, ahead))
     return Difference(line=f"{behind_by}: {made[last]} in that group, {made[first]} on {who(ahead)}")
 
@@ -197,18 +196,20 @@ def _left_a_loop(members: Members) -> Difference | None:
             continue
         if not any(_made_at_the_line_of(fault.calls[rank], histories)[ahead[0]] for rank in behind):
             line = f"{who(behind)} called {call.variant} at {call.line} only {count} time{'s' if count > 1 else ''}"
+            line += first_step(_at_the_line_of(call, histories))
             return Difference(line=line, advice=_loop_advice(behind, ahead))
     return None
 
 
 def _made_at_the_line_of(call: Call, histories: Histories) -> dict[int, int]:
     """Return how often each rank called the same op as `call` at its line."""
-    return {rank: len(_at_the_line_of(call, history)) for rank, history in histories.items()}
+    return {rank: len(calls) for rank, calls in _at_the_line_of(call, histories).items()}
 
 
-def _at_the_line_of(call: Call, history: Sequence[Call]) -> list[Call]:
-    """Return the calls of the same op as `call` at its line."""
-    return [one for one in history if (one.variant, one.line) == (call.variant, call.line)]
+def _at_the_line_of(call: Call, histories: Histories) -> dict[int, list[Call]]:
+    """Return each rank's calls of the same op as `call` at its line."""
+    here = call.variant, call.line
+    return {rank: [one for one in calls if (one.variant, one.line) == here] for rank, calls in histories.items()}
 
 
 def _loop_advice(behind: list[int], ahead: list[int]) -> str:
