@@ -1,6 +1,7 @@
 """`course lab`: open JupyterLab on the first lesson, with the course's settings."""
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,8 @@ def launch(notebooks: Path, others: Sequence[str]) -> None:
     # Threads of torch that wait for each other sleep. By default they spin, and while another program uses the CPU,
     # small operators then take many times as long. OpenMP reads this when a kernel loads torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # A cell with `!course run` and a terminal find the command.
+    os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     LabApp.launch_instance(lab_arguments(notebooks, others))
 
 

@@ -52,10 +52,12 @@ def test_lab_passes_jupyterlab_its_own_options(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(LabApp, "launch_instance", given.extend)
     monkeypatch.setattr(lab, "lab_arguments", lambda notebooks, others: others)
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "mine")
+    monkeypatch.setenv("PATH", "mine")
 
     assert cli.main(["lab", "--notebooks", str(tmp_path), "--no-browser", "--port", "9999"]) == 0
     assert given == ["--no-browser", "--port", "9999"]
     assert os.environ["JUPYTER_CONFIG_PATH"].split(os.pathsep)[1:] == ["mine"]
+    assert os.environ["PATH"].split(os.pathsep) == [os.path.dirname(sys.executable), "mine"]
 
 
 def test_lab_says_where_it_looked_for_the_lessons(tmp_path: Path) -> None:
