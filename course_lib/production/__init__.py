@@ -5,6 +5,8 @@
     World(4, backend="processes").run(production.train, make_model, batch, loss, config, steps)
     production.universal(folder)                               # makes its checkpoint fit any number of ranks
 
+`train.py`, `finetune.py` and `zero_recipe.py` are whole programs, which a lesson runs.
+
 explain -> faults -> settings;  deepspeed has no imports from the others
 """
 

@@ -59,6 +59,24 @@ QUIZ = Quiz(name="cluster", title="From notebook to cluster", questions=(
           > It has only its own shards, and it would wait for the others.
         - [ ] One per machine
           > Each rank has shards that no other rank has.""")),
+    Question(id="empty-batch", ask=Choice.read("""
+        A batch of one rank has nothing to learn from, and its loss would be NaN. What does that rank do?
+
+        - [x] It makes the step with a loss of 0
+          > All ranks make the same calls, and this rank brings gradients of 0.
+        - [ ] It skips the batch
+          > The other ranks then average their gradients with those of this rank's next step, and wait at the end.
+        - [ ] It skips the batch, and all ranks meet in a barrier after the loop
+          > This rank would wait in the barrier while the others wait for its gradients.""")),
+    Question(id="pretended", ask=Choice.read("""
+        A program runs on pretended GPUs. Which of its numbers are those of a real GPU?
+
+        - [x] The bytes that it holds on the GPU
+          > They are counted from its tensors, and rounded as CUDA's allocator does.
+        - [ ] The seconds of a step
+          > The CPU computes. Measure seconds on the GPUs that you will use.
+        - [ ] The bytes and the seconds
+          > The CPU computes, so the seconds are the CPU's.""")),
     Question(id="reserved", ask=Choice.read("""
         `torch.cuda.memory_reserved()` is 31 GiB, `memory_allocated()` at most 23 GiB. What are the other 8?
 

@@ -2,7 +2,9 @@
 
 import functools
 import re
+import shutil
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,14 +13,13 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.jit import _builtins
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from course_lib import CourseError, RankError, World
+from course_lib import CourseError, RankError, World, production
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has GPUs")
 
@@ -341,36 +342,12 @@ def test_groups_take_nccl_and_a_device(gpus) -> None:
 
 
 @pytest.mark.slow
-def test_the_recipe_for_the_zero_redundancy_optimizer_prints_its_published_memory(gpus) -> None:
-    def print_peak_memory(prefix, device):
-        if device == 0:
-            print(f"{prefix}: {torch.cuda.max_memory_allocated(device) // 1e6}MB ")
-
-    def example(use_zero):
-        torch.manual_seed(0)
-        rank = dist.get_rank()
-        model = nn.Sequential(*[nn.Linear(2000, 2000).to(rank) for _ in range(20)])
-        print_peak_memory("Max memory allocated after creating local model", rank)
-        ddp_model = DistributedDataParallel(model, device_ids=[rank])
-        print_peak_memory("Max memory allocated after creating DDP", rank)
-        loss_fn = nn.MSELoss()
-        if use_zero:
-            adam = torch.optim.Adam
-            optimizer = ZeroRedundancyOptimizer(ddp_model.parameters(), optimizer_class=adam, lr=0.01)
-        else:
-            optimizer = torch.optim.Adam(ddp_model.parameters(), lr=0.01)
-        outputs = ddp_model(torch.randn(20, 2000).to(rank))
-        labels = torch.randn(20, 2000).to(rank)
-        loss_fn(outputs, labels).backward()
-        print_peak_memory("Max memory allocated before optimizer step()", rank)
-        optimizer.step()
-        print_peak_memory("Max memory allocated after optimizer step()", rank)
-        print(f"params sum is: {sum(model.parameters()).sum()}")
-
-    world = gpus(2, timeout=300)
-    for use_zero, last in ((True, "1378"), (False, "1697")):
-        output = world.run(example, use_zero).output[0]
-        assert re.findall(r"(\d+)\.0MB", output) == ["335", "656", "993", last]
+def test_the_recipe_for_the_zero_redundancy_optimizer_prints_its_published_memory(gpus, tmp_path) -> None:
+    recipe = shutil.copy(Path(production.__file__).parent / "zero_recipe.py", tmp_path)
+    runs = []
+    gpus(2, timeout=300).run_file(recipe, then=runs.append)
+    printed = [re.findall(r"(\d+) MB", run.output[0]) for run in runs]
+    assert printed == [["335", "656", "993", "1378"], ["335", "656", "993", "1697"]]
 
 
 def test_only_memory_that_the_program_put_on_the_gpu_is_counted(gpus) -> None:
