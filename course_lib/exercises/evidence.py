@@ -166,7 +166,7 @@ def _last_line(report: RankReport, calls: Sequence[Call]) -> str:
     if call is None:
         return ""
     numel = sum(call.numels)
-    number = next((number for number, other in _numbered(calls) if other is call), 0)
+    number = next(number for number, other in _numbered(calls) if other.issued == call.issued)
     kind = _NCCL_NAMES.get(call.variant, call.variant.upper().replace("_", ""))
     return (
         f"Watchdog caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType={kind}, Numel={numel}, "
