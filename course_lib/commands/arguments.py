@@ -24,23 +24,23 @@ def add_limits_and_reports(argument: Callable[..., Any]) -> None:
 def add_run_arguments(parser: Any) -> None:
     """Add the arguments of `course run`."""
     parser.usage = "course run [OPTIONS] [-m] PROGRAM [ARGUMENTS ...]"
-    number = "how many ranks (2); a program that starts its ranks itself chooses their number"
+    number = "the number of ranks (2); for a program that starts its ranks itself, the number of its pretended GPUs"
     parser.add_argument("--ranks", type=whole, metavar="N", help=number)
     where = "processes, simulated, nccl, nccl:8 for 8 GPUs, or dryrun:64 for one rank of 64 (processes)"
     parser.add_argument("--world", default="processes", help=where)
-    gpus = "pretend GPUs (where the machine has none, if the program may ask for some)"
+    gpus = "pretend GPUs (default: if the machine has none, and the program may ask for one)"
     parser.add_argument("--gpus", action=argparse.BooleanOptionalAction, default=None, help=gpus)
     parser.add_argument("--memory", type=positive, metavar="GB", help="memory of each pretended GPU, in GB (80)")
-    parser.add_argument("--timeout", type=positive, default=86400, metavar="S", help="limit in seconds (a day)")
-    page = "write all that is known of the run as an HTML page"
-    parser.add_argument("--report", type=report, metavar="FILE", help=page)
-    parser.add_argument(
-        "--replay", action="store_true", help="keep values: more faults are found, and the page steps through the run"
-    )
+    limit = "stop the ranks after so many seconds (a day)"
+    parser.add_argument("--timeout", type=positive, default=86400, metavar="S", help=limit)
+    parser.add_argument("--report", type=report, metavar="FILE", help="write a page of the run, as HTML")
+    kept = "keep values: more faults are found, and the page steps through the run"
+    parser.add_argument("--replay", action="store_true", help=kept)
     parser.add_argument("--no-measure", dest="measure", action="store_false", help="do not measure memory")
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
     parser.add_argument("program", metavar="PROGRAM", help="a Python file")
-    parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="the program's own arguments")
+    own = parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="the program's own")
+    own.required = False  # else argparse reports that they are missing
 
 
 def whole(text: str) -> int:

@@ -14,7 +14,16 @@ from ..meter import is_learners
 from ..world import Program, RankError, Run, World
 
 RANKS = 2
-"""The number of ranks if nothing says it."""
+"""The number of ranks, unless an option names one."""
+
+_OPTIONS = {
+    "run the cell again": "run the program again",
+    "World(…, gpus=True)": "--gpus",
+    "World(…, timeout=…)": "--timeout",
+    'World(…, backend="nccl")': "--world nccl",
+    'World(…, backend="processes")': "--world processes",
+}
+"""What messages say in a notebook, and what they say in a terminal."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -30,24 +39,28 @@ def run(options: argparse.Namespace) -> int:
             warnings.simplefilter("ignore", CourseWarning)  # the summary has them
             world.run_file(options.program, *options.arguments, module=options.module, then=then)
     except RankError as error:
+        error.args = (_for_terminal(error),)
         _save(error, options.report)
-        print(_without_cells(error), file=sys.stderr)
+        print(error, file=sys.stderr)
         return 1
     except CourseError as error:
         print(f"course run: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
-        print(f"course run: {_without_cells(interrupt) or 'interrupted'}", file=sys.stderr)
+        print(f"course run: {_for_terminal(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
-    except Exception as error:  # of a program that starts its ranks itself, outside of them
+    except Exception as error:  # outside the ranks, in a program that starts them itself
         _print_traceback(error)
         return 1
     return 0
 
 
-def _without_cells(error: BaseException) -> str:
-    """Return the text of an error, which is written for notebooks, for a terminal."""
-    return str(error).replace("run the cell again", "run the program again")
+def _for_terminal(error: BaseException) -> str:
+    """Return the text of an error, which is written for notebooks, as a terminal needs it."""
+    text = str(error)
+    for words, option in _OPTIONS.items():
+        text = text.replace(words, option)
+    return text
 
 
 def _world(options: argparse.Namespace) -> World:
@@ -67,9 +80,12 @@ def _world(options: argparse.Namespace) -> World:
 
 
 def _gpus(options: argparse.Namespace, backend: str) -> bool | float:
-    """Return the memory of pretended GPUs, or whether there are any: by default where the program may ask for some."""
+    """Return the memory of each pretended GPU, or whether there are any. By default, there are if the program may ask
+    for GPUs and the machine has none."""
     if options.gpus is False and options.memory:
-        raise CourseError("--memory is that of pretended GPUs, and --no-gpus leaves them out. Leave one of them out.")
+        raise CourseError(
+            "--memory is the memory of pretended GPUs, and --no-gpus pretends none. Leave out one of the two options."
+        )
     if options.gpus is None and not options.memory:
         program = Program.found(options.program, options.arguments, module=options.module)
         can = backend in ("simulated", "processes") and not torch.cuda.is_available()

@@ -1,7 +1,7 @@
 """The pretended GPU of one rank, on which the meter counts memory, while all memory is the host's.
 
-A GPU's memory is told from the host's by how a tensor was made. The meter's ledger holds the GPU's storages only, so
-a tensor is on the GPU if its storage is in the ledger.
+How a tensor was made decides whether its memory is the GPU's or the host's. The meter's ledger contains only the GPU's
+storages, so a tensor is on the GPU if its storage is in the ledger.
 """
 
 import math
@@ -16,7 +16,7 @@ from .ledger.ledger import Ledger
 GPU_BYTES = 80 * 10**9
 
 _NEXT_TO_PARAMETERS = ("torch.distributed.", "torch.nn.parallel.", "torch.autograd.")
-"""Modules of torch that make buckets, gathered parameters, missing gradients."""
+"""Modules of torch that allocate buckets, gathered parameters and missing gradients."""
 
 _CHECKPOINTS = "torch.distributed.checkpoint."  # on the host
 
@@ -25,7 +25,7 @@ def gpu_bytes(gpus: bool | float) -> int | None:
     """Return the memory of a pretended GPU, for `World(gpus=...)`; None if there is none.
 
     Raises:
-        CourseError: that is no number of bytes, or this machine has GPUs.
+        CourseError: `gpus` is not a number of bytes, or this machine has GPUs.
     """
     if gpus is False:
         return None
@@ -55,6 +55,11 @@ class PretendedGpu:
         self.placing: bool | None = None
         self._ledger = ledger
         self._room = nbytes  # at least this much is free, whatever is recorded and not added up yet
+
+    @property
+    def used(self) -> bool:
+        """Whether the rank has put anything on the GPU so far."""
+        return self._room < self.nbytes
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether so many bytes are free, and reserve them. If they are not, the next call adds up again."""

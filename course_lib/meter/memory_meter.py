@@ -117,7 +117,9 @@ class MemoryMeter:
         if arguments and type(arguments[0]) in ORDINARY and self.ledger.find(storage_of(arguments[0])) is not None:
             return True  # the most frequent case, in the shortest time
         tensors = list(tensors_in(arguments))
-        return any(map(self.holds, tensors)) if tensors else made_by_torch_next_to_parameters()
+        if tensors:
+            return any(map(self.holds, tensors))
+        return self.gpu.used and made_by_torch_next_to_parameters()
 
     def _make_room(self, nbytes: int) -> None:
         """Raise the error of a GPU whose memory is full, if so many bytes more do not fit."""
@@ -125,8 +127,8 @@ class MemoryMeter:
             held = self._snapshot()
             parts = [f"{kind} {size:,}" for kind, size in held.by_category.items() if size]
             raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {needed:,} bytes. The pretended GPU of rank {self.rank} has "
-                f"{self.gpu.nbytes:,}, and holds {held.current_bytes:,}: {', '.join(parts) or 'nothing'}."
+                f"CUDA out of memory. Tried to allocate {needed:,} bytes. The rank's pretended GPU has "
+                f"{self.gpu.nbytes:,} bytes and holds {held.current_bytes:,}: {', '.join(parts) or 'nothing'}."
             )
 
     # -- other events ----------------------------------------------------------------------------------------------

@@ -140,14 +140,15 @@ def slowest(timelines: Sequence[Timeline]) -> str:
     fastest, *_, slow = sorted(rows)
     slow_ones = [row for row in rows if row[0] > (fastest[0] + slow[0]) / 2] or [slow]
     named = sorted(slow_ones)[-MOST_NAMED:]
-    ranks = "; ".join(f"{_shown(*row[:3])}, {row[3]}" for row in slow_ones if row in named)
+    ranks = "; ".join(_shown(*row) for row in slow_ones if row in named)
     if len(slow_ones) > MOST_NAMED:
         ranks += f"; and {len(slow_ones) - MOST_NAMED} more that computed nearly as long"
     return f"Slowest: {ranks}. Fastest: {_shown(*fastest[:3])}. Counted until each rank's last collective."
 
 
-def _shown(computed: float, waited: float, rank: int) -> str:
-    return f"rank {rank} computed for {1e3 * computed:.1f} ms and waited for {1e3 * waited:.1f} ms"
+def _shown(computed: float, waited: float, rank: int, before: str = "") -> str:
+    before = f" ({before})" if before else ""
+    return f"rank {rank} computed for {1e3 * computed:.1f} ms{before} and waited for {1e3 * waited:.1f} ms"
 
 
 def _before(timeline: Timeline, last: float) -> str:
@@ -159,7 +160,7 @@ def _before(timeline: Timeline, last: float) -> str:
         until = computed_until(call.issued)
         by_line[call.line] += until
     line = max(by_line, key=by_line.__getitem__)
-    return f"{1e3 * by_line[line]:.1f} ms of the computing before its calls at {line}"
+    return f"{1e3 * by_line[line]:.1f} ms of it before its calls at {line}"
 
 
 def _seconds(intervals: Iterable[Interval], until: float) -> float:

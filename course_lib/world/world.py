@@ -145,21 +145,21 @@ class World:
         with the environment variables that torchrun sets. The program makes the default group itself, by
         `init_process_group`. A line that several ranks print is shown once: `[ranks 0-3] text`.
 
-        If the program starts its ranks itself, with `mp.spawn` or as `Process`es, it runs once, in this process. What
-        it starts are the ranks, and their number is the program's.
+        If the program starts its ranks itself, with `mp.spawn` or as `Process`es, it runs once, in this process. The
+        processes that it starts are the ranks, as many as the program chooses.
 
         Args:
             path: the file, or with `module=True` the module's name, as after `python -m`.
             arguments: the program's own arguments.
             module: whether `path` is a module's name.
-            then: called with each `Run`: a program that starts its ranks itself may do so often.
+            then: called with each `Run`, because a program may start its ranks more than once.
 
         Returns:
             The `Run`; if the program starts ranks more than once, the last one. Nothing is returned on the ranks.
 
         Raises:
             RankError: as in `run`.
-            CourseError: there is no such program, or one that starts its ranks itself has started none.
+            CourseError: there is no such program, or it contains calls that start ranks and made none of them.
         """
         program = Program.found(path, arguments, module=module)
         with program.prepared():

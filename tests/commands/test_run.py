@@ -56,12 +56,14 @@ def test_lines_come_first_and_a_report_of_equal_ranks_at_the_end(
     said = capsys.readouterr()
     lines = said.out.splitlines()
     assert lines[0] == "[ranks 0-2] sum 3.0"
-    assert lines[1].startswith("-- 3 ranks, ") and lines[2:5] == [
-        "   ranks 0-2",
+    assert re.fullmatch(rf"-- 3 ranks: program.py, {options[-1] if options else 'processes'}, [\d.]+ m?s", lines[1])
+    assert lines[2:5] == [
+        "   ranks 0-2, each",
         "     peak 4 MB: communication 4 MB",
-        "     sent 5.33 MB: 1 all_reduce 5.33 MB",
+        "     sent 5.33 MB: all_reduce 5.33 MB in 1 call",
     ]
-    assert lines[5].startswith("     waited ") and lines[6].startswith("   Slowest: rank")
+    assert lines[5].startswith("     waited ")
+    assert lines[6].startswith("   Slowest: rank") and lines[7].startswith("   Fastest: rank")
     assert said.err == ""
 
 
@@ -108,6 +110,23 @@ def test_a_failure_is_one_message_and_exit_code_1(program, capsys: pytest.Captur
     assert "Next: " in said.err and "Traceback" not in said.err
 
 
+def test_advice_names_the_options_of_the_command(program, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, path = tmp_path / "run.html", program("import torch\ntorch.ones(1).cuda()")
+    assert course_run("--no-gpus", "--report", str(page), path) == 1
+
+    for text in (capsys.readouterr().err, page.read_text("utf-8")):
+        assert "pretend GPUs: --gpus." in text and "--world nccl" in text and "World(…, gpus" not in text
+
+
+def test_a_program_without_calls_has_no_lines_about_them(program, capsys: pytest.CaptureFixture[str]) -> None:
+    assert course_run("--world", "simulated", program("import torch\nx = torch.ones(25)")) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "   ranks 0-1, each",
+        "     peak 100 bytes: other 100 bytes",
+        "     sent nothing",
+    ]
+
+
 def test_an_error_of_a_program_outside_its_ranks_is_shown_from_its_first_line(
     program, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,12 +165,18 @@ def test_a_bad_number_of_ranks_is_refused(capsys: pytest.CaptureFixture[str], ra
     assert f"argument --ranks: {ranks} is no number of ranks" in capsys.readouterr().err
 
 
+def test_only_the_program_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        course_run()
+    assert capsys.readouterr().err.endswith("the following arguments are required: PROGRAM\n")
+
+
 def test_a_dry_run_counts_one_rank_of_many(program, capsys: pytest.CaptureFixture[str]) -> None:
     path = program(SUMS.replace('print("sum", x[0].item())', "print(dist.get_world_size())"))
     assert course_run("--world", "dryrun:64", path) == 0
     assert capsys.readouterr().out == (
-        "[rank 0] 64\n-- rank 0 of 64\n   rank 0\n     peak 4 MB: communication 4 MB\n"
-        "     sent 7.88 MB: 1 all_reduce 7.88 MB\n"
+        "[rank 0] 64\n-- rank 0 of 64: program.py, dryrun\n   rank 0\n     peak 4 MB: communication 4 MB\n"
+        "     sent 7.88 MB: all_reduce 7.88 MB in 1 call\n"
     )
 
 

@@ -146,7 +146,10 @@ def test_only_rows_with_a_remark_are_shown_of_a_long_table_of_layouts() -> None:
 def test_what_was_not_measured_or_kept_is_named() -> None:
     text = str(World(2, measure=False).run(of_a_collective).report())
     assert "\nMemory was not measured.\n" in text
-    assert "\nTo have the replay here, make the world with World(…, replay=True).\n" in text
+    assert (
+        "\nTo have the replay here, make the world with World(…, replay=True), or run the program with --replay.\n"
+        in text
+    )
     assert text.endswith("No rank printed anything.")
 
 

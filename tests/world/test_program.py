@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import CourseError, RankError, World
-from course_lib.world import Run
+from course_lib.world import Program, Run
 from course_lib.world.rank_threads import printing
 
 Start = Callable[..., Run]
@@ -158,7 +158,7 @@ def test_another_exit_code_is_a_failure_with_its_rank_and_line(world, write) -> 
         world(2).run_file(program)
 
     assert caught.value.kind == "exited" and caught.value.rank == 1
-    assert "rank 1 of 2 left through sys.exit('no data')" in str(caught.value)
+    assert "rank 1 of 2 ended with sys.exit('no data')" in str(caught.value)
     assert 'rank 1 raised at program.py line 6, at the top level:  sys.exit("no data")' in str(caught.value)
 
 
@@ -245,7 +245,7 @@ def test_a_failure_of_started_ranks_is_named_with_rank_and_line(world, write, tm
 
 def test_a_program_that_starts_no_ranks_is_refused(write) -> None:
     program = write("import torch.multiprocessing as mp\nif False:\n    mp.spawn(print, nprocs=2)")
-    with pytest.raises(CourseError, match=r"has calls that start ranks, such as mp\.spawn, and made none of them"):
+    with pytest.raises(CourseError, match=r"contains calls that start ranks, such as mp\.spawn, and made none of them"):
         World(2).run_file(program)
 
 
@@ -258,7 +258,11 @@ def test_processes_that_are_no_ranks_are_not_taken_for_ranks(write) -> None:
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [("a b", "is no Python program: line 1: invalid syntax"), ("\0", "is no Python program: "), (None, "No such file")],
+    [
+        ("a b", "is not a Python program: line 1: invalid syntax"),
+        ("\0", "is not a Python program: "),
+        (None, "No such file"),
+    ],
 )
 def test_a_file_that_is_no_program_is_refused(write, content: str | None, why: str) -> None:
     path = "/nowhere.py" if content is None else write(content)
@@ -319,6 +323,20 @@ def test_a_skipped_step_is_named_where_counters_are_kept(write, after, behind) -
         World(2, replay=True).run_file(program)
     assert behind in str(caught.value)
     assert "The first call in different steps: rank 0 with step = 12; rank 1 with step = 13" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "asks"),
+    [
+        ({"program.py": "x.to('cuda')"}, True),
+        ({"program.py": "import torch", "other.py": "x.cuda()"}, False),
+        ({"program.py": "import model", "model.py": "import layers", "layers.py": "x.cuda()"}, True),
+        ({"program.py": "from parts import Model", "parts/model.py": "x.cuda()"}, True),
+    ],
+)
+def test_a_program_may_ask_for_gpus_itself_or_in_a_file_that_it_names(write, files: dict[str, str], asks: bool) -> None:
+    program, *_ = [write(text, name) for name, text in files.items()]
+    assert Program.found(program, []).asks_for_gpus is asks
 
 
 def test_gpus_are_pretended_where_a_program_starts_its_ranks_and_on_them(world, write) -> None:

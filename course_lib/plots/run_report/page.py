@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...errors import ranks_named
 from ...planner import duration
-from .record import NAMES, UNKNOWN, RunRecord, alike
+from .record import NOTHING, UNKNOWN, RunRecord, alike
 from .sections import Part, framed, sections
 
 THEME = """
@@ -48,13 +48,20 @@ class RunReport:
 
     @property
     def summary(self) -> str:
-        """What ranks held, sent and waited for, equal ranks together, and warnings: lines for a terminal."""
-        run, lines = self._run, [f"-- {', '.join(self._ranks)}"]
-        for ranks, _, *said in alike(run):
-            named = [f"     {name} {text}" for name, text in zip(NAMES[-3:], said, strict=True) if text != UNKNOWN]
-            lines += [f"   {ranks_named(ranks, '-', 2)}", *named]
+        """What each rank held, sent and waited for, equal ranks together, and warnings: lines for a terminal."""
+        run, (ranks_ran, *took) = self._run, self._ranks
+        lines = [f"-- {ranks_ran}: {', '.join([run.about.program, run.about.backend, *took])}"]
+        for ranks, _, peak, sent, waited in alike(run):
+            lines.append(f"   {ranks_named(ranks, '-', 2)}{', each' if len(ranks) > 1 else ''}")
+            lines += [f"     peak {peak}"] if peak != UNKNOWN else []
+            lines += [f"     sent {sent}"]
+            lines += [f"     waited {waited}"] if waited not in (UNKNOWN, NOTHING) else []
         slowest = run.slowest if run.slowest.startswith("Slowest") else ""  # else no two ranks called a collective
-        lines += [f"   {line}" for line in (run.about.note, slowest) if line]
+        lines += [
+            f"   {line}"
+            for line in (run.about.note, *slowest.replace(" Fastest: ", "\nFastest: ").splitlines())
+            if line
+        ]
         return "\n".join([*lines, *(f"   Warning: {warning}" for warning in run.warnings)])
 
     @property

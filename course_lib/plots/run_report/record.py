@@ -7,7 +7,8 @@ from typing import Any
 from ...errors import grouped
 from ...planner import duration, size
 
-NAMES, UNKNOWN = ("ranks", "ended", "peak", "sent", "waited"), "unknown"
+NAMES = ("ranks", "ended", "peak", "sent", "waited")
+NOTHING, UNKNOWN = "nothing", "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,15 +19,15 @@ class RunRecord:
         about: these attributes are read: `program`, `backend`, `world_size`, `began`, `torch_version` and `note`.
         failure: the message of a failed run.
         warnings: sentences.
-        ends: the state in which each rank ended, in words. This and the following have the rank as their key, and lack
-            the ranks of which nothing is known.
+        ends: the state in which each rank ended, in words. The keys of this mapping and of the following ones are
+            ranks. A rank of which nothing is known is left out.
         memory: as `plot_memory` reads it.
         comm: these attributes are read: `sent_bytes`, `by_op`, `by_rank` and `count`.
         timelines: as `plot_timeline` reads them.
         slowest: a sentence about the rank that computed longest.
         layout: rows with a call or a result, the tensor, the layout before and after the call, and a remark.
         replay: the replay, with its page as `html`; None if there is none.
-        call_counts: the most calls of a rank that the replay shows, and that it made.
+        call_counts: the most calls of one rank that the replay shows, and the most that one rank made.
         output: lines in a row that the same ranks printed, with these ranks.
     """
 
@@ -64,17 +65,21 @@ def _peak(memory: Any) -> str:
     if memory is None:
         return UNKNOWN
     if memory.at_peak is None:
-        return "nothing"
+        return NOTHING
     parts = [f"{category} {size(nbytes)}" for category, nbytes in memory.at_peak.by_category.items() if nbytes]
     return f"{size(memory.peak_bytes)}: {', '.join(parts)}"
 
 
 def _sent(comm: Any) -> str:
-    counts = {op: comm.count(op) for op in comm.by_op if op != "init_process_group"}
-    kinds = [f"{count} {op}" + (f" {size(comm.by_op[op])}" if comm.by_op[op] else "") for op, count in counts.items()]
-    return f"{size(comm.sent_bytes)}{': ' if kinds else ''}{', '.join(kinds)}"
+    kinds = []
+    for op in comm.by_op:
+        if op != "init_process_group":
+            calls, nbytes = comm.count(op), f" {size(comm.by_op[op])}" if comm.by_op[op] else ""
+            kinds.append(f"{op}{nbytes} in {calls} call{'s' if calls > 1 else ''}")
+    return f"{size(comm.sent_bytes)}: {', '.join(kinds)}" if kinds else NOTHING
 
 
 def _range(seconds: Sequence[float]) -> str:
-    bounds = (min(seconds), max(seconds)) if seconds else ()
-    return " to ".join(dict.fromkeys(map(duration, bounds))) or UNKNOWN
+    if not seconds:
+        return UNKNOWN
+    return " to ".join(dict.fromkeys(map(duration, (min(seconds), max(seconds))))) if any(seconds) else NOTHING

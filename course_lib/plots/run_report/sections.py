@@ -18,6 +18,7 @@ from .record import NAMES, RunRecord, alike
 CODE = re.compile(r"`([^`]+)`")
 SHORT = re.compile(r">[^<>]{1,24}</t[dh]>")
 """Code in a message, and cells that stay in one line."""
+KEEP_VALUES = "make the world with World(…, replay=True), or run the program with --replay."
 MOST_LANES, MOST_ROWS = 8, 100
 """Ranks in the figure of their times, and rows in the table of layouts."""
 
@@ -111,13 +112,13 @@ def layout(run: RunRecord) -> Iterator[Part]:
         which = "with a remark" if rows[0][-1] else "that came first"
         yield _words(f"Of {len(run.layout):,} rows, the {len(rows[:MOST_ROWS])} {which} are shown.")
     if run.replay is None or not run.layout:
-        yield _words("To compare the tensors of collectives, make the world with World(…, replay=True).")
+        yield _words(f"To compare the tensors of collectives, {KEEP_VALUES}")
 
 
 def replay(run: RunRecord) -> Iterator[Part]:
     """Yield the player."""
     if run.replay is None:
-        yield _words("To have the replay here, make the world with World(…, replay=True).")
+        yield _words(f"To have the replay here, {KEEP_VALUES}")
         return
     shown, made = run.call_counts
     if shown < made:

@@ -1,9 +1,9 @@
 """Advice on exceptions whose text says too little."""
 
 _NO_GPU = (
-    "this torch finds no GPU here. Pretend GPUs: World(…, gpus=True). Or run on the CPU: leave out what names CUDA or "
-    'NCCL (`device = "cuda" if torch.cuda.is_available() else "cpu"`). Or run it on a machine with GPUs, in '
-    'World(…, backend="nccl").'
+    "this torch finds no GPU here. On simulated ranks and processes, pretend GPUs: World(…, gpus=True). Or run on the "
+    'CPU: leave out what names CUDA or NCCL (`device = "cuda" if torch.cuda.is_available() else "cpu"`). Or run it on '
+    'a machine with GPUs: World(…, backend="nccl").'
 )
 
 _NEEDS_GPU = (

@@ -48,9 +48,8 @@ def _exited(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tup
     same = [r.rank for r in reports if error_key(r) == error_key(report)]
     leavers = who(same, world_size) if len(same) == world_size else f"{who(same)} of {world_size}"
     code = report.raised.message if report.raised else ""
-    consequence = ", and its peers would be left without it" if len(same) == 1 < world_size else ""
     return (
-        f"{leavers} left through sys.exit({code}){consequence}",
+        f"{leavers} ended with sys.exit({code})",
         "use `return` to end a rank's work, on every rank at the same point."
         if code == "0"
         else "find out why that line ends the rank. Every code except 0 reports a failure.",

@@ -1,7 +1,8 @@
-"""A program that starts its ranks itself: what it starts with `mp.spawn` or as `Process`es becomes a world.
+"""A program that starts its ranks itself: the processes that it starts, with `mp.spawn` or `Process`, become a world.
 
-The program runs once, in this process. Under the start method `spawn`, each rank executes the file as `__mp_main__`
-first, and finds what it runs by name, as `multiprocessing` does. Under `fork`, it gets a copy, and the random state.
+The program runs once, in this process. Under the start method `spawn`, each rank first executes the file as
+`__mp_main__`, and then finds its function by name, as `multiprocessing` does. Under `fork`, each rank gets a copy of
+its function and of the random state.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ..torch_hooks.patching import Replacement, replaced
 from .program import Program, is_main
 
 _OF_RANKS = rank_variables(0, 1).keys() | {"GROUP_RANK", "GROUP_WORLD_SIZE"}
-"""The environment variables with a rank's place, which only torchrun sets."""
+"""The environment variables that give a rank its place. Only torchrun sets them."""
 
 _RANDOM: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
     (torch.get_rng_state, torch.set_rng_state),
@@ -43,7 +44,7 @@ _RANDOM: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
 """The random states that a fork copies: the functions that get and set each."""
 
 Runner = Callable[[int, Callable[[], None]], Run]
-"""Calls a function on each of so many ranks."""
+"""A function that calls a function on each of so many ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +52,11 @@ class _Started:
     """What the ranks run.
 
     Attributes:
-        calls: the call of each rank, packed; or one call for all.
+        calls: the packed call of each rank, or one call for all ranks.
         numbered: whether each rank gets its number as the first argument.
-        environ: the environment variables of ranks that are set in the process that starts them; None for those of
-            torchrun, whose own function starts the ranks.
-        random_states: those of the process that forks; None if the ranks are spawned.
+        environ: the variables of `_OF_RANKS` that are set in the process that starts the ranks; None if torchrun's own
+            function starts them.
+        random_states: the random states of the process that forks; None if the ranks are spawned.
     """
 
     program: Program
@@ -87,21 +88,21 @@ def launch(program: Program, run: Runner) -> Run:
     """Run a program that starts its ranks itself in this process, and return the last run of its ranks.
 
     Raises:
-        CourseError: the program started none.
+        CourseError: the program started no ranks.
     """
     launcher = _Launcher(program, run)
     with _own_start_method(), replaced(launcher.replacements()), program.executed("__main__"):
         launcher.run_started()
     if not launcher.runs:
         raise CourseError(
-            f"{program.path} has calls that start ranks, such as mp.spawn, and made none of them in this run. Give it "
-            "the arguments with which it does."
+            f"{program.path} contains calls that start ranks, such as mp.spawn, and made none of them in this run. "
+            "Pass the arguments with which it makes them."
         )
     return launcher.runs[-1]
 
 
 class _Launcher:
-    """The start of one program's ranks.
+    """The starter of one program's ranks.
 
     Attributes:
         runs: the runs that have ended.

@@ -31,17 +31,17 @@ _STARTERS = re.compile(
 
 
 _ASKS = re.compile(rb"cuda|nccl|device|accelerat|\.to\(|transformers|lightning|deepspeed")
-"""What a program says that may ask for GPUs, itself or through a library."""
+"""Text in a program that may ask for GPUs, itself or through a library."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program and its arguments. Call it on a rank, which then is the process that runs the program.
+    """A program and its arguments. Call it on a rank: the rank then runs the program.
 
     Attributes:
         path: its file.
         module: its name, if it was named as a module; or empty.
-        port: a port that is free for the program's own use: its `MASTER_PORT`.
+        port: a free port, which the program finds in `MASTER_PORT`.
     """
 
     path: str
@@ -54,19 +54,19 @@ class Program:
         """Return the program in the file `name`, or the `module` of that name.
 
         Raises:
-            CourseError: there is none, or it is no Python.
+            CourseError: there is no such program, or it is not Python.
         """
         with _in_folder(os.getcwd()):
             path = _origin(str(name)) if module else os.path.abspath(name)
         with socket.create_server(("127.0.0.1", 0)) as server:
             port: int = server.getsockname()[1]
         program = cls(path=path, module=str(name) if module else "", arguments=tuple(map(str, arguments)), port=port)
-        program.code()  # raises if it is no Python
+        program.code()  # raises if it is not Python
         return program
 
     @property
     def name(self) -> str:
-        """Its name for a reader."""
+        """The name that messages and pages show."""
         return self.module or os.path.basename(self.path)
 
     def source(self) -> bytes:
@@ -83,8 +83,8 @@ class Program:
         except (SyntaxError, ValueError) as error:
             where = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
             raise CourseError(
-                f"{self.path} is no Python program: {where}{getattr(error, 'msg', error)}. Name the file of a program, "
-                "or correct that line."
+                f"{self.path} is not a Python program: {where}{getattr(error, 'msg', error)}. Name the file of a "
+                "program, or correct that line."
             ) from None
 
     @property
@@ -98,10 +98,20 @@ class Program:
 
     @property
     def asks_for_gpus(self) -> bool:
-        """Whether the program may ask for GPUs: its file says so, or one next to it, or in a package next to it."""
-        folder = Path(self.path).parent
-        files = (Path(self.path), *folder.glob("*.py"), *folder.glob("*/*.py"))
-        return any(_ASKS.search(file.read_bytes()) for file in files)
+        """Whether the program may ask for GPUs: itself, or in a file that it names, next to it or in a package."""
+        folder, found = Path(self.path).parent, [self.source()]
+        unread = {file: {file.stem} for file in folder.glob("*.py")}
+        unread |= {file: {file.stem, file.parent.name} for file in folder.glob("*/*.py")}
+        while found:
+            source = found.pop()
+            if _ASKS.search(source):
+                return True
+            words = set(re.findall(r"\w+", source.decode(errors="replace")))
+            named = [file for file, names in unread.items() if names & words]
+            for file in named:
+                del unread[file]
+                found.append(file.read_bytes())
+        return False
 
     # -- in this process -----------------------------------------------------------------------------------------
 
@@ -162,8 +172,8 @@ class Program:
         }
 
     def _local_rank(self) -> list[str]:
-        """Return the argument with which torch.distributed.launch tells an old program its rank. Threads share their
-        arguments, and get none."""
+        """Return the argument with which torch.distributed.launch passes an old program its rank. Threads share their
+        arguments, so they get none."""
         old = re.search(rb"""["'](--local[-_]rank)["']""", self.source())
         if old is None or threading.current_thread() is not threading.main_thread():
             return []
@@ -186,7 +196,7 @@ class _MainOfRanks(ModuleType):
 
 @contextmanager
 def main_of_ranks() -> Iterator[None]:
-    """Let threads that are ranks have a `__main__` each inside the block."""
+    """Give each thread that is a rank its own `__main__` inside the block."""
     with is_main(_MainOfRanks("__main__")):
         yield
 
@@ -232,5 +242,8 @@ def _origin(name: str) -> str:
     except (ImportError, ValueError):  # of a package around it
         spec = None
     if spec is None or not spec.has_location or spec.origin is None:
-        raise CourseError(f"-m {name}: no module of that name is here. Name one as in `import`, from its folder.")
+        raise CourseError(
+            f"-m {name}: no module of that name is here. Write the name as in `import`, and start from the folder that "
+            "contains the module or its package."
+        )
     return spec.origin

@@ -1,4 +1,4 @@
-"""The default group of all ranks: a world makes it before its function starts, a program by `init_process_group`."""
+"""The default group of all ranks. A world makes it before its function starts; a program calls `init_process_group`."""
 
 from __future__ import annotations
 

@@ -301,9 +301,9 @@ ON_A_CPU_BUILD = pytest.mark.skipif(torch.version.cuda is not None, reason="a CU
 def test_a_line_that_needs_a_gpu(line) -> None:
     advice = lines(failure(World(1), line))[-1]
     assert advice.startswith(
-        "Next: this torch finds no GPU here. Pretend GPUs: World(…, gpus=True). Or run on the CPU: leave out"
+        "Next: this torch finds no GPU here. On simulated ranks and processes, pretend GPUs: World(…, gpus=True). Or"
     )
-    assert advice.endswith('Or run it on a machine with GPUs, in World(…, backend="nccl").')
+    assert advice.endswith('Or run it on a machine with GPUs: World(…, backend="nccl").')
 
 
 def test_ddp_on_the_cpu_with_device_ids() -> None:

@@ -301,7 +301,7 @@ def leaves_a_rank_out_of_the_default_group() -> None:
 
 @fails("exited", rank=1)
 def exits() -> None:
-    """rank 1 of 3 left through sys.exit(3), and its peers would be left without it
+    """rank 1 of 3 ended with sys.exit(3)
       rank 1 raised at test_failures.py line _, in exits:  sys.exit(3)
       ranks 0, 2 waited in barrier #1 at test_failures.py line _, in exits:  dist.barrier()
     Next: find out why that line ends the rank. Every code except 0 reports a failure.
@@ -313,7 +313,7 @@ def exits() -> None:
 
 @fails("exited", rank=1)
 def exits_without_a_status() -> None:
-    """rank 1 of 3 left through sys.exit(0), and its peers would be left without it
+    """rank 1 of 3 ended with sys.exit(0)
       rank 1 raised at test_failures.py line _, in exits_without_a_status:  sys.exit()
       ranks 0, 2 waited in barrier #1 at test_failures.py line _, in exits_without_a_status:  dist.barrier()
     Next: use `return` to end a rank's work, on every rank at the same point.

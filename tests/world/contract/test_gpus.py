@@ -409,9 +409,22 @@ def test_a_rank_whose_gpu_is_full_raises_out_of_memory_at_its_line(local_world) 
         local_world(2, gpus=6e6).run(program)
     message = str(caught.value)
     assert "rank 1 of 2 raised OutOfMemoryError: CUDA out of memory. Tried to allocate 3,000,320 bytes" in message
-    assert "has 6,000,000, and holds 4,000,768: parameters 1,000,448, other 3,000,320." in message
+    assert "has 6,000,000 bytes and holds 4,000,768: parameters 1,000,448, other 3,000,320." in message
     assert "kept.append(torch.zeros(3 * MB // 4" in message
     assert "Next: look at the largest part of what the GPU holds." in message
+
+
+def test_equal_ranks_that_are_out_of_memory_share_one_line(local_world) -> None:
+    with pytest.raises(RankError, match=r"both ranks raised OutOfMemoryError.*\n  ranks 0, 1 raised at .*\nNext: "):
+        local_world(2, gpus=6e6).run(lambda: torch.zeros(2 * MB, device="cuda"))
+
+
+def test_a_program_that_computes_on_the_host_puts_nothing_on_its_gpu(gpus) -> None:
+    def program():
+        model = DistributedDataParallel(nn.Linear(100, 100))
+        model(torch.randn(4, 100)).sum().backward()
+
+    assert [memory.peak_bytes for memory in gpus(2).run(program).memory] == [0, 0]
 
 
 def test_a_program_may_catch_out_of_memory_and_take_a_smaller_batch(local_world) -> None:

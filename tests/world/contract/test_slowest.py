@@ -32,8 +32,8 @@ def recorded(computed: dict[int, list[float]]) -> Run:
 
 def test_one_slow_rank() -> None:
     assert recorded({0: [0.001, 0.002], 1: [0.001, 0.003], 2: [0.001, 0.050]}).slowest() == (
-        "Slowest: rank 2 computed for 51.0 ms and waited for 0.0 ms, 50.0 ms of the computing before its calls at "
-        "train.py line 2. Fastest: rank 0 computed for 3.0 ms and waited for 0.0 ms. Counted until each rank's last "
+        "Slowest: rank 2 computed for 51.0 ms (50.0 ms of it before its calls at train.py line 2) and waited for 0.0 "
+        "ms. Fastest: rank 0 computed for 3.0 ms and waited for 0.0 ms. Counted until each rank's last "
         "collective."
     )
 

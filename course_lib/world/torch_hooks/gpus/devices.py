@@ -19,7 +19,7 @@ Device = torch.device  # which is replaced while GPUs are pretended
 
 
 def by_torch() -> bool:
-    """Return whether torch, or what runs ranks, called the function that asks this. It gets the truth."""
+    """Return whether torch or the course called the function that asks. They get the real device."""
     name = str(sys._getframe(2).f_globals.get("__name__"))
     return name == "torch" or name.startswith(("torch.", "course_lib.world.", "course_lib.meter."))
 
@@ -67,7 +67,7 @@ class Gpus:
         return device
 
     def place(self, device: Any, *, by_torch: bool) -> tuple[Any, bool | None]:
-        """Return the device for torch, and whether memory there is the GPU's; None if the device does not tell."""
+        """Return the device for torch, and whether memory there is the GPU's; None if the device does not decide it."""
         if self.number(device) is None:
             return device, None if device is None or by_torch else False
         return "cpu" if isinstance(device, str) else CPU, True
@@ -97,7 +97,7 @@ def placing(on_gpu: bool | None) -> Iterator[None]:
 
 
 def put(tensor: Tensor, on_gpu: bool = True) -> Tensor:
-    """Return `tensor` if it is where it should be, or a copy there."""
+    """Return `tensor` if it is on that side, the GPU or the host; if not, return a copy on that side."""
     meter = meter_of_gpu()
     if meter is None:  # a program counts on its own copy when it takes a value to the host
         return tensor if on_gpu else tensor.clone()

@@ -12,7 +12,7 @@ def pretended(count: int, nbytes: int | None) -> Iterator[None]:
     """Pretend inside the block that this machine has `count` GPUs with so many bytes each; none if `nbytes` is None.
 
     It holds for the whole process: for ranks that are threads, for the one rank of a process, and for a process that
-    starts ranks. What a rank puts on its GPU is counted by a `MemoryMeter` with `gpu_bytes`; without one, nothing is.
+    starts ranks. A `MemoryMeter` with `gpu_bytes` counts what a rank puts on its GPU; nothing else does.
     """
     with replaced([] if nbytes is None else _replacements(count, nbytes)):
         yield

@@ -1,4 +1,4 @@
-"""What training uses and a CPU lacks or computes too slowly: mixed precision, files from GPUs, SyncBatchNorm."""
+"""Parts of torch that a CPU lacks or computes too slowly: mixed precision, files from GPUs, SyncBatchNorm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def replacements(gpus: Gpus) -> Iterator[Replacement]:
     yield from _of_mixed_precision(gpus)
     yield from _of_states(gpus)
     yield DataLoader, "__init__", without(gpus, DataLoader.__init__, "pin_memory", "pin_memory_device")
-    # CUDA's code is not there to be compiled.
+    # There is no code of CUDA to compile.
     yield torch, "compile", lambda model=None, **kwargs: model if model is not None else (lambda model: model)
     yield nn.Module, "compile", lambda self, *args, **kwargs: None
     yield nn.SyncBatchNorm, "forward", _synchronized
