@@ -67,7 +67,7 @@ def test_a_run_in_which_the_others_wait(world) -> None:
     computed = re.search(r"rank 2 computed for ([\d.]+) ms", found)
     assert computed and float(computed[1]) >= 60
     line = waits_for_rank_2.__code__.co_firstlineno + 8
-    assert f"before its calls at test_slowest.py line {line}." in found
+    assert f"before its calls at test_slowest.py line {line})" in found
 
 
 def test_a_run_without_collectives(local_world) -> None:
