@@ -17,7 +17,7 @@ ifeq ($(SYSTEM)$(strip $(NVIDIA) $(PIP_EXTRA_INDEX_URL)),Linux)
 EXTRA_INDEX = $(shell $(PYTHON) -c '$(ASK)' 2>/dev/null && echo --extra-index-url $(CPU_INDEX))
 endif
 
-.PHONY: help lab test test-elsewhere test-torch gpu bench endurance notebooks screenshot film site lock clean
+.PHONY: help lab test test-elsewhere test-torch gpu gpu-kit bench endurance notebooks screenshot film site lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
@@ -46,6 +46,20 @@ test-torch:  ## run the tests of what uses torch most with a different one (VERS
 
 gpu: $(INSTALLED)  ## run the tests that need a GPU
 	$(VENV_PYTHON) -m pytest -n 0 -m gpu tests
+
+# The wheels are for Linux, on both kinds of CPU, and for every Python that the course takes: psutil's has the stable ABI.
+KIT ?= build/gpu-kit
+KIT_WHEELS ?= cloudpickle platformdirs psutil
+gpu-kit:  ## collect what measures a GPU on a machine without a network, in build/gpu-kit/
+	rm -rf $(KIT) && mkdir -p $(KIT)/wheels
+	tar --create --exclude __pycache__ --exclude notebooks course_lib tests/gpu benchmarks LICENSE | tar --extract --directory $(KIT)
+	mv $(KIT)/benchmarks/gpu/run-gpu-checks.sh $(KIT)
+	for machine in $(if $(KIT_WHEELS),x86_64 aarch64); do \
+	    $(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+	        --python-version 3.11 --abi abi3 --abi none --platform manylinux_2_28_$$machine --platform any \
+	        --constraint constraints.txt --dest $(KIT)/wheels $(KIT_WHEELS) || exit 1; \
+	done
+	du -sh $(KIT)
 
 bench: $(INSTALLED)  ## measure, print and write benchmarks/RESULTS.md
 	$(VENV_PYTHON) -m benchmarks

@@ -1,20 +1,15 @@
 """Run every benchmark, print one table and write it to RESULTS.md."""
 
 import argparse
-import datetime
 import math
-import os
-import platform
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
-
 from course_lib.plots.canvas import COMPUTE, FAINT, INK, NOTE, SMALL, WIDTH, Canvas, text_width
 
 from . import counterexamples, diagnosis, dryrun, lessons, meter, stages, worlds
-from .measure import Row
+from .measure import Row, machine
 
 BENCHMARKS = {
     "worlds": worlds.rows,
@@ -38,15 +33,6 @@ def table(rows: Iterable[Row]) -> str:
         met = {True: "yes", False: "**no**", None: ""}[row.met]
         lines.append(f"| {row.what} | {row.ours:.3g} {row.unit} | {beside} | {ratio} | {row.goal} | {met} |")
     return "\n".join(lines)
-
-
-def machine() -> str:
-    """Where and when, for the record."""
-    gpus = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())) or "no GPU"
-    return (
-        f"{datetime.date.today()}: {os.cpu_count()} cores ({platform.machine()}), {gpus}, {platform.system()}, "
-        f"Python {platform.python_version()}, torch {torch.__version__}"
-    )
 
 
 def figure(rows: Iterable[Row]) -> str:

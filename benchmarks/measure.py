@@ -1,9 +1,14 @@
 """One row of the results: two things done in the same run, and their ratio."""
 
+import datetime
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,3 +63,12 @@ def seconds(fn: Callable[[], object]) -> float:
     start = time.perf_counter()
     fn()
     return time.perf_counter() - start
+
+
+def machine() -> str:
+    """Where and when, for the record."""
+    gpus = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())) or "no GPU"
+    return (
+        f"{datetime.date.today()}: {os.cpu_count()} cores ({platform.machine()}), {gpus}, {platform.system()}, "
+        f"Python {platform.python_version()}, torch {torch.__version__}"
+    )

@@ -13,7 +13,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
-from course_lib import Run, World, zero
+from course_lib import Run, World, mark, zero
 
 from .measure import Row
 
@@ -59,10 +59,10 @@ class Transformer(nn.Module):
         return logits
 
 
-def training(name: str) -> Callable[[], None]:
-    """A training step of the engine of that name, on a new model."""
-    model: Any = Transformer()
-    if name == "DDP":
+def training(name: str, width: int = 128, depth: int = 4) -> Callable[[], None]:
+    """A training step of the engine of that name, on a new model, with a mark after each of its phases."""
+    model: Any = Transformer(width, depth)
+    if name in ("DDP", "ZeroRedundancyOptimizer"):
         model = DistributedDataParallel(model)
     elif name.startswith("FSDP2"):
         for part in (*model.blocks, model):
@@ -70,12 +70,18 @@ def training(name: str) -> Callable[[], None]:
     else:
         model = getattr(zero, name)(model, AdamW, lr=1e-3)
     optimizer = model if hasattr(zero, name) else AdamW(model.parameters(), lr=1e-3)
+    if name == "ZeroRedundancyOptimizer":
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), AdamW, lr=1e-3)
     x = torch.randint(256, (4, 64))
 
     def step() -> None:
         logits = model(x[:, :-1])
-        nn.functional.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten()).backward()
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten())
+        mark("forward")
+        loss.backward()
+        mark("backward")
         optimizer.step()
+        mark("step")
         optimizer.zero_grad()
 
     return step

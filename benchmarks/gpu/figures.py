@@ -1,0 +1,72 @@
+"""A figure of the kit, the world that it is measured in, and figures as Markdown."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from course_lib import World
+
+GPU = torch.cuda.is_available()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """What was measured, or why it is absent: then `value` is None.
+
+    Attributes:
+        value: a number, or a text such as an error's message.
+        beside: what to compare it with, by name, in the same unit.
+    """
+
+    what: str
+    value: float | str | None = None
+    unit: str = ""
+    beside: Mapping[str, float] = field(default_factory=dict)
+    absent: str = "no GPU on this machine"
+
+    @property
+    def text(self) -> str:
+        if self.value is None:
+            return f"absent: {self.absent}"
+        return self.value if isinstance(self.value, str) else f"{self.value:,.4g} {self.unit}"
+
+
+Jobs = Iterator[tuple[str, Callable[[], Iterable[Figure]]]]
+"""What a step measures: names, and functions that measure. If one fails, the next is tried."""
+
+
+def on_the_gpu(ranks: int, **options: Any) -> World:
+    """A world on one GPU: NCCL for one rank, a shared card for more. Without a GPU, a world of processes."""
+    if GPU:
+        return World(ranks, backend="nccl:1", share_gpu=ranks > 1, **options)
+    return World(ranks, backend="processes", **options)
+
+
+def step_seconds(step: Callable[[], object], steps: int = 5) -> float:
+    """On a rank: the mean time of a step, after two that are not counted."""
+    for number in range(2 + steps):
+        if number == 2:
+            start = now()
+        step()
+    return (now() - start) / steps
+
+
+def now() -> float:
+    """The time when the GPU has done what it was told."""
+    if GPU:
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def markdown(figures: list[Figure]) -> str:
+    """A table, and below it the texts of several lines."""
+    texts = [f"{figure.what}:\n\n```text\n{figure.text}\n```" for figure in figures if "\n" in figure.text]
+    rows = ["| what | value | beside it |", "|---|---|---|"]
+    for figure in figures:
+        if "\n" not in figure.text:
+            beside = ", ".join(f"{number:,.4g} {figure.unit} ({name})" for name, number in figure.beside.items())
+            rows.append(f"| {figure.what} | {figure.text} | {beside} |")
+    return "\n\n".join(["\n".join(rows), *texts])

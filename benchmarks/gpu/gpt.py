@@ -1,0 +1,87 @@
+"""A GPT of 0.35 and of 1.3 billion parameters in bf16, beside its plan: its peak, and its tokens a second."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+
+from course_lib import TinyGPT, batch, plan, planner
+
+from .figures import GPU, Figure, Jobs, on_the_gpu, step_seconds
+
+Size = tuple[int, int, int, int]
+SIZES = {"0.35 B": (1024, 28, 16, 1024), "1.3 B": (2048, 26, 16, 1024)} if GPU else {"tiny": (32, 2, 4, 32)}
+"""Width, layers, heads and context."""
+
+MICRO_BATCHES, BATCH = 3, 4
+CARDS = {"h100": "h100", "h200": "h200", "a100": "a100", "4090": "rtx-4090"}
+"""A word in a GPU's name, and the planner's name of its machine."""
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = checkpoint(self.block, x, use_reentrant=False)
+        return y
+
+
+def train(size: Size, checkpointed: bool, compiled: bool) -> tuple[int, float]:
+    """On a rank: the most bytes that CUDA's allocator held, and the tokens a second after the first steps."""
+    width, layers, heads, context = size
+    model = TinyGPT(width, layers, heads, context).to(torch.bfloat16)
+    if compiled:
+        for block in model.blocks:
+            block.compile(backend="inductor" if GPU else "aot_eager")
+    if checkpointed:
+        model.blocks = nn.ModuleList(map(Checkpointed, model.blocks))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        for number in range(MICRO_BATCHES):
+            tokens, targets = batch(number, BATCH, context)
+            loss = cross_entropy(model(tokens).float().flatten(0, 1), targets.flatten())
+            (loss / MICRO_BATCHES).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    rate = MICRO_BATCHES * BATCH * context / step_seconds(step)
+    return torch.cuda.max_memory_allocated(), rate
+
+
+def planned(size: Size, checkpointed: bool, compiled: bool) -> planner.Plan:
+    width, layers, heads, context = size
+    model = planner.Transformer(
+        name="TinyGPT", layers=layers, hidden=width, heads=heads, kv_heads=heads, ffn=4 * width, vocab=256,
+        positions=context, context=context, gated=False, dropout=False, tied=False, source="course_lib.TinyGPT",
+    )  # fmt: skip
+    return plan(
+        model=model, precision="bf16", optimizer="adamw", batch=BATCH, sequence=context, micro_batches=MICRO_BATCHES,
+        checkpointing="full" if checkpointed else "none", attention="flash", compiled=compiled, engine="torch",
+        implementation="foreach",
+    )  # fmt: skip
+
+
+def gpt(out: Path) -> Jobs:
+    """Peak and tokens a second, with and without checkpointing and torch.compile."""
+    for name, compiled, checkpointed in product(SIZES, (False, True), (False, True)):
+        ways = f"{'compiled' if compiled else 'eager'}{', checkpointing' if checkpointed else ''}"
+        what = f"GPT, {name} parameters, bf16, {ways}"
+        yield what, partial(measured, what, SIZES[name], checkpointed, compiled)
+
+
+def measured(what: str, size: Size, checkpointed: bool, compiled: bool) -> Iterator[Figure]:
+    peak, rate = on_the_gpu(1, timeout=120, measure=False).run(train, size, checkpointed, compiled)[0]
+    expected = planned(size, checkpointed, compiled)
+    card = torch.cuda.get_device_name().lower() if GPU else ""
+    rates = {name: expected.tokens_per_second(name) for word, name in CARDS.items() if word in card}
+    bytes_beside = {"plan": expected.active_bytes / 1e9}
+    yield Figure(what=f"{what}: peak", value=peak / 1e9 if GPU else None, unit="GB", beside=bytes_beside)
+    yield Figure(what=f"{what}: speed", value=rate if GPU else None, unit="tokens/s", beside=rates)
