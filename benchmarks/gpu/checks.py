@@ -100,20 +100,18 @@ def printed(command: str) -> Iterator[Figure]:
 
 def links(out: Path) -> Jobs:
     """The bandwidth of an all-reduce between this machine's GPUs; without GPUs, between two processes."""
+    if torch.cuda.device_count() < 2:
+        yield "NCCL", lambda: [Figure(what="bus bandwidth with NCCL", absent="needs two GPUs")]
+    if torch.cuda.device_count() != 1:
+        yield "links", bandwidth
+
+
+def bandwidth() -> Iterator[Figure]:
+    world = World(torch.cuda.device_count() or 2, backend="nccl" if GPU else "processes", measure=False)
     for nbytes in (2**20, 2**28 if GPU else 2**22):
-        what = f"bus bandwidth of an all-reduce of {nbytes / 1e6:.0f} MB"
-        yield what, partial(bandwidth, what, nbytes)
-
-
-def bandwidth(what: str, nbytes: int) -> Iterator[Figure]:
-    ranks = torch.cuda.device_count()
-    if ranks < 2:
-        yield Figure(what=f"{what}, GPUs with NCCL", absent="needs two GPUs")
-    if ranks != 1:
-        world = World(ranks or 2, backend="nccl" if GPU else "processes", measure=False)
         seconds = world.run(all_reduce_seconds, nbytes)[0]
         rate = planner.bus_bandwidth("all_reduce", nbytes, seconds, world.world_size) / 1e9
-        yield Figure(what=f"{what}, {world.backend}, ranks: {world.world_size}", value=rate, unit="GB/s")
+        yield Figure(what=f"bus bandwidth, {world}, {nbytes / 1e6:.0f} MB", value=rate, unit="GB/s")
 
 
 def all_reduce_seconds(nbytes: int) -> float:

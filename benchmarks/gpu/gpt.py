@@ -37,6 +37,8 @@ def train(size: Size, checkpointed: bool, compiled: bool) -> tuple[int, float]:
     """On a rank: the most bytes that CUDA's allocator held, and the tokens a second after the first steps."""
     width, layers, heads, context = size
     model = TinyGPT(width, layers, heads, context).to(torch.bfloat16)
+    if GPU:
+        torch.cuda.reset_peak_memory_stats()  # the process may have trained the model before
     if compiled:
         for block in model.blocks:
             block.compile(backend="inductor" if GPU else "aot_eager")
