@@ -25,6 +25,9 @@ _OPTIONS = {
 }
 """What messages say in a notebook, and what they say in a terminal."""
 
+GPUS = 4
+"""The number of pretended GPUs, if nothing says it, that a program finds which starts its ranks itself."""
+
 
 def run(options: argparse.Namespace) -> int:
     """Run the program with these options of the command, and return the exit code."""
@@ -66,7 +69,8 @@ def _for_terminal(error: BaseException) -> str:
 def _world(options: argparse.Namespace) -> World:
     """Return the world that the options ask for, such as `--world dryrun:64`."""
     name, number = re.fullmatch(r"(.*?)(?::([1-9][0-9]*))?", options.world).groups()  # type: ignore[union-attr]
-    ranks = options.ranks or int(number or RANKS)
+    program = Program.found(options.program, options.arguments, module=options.module)
+    ranks = options.ranks or int(number or (GPUS if program.starts_ranks else RANKS))
     if name == "dryrun" and number and options.ranks not in (None, int(number)):
         raise CourseError(f"--ranks {options.ranks} and --world {options.world} differ. Leave --ranks out.")
     return World(
@@ -75,11 +79,11 @@ def _world(options: argparse.Namespace) -> World:
         timeout=options.timeout,
         measure=options.measure,
         replay=options.replay,
-        gpus=_gpus(options, name),
+        gpus=_gpus(options, program, name),
     )
 
 
-def _gpus(options: argparse.Namespace, backend: str) -> bool | float:
+def _gpus(options: argparse.Namespace, program: Program, backend: str) -> bool | float:
     """Return the memory of each pretended GPU, or whether there are any. By default, there are if the program may ask
     for GPUs and the machine has none."""
     if options.gpus is False and options.memory:
@@ -87,7 +91,6 @@ def _gpus(options: argparse.Namespace, backend: str) -> bool | float:
             "--memory is the memory of pretended GPUs, and --no-gpus pretends none. Leave out one of the two options."
         )
     if options.gpus is None and not options.memory:
-        program = Program.found(options.program, options.arguments, module=options.module)
         can = backend in ("simulated", "processes") and not torch.cuda.is_available()
         return can and program.asks_for_gpus
     return float(options.memory) * 1e9 if options.memory else bool(options.gpus)

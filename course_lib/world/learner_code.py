@@ -13,7 +13,9 @@ from itertools import dropwhile
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from torch import overrides
 from torch.distributed import c10d_logger, distributed_c10d
+from torch.utils import _device
 
 from .. import meter
 from ..meter import SourceLine, is_learners, is_learners_code
@@ -23,6 +25,7 @@ _DEPRECATED = distributed_c10d.all_gather_into_tensor.__wrapped__  # type: ignor
 _C10D = (distributed_c10d.__file__, c10d_logger.__file__, _DEPRECATED.__code__.co_filename)
 _WORLD = os.path.join(os.path.dirname(__file__), "")
 _INTERNAL = (_WORLD, os.path.join(os.path.dirname(meter.__file__), ""), sysconfig.get_path("stdlib"))
+_OF_MODES = (_WORLD, overrides.__file__, _device.__file__)  # between two frames of a call under `set_default_device`
 _IMPORTS = ("_find_and_load", "_lock_unlock_module")  # the second waits for a different thread's import
 
 
@@ -149,7 +152,8 @@ def receiver_of_work() -> CodeType | None:
     while frame is not None and frame.f_code.co_filename.startswith(_WORLD):
         frame = frame.f_back
     names = []
-    while frame is not None and frame.f_code.co_filename in _C10D:
-        names.append(frame.f_code.co_name)
+    while frame is not None and frame.f_code.co_filename.startswith((*_C10D, *_OF_MODES)):
+        if frame.f_code.co_filename in _C10D:
+            names.append(frame.f_code.co_name)
         frame = frame.f_back
     return frame.f_code if frame is not None and names and not {"send", "recv"} & set(names) else None

@@ -171,6 +171,21 @@ def test_only_the_program_is_required(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().err.endswith("the following arguments are required: PROGRAM\n")
 
 
+@pytest.mark.parametrize(("options", "ranks"), [([], 4), (["--ranks", "3"], 3)], ids=["default", "chosen"])
+def test_a_program_that_starts_its_ranks_finds_four_gpus_or_as_many_as_ranks(
+    program, capsys: pytest.CaptureFixture[str], options: list[str], ranks: int
+) -> None:
+    path = program("""
+        import torch, torch.multiprocessing as mp
+        def work(rank):
+            pass
+        if __name__ == "__main__":
+            mp.spawn(work, nprocs=torch.cuda.device_count())
+    """)
+    assert course_run(*options, path) == 0
+    assert f"-- {ranks} ranks" in capsys.readouterr().out
+
+
 def test_a_dry_run_counts_one_rank_of_many(program, capsys: pytest.CaptureFixture[str]) -> None:
     path = program(SUMS.replace('print("sum", x[0].item())', "print(dist.get_world_size())"))
     assert course_run("--world", "dryrun:64", path) == 0

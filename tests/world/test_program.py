@@ -299,6 +299,14 @@ def test_a_program_leaves_nothing_in_a_ranks_process(write) -> None:
     assert list(found) == [(False, False)] * 2
 
 
+def test_a_changed_module_next_to_a_program_is_read_again(world, write) -> None:
+    program = write("import changing; print(changing.VALUE)")
+    for value in ("1", "20"):
+        write(f"VALUE = {value}", "changing.py")
+        assert world(2).run_file(program).output == (f"{value}\n",) * 2
+    assert "changing" not in sys.modules
+
+
 @pytest.mark.parametrize(
     ("after", "behind"),
     [

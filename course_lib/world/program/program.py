@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -120,7 +120,7 @@ class Program:
         """Give this process the program's arguments and its folder inside the block."""
         folder = os.getcwd() if self.module else os.path.dirname(self.path)
         arguments = (sys, "argv", [self.path, *self.arguments])
-        with _in_folder(folder), replaced([arguments]):
+        with _in_folder(folder), self._own_modules(), replaced([arguments]):
             yield
 
     # -- on a rank -----------------------------------------------------------------------------------------------
@@ -138,11 +138,12 @@ class Program:
         dist.destroy_process_group()
         os.environ.update(variables)
         sys.argv[:] = [self.path, *self._local_rank(), *self.arguments]  # in place: threads share the list
-        try:
-            yield
-        except SystemExit as end:
-            if end.code not in (None, 0):
-                raise
+        with nullcontext() if _is_thread() else self._own_modules():
+            try:
+                yield
+            except SystemExit as end:
+                if end.code not in (None, 0):
+                    raise
 
     @contextmanager
     def executed(self, name: str) -> Iterator[None]:
@@ -171,11 +172,23 @@ class Program:
             "TORCHELASTIC_USE_AGENT_STORE": "False",
         }
 
+    @contextmanager
+    def _own_modules(self) -> Iterator[None]:
+        """Forget after the block which modules next to the program it has imported: they may change, as it may."""
+        before, folder = set(sys.modules), os.path.dirname(self.path) + os.sep
+        try:
+            yield
+        finally:
+            for name in sys.modules.keys() - before:
+                file = getattr(sys.modules[name], "__file__", None) or ""
+                if file.startswith(folder) and "site-packages" not in file:
+                    del sys.modules[name]
+
     def _local_rank(self) -> list[str]:
         """Return the argument with which torch.distributed.launch passes an old program its rank. Threads share their
         arguments, so they get none."""
         old = re.search(rb"""["'](--local[-_]rank)["']""", self.source())
-        if old is None or threading.current_thread() is not threading.main_thread():
+        if old is None or _is_thread():
             return []
         return [f"{old[1].decode()}={os.environ['LOCAL_RANK']}"]
 
@@ -221,6 +234,11 @@ def is_main(main: ModuleType) -> Iterator[None]:
             sys.modules.pop(name)
             if module is not None:
                 sys.modules[name] = module
+
+
+def _is_thread() -> bool:
+    """Return whether the calling rank is a thread, and shares modules and arguments with others."""
+    return threading.current_thread() is not threading.main_thread()
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -19,7 +21,7 @@ from torch.jit import _builtins
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from course_lib import CourseError, RankError, World, production
+from course_lib import CourseError, CourseWarning, RankError, World, production
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has GPUs")
 
@@ -287,6 +289,16 @@ def test_sync_batch_norm_is_batch_norm_over_all_ranks(gpus, momentum) -> None:
     assert run[0][3] + run[1][3] == pytest.approx(whole.eval()(x).sum().item(), abs=1e-3)
 
 
+def test_sync_batch_norm_keeps_its_statistics_in_float32_under_autocast(gpus) -> None:
+    def program():
+        norm = nn.SyncBatchNorm(3).cuda()
+        with torch.autocast("cuda"):
+            y = norm(torch.randn(8, 3, 2, 2, device="cuda").half())
+        return y.dtype, norm.running_mean.dtype
+
+    assert list(gpus(2).run(program)) == [(torch.float16, torch.float32)] * 2
+
+
 def test_a_checkpoint_is_loaded_to_the_gpu_that_map_location_names(gpus, tmp_path) -> None:
     def program():
         rank = dist.get_rank()
@@ -336,6 +348,53 @@ def test_groups_take_nccl_and_a_device(gpus) -> None:
         return x.item(), dist.is_nccl_available()
 
     assert list(gpus(2).run(program)) == [(2.0, True)] * 2
+
+
+@pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor:FutureWarning")
+def test_parts_of_any_shape_are_gathered_into_a_flat_tensor_as_nccl_does(gpus) -> None:
+    def program():
+        parts = torch.empty(12, device="cuda")
+        dist.all_gather_into_tensor(parts, torch.full((2, 3), float(dist.get_rank()), device="cuda"))
+        return parts.tolist()
+
+    assert list(gpus(2).run(program)) == [[0.0] * 6 + [1.0] * 6] * 2
+
+
+def test_a_hook_compresses_gradients_to_bfloat16(gpus) -> None:
+    def program():
+        rank = dist.get_rank()
+        model = DistributedDataParallel(mlp().to(rank), device_ids=[rank])
+        model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+        model(batch(rank)).square().mean().backward()
+        return model.module[0].weight.grad.cpu()
+
+    for grad in gpus(2).run(program):
+        torch.testing.assert_close(grad, mean_gradient(), rtol=0.02, atol=1e-3)
+
+
+def test_an_asynchronous_save_does_not_mix_with_the_calls_of_training(tmp_path) -> None:
+    def program():
+        model = mlp().cuda()
+        fully_shard(model)
+        for step in range(4):
+            saved = checkpoint.async_save({"model": model.state_dict()}, checkpoint_id=tmp_path / str(step))
+            for _ in range(4):
+                model(batch(step).cuda()).square().mean().backward()
+            saved.result()
+
+    World(2, backend="processes", gpus=True, timeout=60).run(program)
+    assert all((tmp_path / str(step) / ".metadata").exists() for step in range(4))
+
+
+def test_a_handle_is_missed_under_a_default_device(gpus) -> None:
+    def program():
+        torch.set_default_device("cuda")
+        handle = dist.all_reduce(torch.ones(2), async_op=True)
+        torch.set_default_device("cpu")
+        return str(handle)
+
+    with pytest.warns(CourseWarning, match=r"both ranks never waited for all_reduce #1 at .*handle = "):
+        gpus(2).run(program)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

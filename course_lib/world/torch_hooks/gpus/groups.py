@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch._dynamo  # noqa: F401 (now, because it makes tables of torch's functions, while they are torch's own)
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import device_mesh, utils
+from torch.distributed import checkpoint, device_mesh, utils
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.fsdp import FullyShardedDataParallel, _init_utils
 from torch.distributed.fsdp._fully_shard import _fsdp_init
 from torch.distributed.tensor.placement_types import Replicate, Shard, _StridedShard
@@ -38,11 +40,39 @@ def _of_groups(gpus: Gpus) -> Iterator[Replacement]:
 
         return call
 
+    def flat(gather: Callable[..., Any]) -> Callable[..., Any]:
+        def call(output_tensor: Tensor, input_tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            """Gather tensors of any shape into a flat one, too: NCCL only counts elements."""
+            sent = input_tensor.view(-1) if output_tensor.dim() == 1 and input_tensor.is_contiguous() else input_tensor
+            return gather(output_tensor, sent, *args, **kwargs)
+
+        return call
+
     for module in (dist, c10d):
         for name in ("init_process_group", "new_group"):
             yield module, name, on_gloo(getattr(c10d, name))
         yield module, "barrier", without(gpus, c10d.barrier, "device_ids")
         yield module, "is_nccl_available", lambda: True
+        yield module, "all_gather_into_tensor", flat(c10d.all_gather_into_tensor)
+    yield from _of_checkpoints()
+
+
+def _of_checkpoints() -> Iterator[Replacement]:
+    save = state_dict_saver.async_save
+    groups: dict[Any, Any] = {}
+
+    @functools.wraps(save)
+    def async_save(*args: Any, process_group: Any = None, no_dist: bool = False, **kwargs: Any) -> Any:
+        """Save with a group of its own: on GPUs, its calls are gloo's, and those of the program are NCCL's."""
+        if dist.is_initialized() and process_group is None and not no_dist:
+            world = dist.group.WORLD
+            if world not in groups:
+                groups[world] = dist.new_group()
+            process_group = groups[world]
+        return save(*args, process_group=process_group, no_dist=no_dist, **kwargs)
+
+    for module in (checkpoint, state_dict_saver):
+        yield module, "async_save", async_save
 
 
 _OF_NCCL = ("device_id", "pg_options")
@@ -74,7 +104,7 @@ def _moving(function: Callable[..., Any], at: int) -> Callable[..., Any]:
 
 def _of_ddp() -> Iterator[Replacement]:
     ddp: Any = DistributedDataParallel
-    make, move = ddp.__init__, utils._recursive_to
+    make, move, checked = ddp.__init__, utils._recursive_to, ddp._check_comm_hook
 
     def __init__(
         self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
@@ -85,7 +115,12 @@ def _of_ddp() -> Iterator[Replacement]:
     def to_gpu(inputs: Any, target_device: Any, *args: Any) -> Any:
         return move(tree_map_only(Tensor, put, inputs), CPU, False)
 
+    def check(self: Any, hook: Any) -> None:
+        if not getattr(hook, "__name__", "").startswith("bf16_compress_"):  # which asks torch for a version of NCCL
+            checked(self, hook)
+
     yield ddp, "__init__", __init__
+    yield ddp, "_check_comm_hook", check
     yield ddp, "_passing_sync_batchnorm_handle", lambda self, module: None
     yield utils, "_recursive_to", to_gpu
 

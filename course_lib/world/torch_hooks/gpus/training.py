@@ -85,6 +85,7 @@ def _synchronized(self: Any, x: Tensor) -> Tensor:
     """Return the output of a SyncBatchNorm, which torch computes only on GPUs."""
     if not (self.training and dist.is_initialized()):
         return nn.BatchNorm2d.forward(self, x)
+    dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))  # statistics of half precision are in float32
     size, shape = x.shape[1], [1, -1] + [1] * (x.dim() - 2)
     over = [dim for dim in range(x.dim()) if dim != 1]
     sums = torch.cat([x.sum(over), (x * x).sum(over), x.new_tensor([x.numel() / size])])
@@ -98,7 +99,7 @@ def _synchronized(self: Any, x: Tensor) -> Tensor:
             self.running_mean.lerp_(mean, weight)
             self.running_var.lerp_(variance * count / (count - 1), weight)
     y: Tensor = (x - mean.view(shape)) * (variance.view(shape) + self.eps).rsqrt()
-    return y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)
+    return (y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)).to(dtype)
 
 
 def _local_attention(attention: Any) -> Any:
