@@ -63,15 +63,14 @@ def test_the_kit_runs_without_jupyter_and_the_repository_and_marks_a_gpus_figure
 
 
 @pytest.mark.slow
-def test_a_step_that_fails_is_recorded_with_its_last_lines_and_the_next_one_runs(kit: Path) -> None:
-    (kit / "tests/gpu/test_nccl.py").write_text("import absent_module")
-    (kit / "benchmarks/gpu/gpt.py").write_text("raise ValueError('a broken step')")
-    (kit / "benchmarks/gpu/checks.py").write_text(
-        "def program(out):\n    yield 'a job', lambda: 1 / 0\n    yield from ()\n"
-    )
-    code, results = run(kit, "program", "gpt")
-    program, gpt = results["steps"].values()
+def test_what_fails_is_recorded_with_its_last_lines_and_the_next_step_runs(kit: Path) -> None:
+    (kit / "benchmarks/gpu/gpt.py").write_text("def gpt(out):\n    raise ValueError('a broken step')\n")
+    (kit / "benchmarks/gpu/checks.py").write_text("def links(out):\n    yield 'a job', lambda: 1 / 0\n")
+    code, results = run(kit, "gpt", "links")
+    (gpt,), (links, job) = results["steps"].values()
 
     assert code == 1
-    assert "failed with exit code 1" in program[0]["absent"]
-    assert "ValueError: a broken step" in gpt[0]["absent"]
+    assert (gpt["value"], links["value"], job["value"]) == (None, None, None)
+    assert gpt["absent"].startswith("failed with exit code 1\n")
+    assert gpt["absent"].endswith("ValueError: a broken step")
+    assert job["absent"] == "ZeroDivisionError: division by zero"
