@@ -47,7 +47,7 @@ def test_a_page_has_a_title_and_each_section_with_its_numbers() -> None:
     assert re.match(rf"training\n4 ranks, [\d.]+ m?s, simulated, torch {re.escape(torch.__version__)}, ", text)
     assert "\nAll 4 ranks returned.\n" in text
     assert re.search(
-        r"^ranks 0 to 3  returned  4 kB: communication 4 kB.*  12 kB: 2 all_reduce 12 kB  ", text, re.MULTILINE
+        r"^ranks 0 to 3  returned  4 kB: communication 4 kB.*  12 kB: all_reduce 12 kB in 2 calls  ", text, re.MULTILINE
     )
     assert re.search(r"^all_reduce #2 +held at .* line \d+  Replicate +Replicate +← every", text, re.MULTILINE)
     assert text.endswith(f"[rank 0]\nthe first rank\n[ranks 0 to 3]\n{TAG}")
@@ -157,7 +157,7 @@ def test_a_dry_run_has_the_page_of_its_rank() -> None:
     text = str(World(64, backend="dryrun", rank=63).run(of_a_collective).report())
     assert text.startswith("of_a_collective\nrank 63 of 64, dryrun, ")
     assert "\nRank 63 returned.\n" in text
-    assert re.search(r"^rank 63  returned  4 bytes: .*  7 bytes: 1 all_reduce 7 bytes  unknown$", text, re.MULTILINE)
+    assert re.search(r"^rank 63  returned  4 bytes: .*  7 bytes: all_reduce 7 bytes in 1 call  unknown$", text, re.MULTILINE)
     assert "A dry run computes nothing, so its times mean nothing." in text
     assert "One rank ran, so there is nothing to compare." in text
 

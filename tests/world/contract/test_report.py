@@ -35,10 +35,10 @@ def test_the_page_of_a_failed_run_has_the_message_and_what_was_measured(world) -
     assert text.startswith("rank_1_raises\n2 ranks, ")
     assert f"\nOutcome\n{error}\n" in text
     assert re.search(
-        r"^rank 0 +stopped in broadcast #1 at .* line \d+ +6 kB: .* +4 kB: 1 all_reduce 4 kB  ", text, re.MULTILINE
+        r"^rank 0 +stopped in broadcast #1 at .* line \d+ +6 kB: .* +4 kB: all_reduce 4 kB in 1 call  ", text, re.MULTILINE
     )
     assert re.search(
-        r"^rank 1 +raised ValueError: no data at .* line \d+ +6 kB: .* +4 kB: 1 all_reduce 4 kB  ", text, re.MULTILINE
+        r"^rank 1 +raised ValueError: no data at .* line \d+ +6 kB: .* +4 kB: all_reduce 4 kB in 1 call  ", text, re.MULTILINE
     )
     assert "  made: other 4 kB" in text
 
@@ -54,8 +54,8 @@ def test_a_rank_that_died_has_no_memory_and_is_on_the_page(process_world) -> Non
     error = failure(process_world(2), rank_1_dies)
     assert error.memory[1] is None and error.memory[0].current_bytes == 4000
     text = str(error.report())
-    assert re.search(r"^rank 1 +died.* unknown +4 kB: 1 all_reduce 4 kB +unknown$", text, re.MULTILINE)
-    assert re.search(r"^rank 0 .* +4 kB: .* 4 kB +4 kB: 1 all_reduce 4 kB", text, re.MULTILINE)
+    assert re.search(r"^rank 1 +died.* unknown +4 kB: all_reduce 4 kB in 1 call +unknown$", text, re.MULTILINE)
+    assert re.search(r"^rank 0 .* +4 kB: .* 4 kB +4 kB: all_reduce 4 kB in 1 call", text, re.MULTILINE)
 
 
 def test_a_failed_run_that_was_not_measured_has_a_page(local_world) -> None:
