@@ -307,6 +307,17 @@ def test_a_changed_module_next_to_a_program_is_read_again(world, write) -> None:
     assert "changing" not in sys.modules
 
 
+def test_a_print_of_its_own_ends_with_a_program(world, write) -> None:
+    program = write("import builtins; builtins.print = lambda *args: None; print('never')")
+    assert world(2).run_file(program).output == ("", "")
+    assert world(2).run_file(write("print('again')")).output == ("again\n",) * 2
+
+
+def test_what_a_program_registers_for_its_end_is_called(write) -> None:
+    program = write("import atexit, os; atexit.register(lambda: print('end of', os.environ['RANK']))")
+    assert World(2, backend="processes").run_file(program).output == ("end of 0\n", "end of 1\n")
+
+
 @pytest.mark.parametrize(
     ("after", "behind"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import atexit
 import builtins
 import os
 import re
@@ -10,7 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ...errors import CourseError
+from ...meter import is_learners
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import replaced
 
@@ -120,7 +122,7 @@ class Program:
         """Give this process the program's arguments and its folder inside the block."""
         folder = os.getcwd() if self.module else os.path.dirname(self.path)
         arguments = (sys, "argv", [self.path, *self.arguments])
-        with _in_folder(folder), self._own_modules(), replaced([arguments]):
+        with _in_folder(folder), self._own_process(), replaced([arguments]):
             yield
 
     # -- on a rank -----------------------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ class Program:
         dist.destroy_process_group()
         os.environ.update(variables)
         sys.argv[:] = [self.path, *self._local_rank(), *self.arguments]  # in place: threads share the list
-        with nullcontext() if _is_thread() else self._own_modules():
+        with nullcontext() if _is_thread() else self._own_process():
             try:
                 yield
             except SystemExit as end:
@@ -173,16 +175,29 @@ class Program:
         }
 
     @contextmanager
-    def _own_modules(self) -> Iterator[None]:
-        """Forget after the block which modules next to the program it has imported: they may change, as it may."""
-        before, folder = set(sys.modules), os.path.dirname(self.path) + os.sep
-        try:
+    def _own_process(self) -> Iterator[None]:
+        """Leave nothing of the program in this process: not its `print`, nor the modules next to it, which may change.
+        What it registers for the end of the process is called at the end of the block."""
+        register = atexit.register
+        with ExitStack() as end:
+
+            def at_end(function: Any, *args: Any, **kwargs: Any) -> Any:
+                if _is_thread() or not is_learners(sys._getframe(1).f_code):
+                    return register(function, *args, **kwargs)
+                end.callback(function, *args, **kwargs)
+                return function
+
+            end.callback(setattr, builtins, "print", print)
+            end.enter_context(replaced([(atexit, "register", at_end)]))
+            end.callback(self._forget_modules, set(sys.modules))
             yield
-        finally:
-            for name in sys.modules.keys() - before:
-                file = getattr(sys.modules[name], "__file__", None) or ""
-                if file.startswith(folder) and "site-packages" not in file:
-                    del sys.modules[name]
+
+    def _forget_modules(self, kept: set[str]) -> None:
+        folder = os.path.dirname(self.path) + os.sep
+        for name in sys.modules.keys() - kept:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if file.startswith(folder) and "site-packages" not in file:
+                del sys.modules[name]
 
     def _local_rank(self) -> list[str]:
         """Return the argument with which torch.distributed.launch passes an old program its rank. Threads share their
