@@ -157,7 +157,9 @@ def test_a_dry_run_has_the_page_of_its_rank() -> None:
     text = str(World(64, backend="dryrun", rank=63).run(of_a_collective).report())
     assert text.startswith("of_a_collective\nrank 63 of 64, dryrun, ")
     assert "\nRank 63 returned.\n" in text
-    assert re.search(r"^rank 63  returned  4 bytes: .*  7 bytes: all_reduce 7 bytes in 1 call  unknown$", text, re.MULTILINE)
+    assert re.search(
+        r"^rank 63  returned  4 bytes: .*  7 bytes: all_reduce 7 bytes in 1 call  unknown$", text, re.MULTILINE
+    )
     assert "A dry run computes nothing, so its times mean nothing." in text
     assert "One rank ran, so there is nothing to compare." in text
 

@@ -31,7 +31,8 @@ from ..rank_threads.rank_state import rank_variables
 from ..run import Run
 from ..torch_hooks import interposer
 from ..torch_hooks.patching import Replacement, replaced
-from .program import Program, is_main
+from .main import is_main
+from .program import Program
 
 _OF_RANKS = rank_variables(0, 1).keys() | {"GROUP_RANK", "GROUP_WORLD_SIZE"}
 """The environment variables that give a rank its place. Only torchrun sets them."""

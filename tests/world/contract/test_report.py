@@ -35,10 +35,14 @@ def test_the_page_of_a_failed_run_has_the_message_and_what_was_measured(world) -
     assert text.startswith("rank_1_raises\n2 ranks, ")
     assert f"\nOutcome\n{error}\n" in text
     assert re.search(
-        r"^rank 0 +stopped in broadcast #1 at .* line \d+ +6 kB: .* +4 kB: all_reduce 4 kB in 1 call  ", text, re.MULTILINE
+        r"^rank 0 +stopped in broadcast #1 at .* line \d+ +6 kB: .* +4 kB: all_reduce 4 kB in 1 call  ",
+        text,
+        re.MULTILINE,
     )
     assert re.search(
-        r"^rank 1 +raised ValueError: no data at .* line \d+ +6 kB: .* +4 kB: all_reduce 4 kB in 1 call  ", text, re.MULTILINE
+        r"^rank 1 +raised ValueError: no data at .* line \d+ +6 kB: .* +4 kB: all_reduce 4 kB in 1 call  ",
+        text,
+        re.MULTILINE,
     )
     assert "  made: other 4 kB" in text
 

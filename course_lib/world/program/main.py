@@ -1,0 +1,53 @@
+"""The `__main__` of a program, which pickle and others find in `sys.modules`."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from ..torch_hooks import interposer
+
+
+class _MainOfRanks(ModuleType):
+    """The `__main__` of a process whose threads are ranks: each thread finds its own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._own = threading.local()
+
+    def __getattr__(self, name: str) -> Any:
+        main = getattr(vars(self).get("_own"), "main", None)
+        if main is None:
+            raise AttributeError(f"module '__main__' has no attribute {name!r}")
+        return getattr(main, name)
+
+
+@contextmanager
+def main_of_ranks() -> Iterator[None]:
+    """Give each thread that is a rank its own `__main__` inside the block."""
+    with is_main(_MainOfRanks("__main__")):
+        yield
+
+
+@contextmanager
+def is_main(main: ModuleType) -> Iterator[None]:
+    """Let pickle and others find `main` inside the block; if threads are ranks, only from the calling thread."""
+    shared = sys.modules["__main__"]
+    if isinstance(shared, _MainOfRanks) and interposer.current() is not None:
+        shared._own.main = main
+        try:
+            yield
+        finally:
+            del shared._own.main
+        return
+    before = {name: sys.modules.get(name) for name in ("__main__", "__mp_main__")}
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            sys.modules.pop(name)
+            if module is not None:
+                sys.modules[name] = module
