@@ -1,4 +1,4 @@
-"""The one family of errors that is meant for readers, and the words in which they are told of ranks and files."""
+"""The one family of errors that is meant for readers, and functions that name ranks and faults of files for them."""
 
 import json
 import textwrap

@@ -23,10 +23,10 @@ _OPTIONS = {
     'World(…, backend="nccl")': "--world nccl",
     'World(…, backend="processes")': "--world processes",
 }
-"""What messages say in a notebook, and what they say in a terminal."""
+"""The advice of messages: words for a notebook, and the same for a terminal."""
 
 GPUS = 4
-"""The number of pretended GPUs, if nothing says it, that a program finds which starts its ranks itself."""
+"""The number of pretended GPUs for a program that starts its ranks itself, unless an option names one."""
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`Progress`: what has become of one call of a rank so far."""
+"""`Progress`: the state of one call of a rank so far."""
 
 import time
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from .values import NamedTensor, Values
 
 @dataclass(kw_only=True, eq=False)
 class Progress:
-    """What has become of a call so far. It outlives the `LocalCall`, which holds tensors."""
+    """The state of a call so far. It outlives the `LocalCall`, which holds tensors."""
 
     call: Call  # as it was made
     index: int  # its place among the rank's calls, from 0
