@@ -152,7 +152,7 @@ QUIZ = Quiz(name="data_parallel", title="Data parallel", questions=(
         - [ ] It takes part with zeros, and leaves its own parameter as it is
           > Then its parameter is the only one that does not change: the ranks drift apart.
         - [ ] The others divide by three
-          > The loss is a mean over all four parts, also if one gradient is 0.""")),
+          > The loss is a mean over all four parts, even if one gradient is 0.""")),
     Question(id="bitwise", ask=Choice.read("""
         Your data-parallel run and one process on the whole batch differ by 1e-7 of a gradient in fp32. How do you find
         out whether that is rounding or a mistake?
