@@ -32,7 +32,7 @@ def four_steps(solution: Solution, lengths: list[int], padding: list[int], seed:
     micro_batches = []
     for length, more in zip(lengths, padding, strict=True):
         tokens = torch.randint(4, (length + more,), generator=generator)
-        targets = (tokens + (length < 6)) % 4  # short answers want another token than long ones
+        targets = (tokens + (length < 6)) % 4  # short answers want a different token
         targets[length:] = -100
         micro_batches.append((tokens, targets))
     torch.manual_seed(0)

@@ -69,9 +69,9 @@ exercise = Exercise("incidents.stage_norm", title="Incident: two norms in one mo
         "group": "stages: they have different parameters",
     },
     inputs_matter=False, case_count=3, task="""
-    With the same seed and the same data, a pipeline of two stages has another loss curve than one GPU. The log of rank
-    0 and the log of rank 1 show different gradient norms for the same step. Repair the program: the model is clipped
-    as one process would clip it, and every rank returns the norm of the whole model.
+    With the same seed and the same data, the loss curve of a two-stage pipeline differs from that of one GPU. The log
+    of rank 0 and the log of rank 1 show different gradient norms for the same step. Repair the program: the model is
+    clipped as one process would clip it, and every rank returns the norm of the whole model.
     """, hints="""
     Write down for each rank which parameters it has. Over which of them does it take the norm?
 
@@ -89,7 +89,7 @@ exercise = Exercise("incidents.stage_norm", title="Incident: two norms in one mo
     ```
     """, explanation="""
     `clip_grad_norm_` sees the parameters that it is given, and those of a stage are a part of the model. Every stage
-    was scaled by a factor of its own, so the step pointed in another direction. Nothing fails, and the
+    was scaled by a factor of its own, so the step pointed in a different direction. Nothing fails, and the
     loss falls. The report: [torchtitan issue 596](https://github.com/pytorch/torchtitan/issues/596).
     FSDP2 hides this for its shards, because the norm of DTensors is a collective; a DTensor does not know of the
     pipeline's stages.
@@ -134,7 +134,7 @@ exercise.start_edit(OWN)
 
 exercise.edit("always-scales", {"torch.nn.utils.clip_grads_with_norm_(part.parameters(), max_norm, norm)":
     "for param in part.parameters():\n    param.grad *= max_norm / norm"}, """
-    You scale the gradients also where their norm is below the limit, and so make them longer. Clipping only shortens.
+    You scale the gradients even where their norm is below the limit, and so make them longer. Clipping only shortens.
     Next: multiply by `max_norm / norm` only where the norm is larger than `max_norm`.""")
 
 exercise.edit("norm-of-one-stage", {OVER_STAGES: ""}, """
