@@ -19,6 +19,7 @@ import torch.distributed as dist
 from course_lib import CourseError, World
 from course_lib.exercises import Case, Exercise, Mistake, Verdict, get, names
 from course_lib.exercises.checking import cases, check, observe
+from course_lib.exercises.registry import REMOVED
 from tests.exercises.sample import DOUBLED, MEAN, changed, draw_mean, mean, sum_for_mean
 
 ROOT = Path(__file__).parents[2]
@@ -544,6 +545,13 @@ def test_an_unknown_name_is_answered_with_similar_ones() -> None:
         get("quite different")
     with pytest.raises(CourseError, match=r'Write the name in quotation marks, as in @exercise\("ranks\.hello"\)'):
         get(mean)
+
+
+@pytest.mark.parametrize("name", sorted(REMOVED))
+def test_a_removed_exercise_says_what_to_do_with_its_cell(name: str) -> None:
+    with pytest.raises(CourseError, match=rf"'{name}' was removed from the course. .* delete its first line"):
+        get(name)
+    assert name not in names()
 
 
 def test_the_course_knows_its_exercises() -> None:

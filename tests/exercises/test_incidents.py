@@ -1,16 +1,20 @@
-"""Each incident's program fails in bare torchrun processes as it fails in the course."""
+"""Each incident fails in bare torchrun processes as it fails in the course. Each log shows the cause asked for."""
 
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from course_lib import CourseError, incident
 from course_lib.exercises import Incident, get
 from course_lib.exercises.checking.plain import plain, same
 from tests.exercises.bare_incidents import INCIDENTS
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "15-incident-room.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +77,24 @@ def test_only_an_incident_can_be_shown() -> None:
 def test_an_answer_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(CourseError, match=r"answer\('wher'\): no such prediction. Give one of 'where', 'why'\."):
         incident("incidents.broken_sample").answer("wher")
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        ("a", "NCCL INFO NCCL_IB_DISABLE set by environment to 1."),
+        ("b", "NCCL INFO Bootstrap: Using br-"),
+        ("c", "NCCL INFO NCCL_P2P_DISABLE set by environment to 1"),
+        ("d", "(run with NCCL_DEBUG=INFO for details)"),
+        ("e", "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_4:1/RoCE"),
+    ],
+)
+def test_the_answer_is_the_line_of_the_log_with_the_cause(log: str, cause: str) -> None:
+    cells = {cell.id: cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells}
+    shown = re.search(rf"^\*\*{log.upper()}\..*?```\n(.*?)```", cells["logs-five"], re.DOTALL | re.MULTILINE)
+    answer = re.search(rf'^logs\["{log}"\]\.reveal\("(line (\d): .*)"\)$', cells["logs-reveal"], re.MULTILINE)
+    assert shown is not None and answer is not None
+
+    lines = dict(re.findall(r"^(\d)  (.*)$", shown[1], re.MULTILINE))
+    assert [number for number, text in lines.items() if cause in text] == [answer[2]]
+    assert f'"{answer[1]}"' in cells["logs-predict"]

@@ -1,1 +1,1 @@
-"""Lesson 09, what communication costs: seconds for messages and bytes, and where they come from on real machines."""
+"""Lesson 09, what communication costs: seconds for messages and bytes, and how many of them a step hides."""

@@ -90,6 +90,26 @@ def stage_3_seconds(rng: random.Random) -> Numeric:
     )
 
 
+def tokens_for_gathers(rng: random.Random) -> Numeric:
+    teraflops, gigabytes = rng.choice([200, 400, 600]), rng.choice([12, 25, 50, 100])
+    rule = teraflops * 1e12 / (gigabytes * 1e9)
+    return Numeric(
+        prompt=f"GPUs reach {teraflops} · 10¹² FLOPs a second in matrix products. The links of their ring carry "
+        f"{gigabytes} GB a second. Parameters are gathered in 16 bits, over many ranks. From how many tokens on a rank "
+        "does stage 3's forward hide its gathers?",
+        expected=rule,
+        unit="tokens",
+        right="A parameter has two bytes, and takes two FLOPs for each token. The model's size cancels.",
+        wrong="Compare one parameter's bytes, divided by the bandwidth, with its FLOPs, divided by the FLOPs a second.",
+        mistakes=(
+            (rule / 3, "Those are 6 FLOPs for each parameter and token, the whole step. Forward computes 2."),
+            (rule / 2, "Forward computes 2 FLOPs for each parameter and token, and a gather moves 2 bytes."),
+            (2 * rule, "You counted four bytes for each parameter, or one FLOP. It is two of each."),
+            (rule * 1.5, "That is backward with gradients in fp32. Forward only gathers."),
+        ),
+    )
+
+
 def hybrid(rng: random.Random) -> Numeric:
     billions, nodes = rng.choice([7, 13, 30]), rng.choice([4, 8, 16])
     psi, world_size = billions * 10**9, 8 * nodes
@@ -147,6 +167,7 @@ QUIZ = Quiz(name="costs", title="What communication costs", questions=(
         - [ ] The reduction of the head's gradients
           > Backward computes these gradients first, so nearly all of backward can hide the reduction.
         """, several=True)),
+    Question(id="tokens-to-hide", ask=tokens_for_gathers),
     Question(id="twice-the-ranks", ask=Choice.read("""
         Stage 3 shards one model over 1,024 ranks, and then over 2,048. How does the time change that a ring takes to
         gather a layer?
@@ -160,17 +181,16 @@ QUIZ = Quiz(name="costs", title="What communication costs", questions=(
         - [ ] It grows by one alpha
           > A tree would get about one more level. A ring gets 1,024 more hops.""")),
     Question(id="hybrid", ask=hybrid),
-    Question(id="socket-in-the-log", ask=Choice.read("""
-        A cluster has InfiniBand, and training is ten times too slow. NCCL's log says `NET/IB : No device found` and
-        `via NET/Socket/0`. What do you check first?
+    Question(id="overlap-contends", ask=Choice.read("""
+        A profile of stage 3 on H100s shows no exposed communication. Without any communication, the step would still
+        be faster. Why?
 
-        - [x] Whether the process, for example in a container, sees the InfiniBand devices
-          > NCCL found no device, so it uses TCP. `ibv_devinfo` in the same container lists the devices that NCCL can
-            see.
-        - [ ] `NCCL_ALGO`: whether ring or tree is used
-          > A ring and a tree would both use the wrong network.
-        - [ ] `NCCL_P2P_DISABLE`
-          > This variable is about GPUs in one node. The slow paths here are between nodes.
-        - [ ] The size of buckets
-          > The size of buckets matters once the network is the right one.""")),
+        - [x] The collectives run on the same GPU, so they take processors and memory bandwidth from computing
+          > NCCL's collectives are kernels. A matrix product that runs next to one takes longer than alone.
+        - [ ] The profile must be wrong, because hidden communication has no price
+          > It delays nothing by itself, but the kernels that hide it run more slowly meanwhile.
+        - [ ] NVLink moves the bytes of matrix products, too
+          > A matrix product reads and writes its own GPU's memory. The collective uses this memory as well.
+        - [ ] Each collective stops computing until its last byte has arrived
+          > Then the communication would be exposed.""")),
 ))
