@@ -95,8 +95,8 @@ def tokens_for_gathers(rng: random.Random) -> Numeric:
     rule = teraflops * 1e12 / (gigabytes * 1e9)
     return Numeric(
         prompt=f"GPUs reach {teraflops} · 10¹² FLOPs a second in matrix products. The links of their ring carry "
-        f"{gigabytes} GB a second. Parameters are gathered in 16 bits, over many ranks. From how many tokens on a rank "
-        "does stage 3's forward hide its gathers?",
+        f"{gigabytes} GB a second. Parameters are gathered in 16 bits, over many ranks. How many tokens does a "
+        "rank need, so that stage 3's forward hides its gathers?",
         expected=rule,
         unit="tokens",
         right="A parameter has two bytes, and takes two FLOPs for each token. The model's size cancels.",

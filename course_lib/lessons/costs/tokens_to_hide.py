@@ -1,4 +1,4 @@
-"""From how many tokens per rank on stage 3 hides its communication."""
+"""The tokens per rank that hide stage 3's communication."""
 
 import random
 
@@ -16,9 +16,9 @@ def draw(rng: random.Random, number: int) -> Case:
 
 
 exercise = Exercise("costs.tokens_to_hide", title="How many tokens hide a gather", draw=draw, tolerance=1e-6, task="""
-    Return two numbers of tokens per rank. From the first on, forward computes a layer at least as long as the gather of
-    a layer takes. From the second on, backward computes a layer at least as long as its gather and its reduce-scatter
-    take together. Both collectives go along a ring of at least two ranks. Count 2 FLOPs for each parameter and token in
+    Return two numbers of tokens per rank. With the first, forward computes a layer exactly as long as the gather of a
+    layer takes. With the second, backward computes a layer exactly as long as its gather and its reduce-scatter take
+    together. Both collectives go along a ring of at least two ranks. Count 2 FLOPs for each parameter and token in
     forward, and 4 in backward. A gathered parameter has 2 bytes.""", hints="""
     Take a layer with one parameter. How many seconds does its gather take, and how many does forward compute for one
     token?
@@ -42,7 +42,7 @@ exercise = Exercise("costs.tokens_to_hide", title="How many tokens hide a gather
 
 @exercise
 def tokens_to_hide(flops: float, bandwidth: float, ranks: int, grad_bytes: int) -> tuple[float, float]:
-    """Return from how many tokens per rank on forward hides its gathers, and backward its gathers and reductions.
+    """Return the tokens that a rank needs to hide the gathers of forward, and all communication of backward.
 
     A rank computes `flops` FLOPs a second. Each link of the ring carries `bandwidth` bytes a second; alpha is 0.
     Parameters are gathered in 16 bits. A gradient has `grad_bytes` bytes when it is reduced.
