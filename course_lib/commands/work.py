@@ -48,6 +48,10 @@ def update(lessons: Path = NOTEBOOKS, work: Path | None = None) -> Path:
 def _updated(lesson: Path, work: Path) -> list[NotebookNode]:
     """Bring one copy up to date, and return it if it is to be trusted."""
     copy, shipped = work / lesson.name, work / SHIPPED / lesson.name
+    for place in (copy, shipped):
+        for other_number in place.parent.glob(f"[0-9][0-9]{lesson.name[2:]}"):
+            if not place.exists():
+                _move(other_number, place)
     new, trusted = opened(without_answers(_read(lesson))), []
     if not copy.exists():
         _write(new, copy)
@@ -78,11 +82,7 @@ def reset(number: str, lessons: Path = NOTEBOOKS, work: Path | None = None) -> t
     copy, aside = work / found[0].name, None
     if copy.exists():
         aside = work / OLD / f"{copy.stem} {time.strftime('%Y-%m-%d %H.%M.%S')}.ipynb"
-        try:
-            aside.parent.mkdir(exist_ok=True)
-            copy.rename(aside)
-        except OSError as error:
-            raise CourseError(f"{copy} cannot be moved to {aside.parent}: {error.strerror}. Move it.") from error
+        _move(copy, aside)
     update(lessons, work)
     return copy, aside
 
@@ -158,6 +158,14 @@ def _trust(notebooks: Sequence[NotebookNode]) -> None:
                 notary.sign(notebook)
     except (OSError, sqlite3.Error) as error:
         print(f"The copies could not be signed ({error}): some saved outputs show only after you have run their cell.")
+
+
+def _move(path: Path, to: Path) -> None:
+    try:
+        to.parent.mkdir(exist_ok=True)
+        path.rename(to)
+    except OSError as error:
+        raise CourseError(f"{path} cannot be moved to {to.parent}: {error.strerror}. Move it.") from error
 
 
 def _read(path: Path) -> NotebookNode:

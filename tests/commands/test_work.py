@@ -93,6 +93,17 @@ def test_a_changed_cell_that_the_lesson_no_longer_has_stays(folders) -> None:
     assert {id_: cell.source for id_, cell in cells(folders[1]).items()} == {"text": "Text", "shown": "my show()"}
 
 
+def test_a_lesson_with_a_new_number_takes_its_copy_along(folders) -> None:
+    lessons, copies = folders
+    work.update(lessons, copies)
+    edit(copies, "shown", "mine()")
+    (lessons / "03-topic.ipynb").rename(lessons / "04-topic.ipynb")
+    work.update(lessons, copies)
+
+    assert [path.name for path in copies.glob("*.ipynb")] == ["04-topic.ipynb"]
+    assert cells(copies, "04-topic.ipynb")["shown"].source == "mine()"
+
+
 def test_a_copy_is_trusted_and_has_nothing_to_save(folders) -> None:
     work.update(*folders)
     assert trusted(folders[1])

@@ -14,7 +14,7 @@ from course_lib.exercises import Incident, get
 from course_lib.exercises.checking.plain import plain, same
 from tests.exercises.bare_incidents import INCIDENTS
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "15-incident-room.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "16-incident-room.ipynb"
 
 
 @pytest.fixture(scope="module")
