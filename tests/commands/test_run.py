@@ -44,6 +44,7 @@ SUMS = """
     x = torch.ones(1_000_000)
     dist.all_reduce(x)
     print("sum", x[0].item())
+    dist.destroy_process_group()
 """
 
 
@@ -121,7 +122,7 @@ def test_advice_names_the_options_of_the_command(program, tmp_path: Path, capsys
 def test_a_program_without_calls_has_no_lines_about_them(program, capsys: pytest.CaptureFixture[str]) -> None:
     assert course_run("--world", "simulated", program("import torch\nx = torch.ones(25)")) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "   ranks 0-1, each",
+        "   ranks 0, 1, each",
         "     peak 100 bytes: other 100 bytes",
         "     sent nothing",
     ]
@@ -197,7 +198,7 @@ def test_a_dry_run_counts_one_rank_of_many(program, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_page_of_the_run_is_written_to_a_file(program, tmp_path: Path, fails: bool) -> None:
-    end = "    if dist.get_rank():\n        raise ValueError\n" if fails else ""
+    end = "    if 'RANK' in os.environ and os.environ['RANK'] == '1':\n        raise ValueError\n" if fails else ""
     page, path = tmp_path / "run.html", program(SUMS + end)
     assert course_run("--world", "simulated", "--replay", "--report", str(page), path) == fails
     text = page.read_text("utf-8")

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ...errors import CourseError, CourseWarning
+from ...errors import CourseError, CourseWarning, who
 from ...meter import MemoryReport
-from ...world import Call, RankError, World, who
+from ...world import Call, RankError, World
 from ..form.declaration import Case, Declaration, Solution
 from .plain import Plain, plain
 

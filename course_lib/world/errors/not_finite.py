@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from ...errors import who
 from ..collectives.call import Call
-from .rank_error import quoted, who
+from .rank_error import quoted
 
 
 def not_finite_warnings(calls: Sequence[Sequence[Call]]) -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ...errors import who
 from ...meter import SourceLine
 from ..collectives.call import Call
 from .not_finite import not_finite_warnings
-from .rank_error import quoted, who
+from .rank_error import quoted
 
 Found = list[tuple[int, Call]]
 """Calls, each with its rank."""
