@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf, nan
 from typing import Any, NamedTuple, Self
 
 import numpy
@@ -18,6 +19,14 @@ from ...meter import is_learners, tensors_in
 
 MOST_NUMEL = 32  # the most elements that are kept of each side of a call
 MOST_COUNT = 10**7  # a counter is below it
+CHUNK = 2**20  # bytes that fit into a CPU's cache
+
+_INFINITY = {  # its bits; those of a NaN are a larger number
+    torch.float16: 0x7C00,
+    torch.bfloat16: 0x7F80,
+    torch.float32: 0x7F80_0000,
+    torch.float64: 0x7FF0_0000_0000_0000,
+}
 
 Named = tuple[str, tuple[Any, ...]]
 """The variable of the learner's that holds a tensor (empty if none does), and the tensor's elements."""
@@ -51,9 +60,34 @@ class Values:
         return replace(self, after=_read(tensors), received=summed(tensors))
 
 
+def least_finite(op: str, is_root: bool, arguments: dict[str, Any]) -> float:
+    """Return NaN or infinity if a rank brings one to a call, else 0. `arguments` are those of a `c10d` operator."""
+    tensors = _side("input", _brings(op, is_root), arguments)
+    return max(map(_least_finite, filter(_is_readable, tensors)), key=_BADNESS.index, default=0.0)
+
+
+_BADNESS = (0.0, inf, nan)  # `index` finds this NaN by identity
+
+
+def _least_finite(tensor: torch.Tensor) -> float:
+    """Read the bits: of floats with the same sign, the larger has the larger bits."""
+    if tensor.dtype not in _INFINITY or not tensor.numel():
+        return 0.0
+    width, step = tensor.itemsize, CHUNK // tensor.itemsize
+    signed, sign = numpy.frombuffer(_memory(tensor), f"i{width}"), 1 << 8 * width - 1
+    worst = 0.0
+    for start in range(0, len(signed), step):
+        part = signed[start : start + step]
+        above = max(int(part.max()), int(part.view(f"u{width}").max()) & ~sign) - _INFINITY[tensor.dtype]
+        if above > 0:
+            return nan
+        worst = inf if above == 0 else worst
+    return worst
+
+
 def values_of(op: str, is_root: bool, arguments: dict[str, Any]) -> Values:
     """Return the values before a call. `arguments` are those of a `c10d` operator."""
-    brings = op != "recv" and (op != "broadcast" or is_root)
+    brings = _brings(op, is_root)
     taking_part = {id(tensor) for tensor in tensors_in(list(arguments.values()))}
     tensors = _named("input", brings, arguments)
     around, counters = tuple(_around(taking_part)), tuple(_counters().items())
@@ -67,11 +101,19 @@ def received(op: str, is_root: bool, arguments: dict[str, Any]) -> list[NamedTen
 
 def summed(tensors: list[NamedTensor]) -> tuple[Summed, ...]:
     """Return checksums of those `tensors` that can be read, without an operator: the meter does not notice."""
-    return tuple(_summed(*one) for one in tensors if _plain(one[1]) and one[1].is_contiguous())
+    return tuple(_summed(*one) for one in tensors if _is_readable(one[1]))
+
+
+def _is_readable(tensor: torch.Tensor) -> bool:
+    return _plain(tensor) and tensor.is_contiguous()
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
 
 
 def _summed(name: str, tensor: torch.Tensor) -> Summed:
-    memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    memory = _memory(tensor)
     numbers = _numbers(memory, tensor.dtype) if tensor.numel() else numpy.empty(0)
     return Summed(
         name=name,
@@ -96,10 +138,18 @@ def _read(tensors: list[NamedTensor]) -> tuple[Named, ...]:
     return tuple((name, tuple(_flat(tensor.tolist()))) for name, tensor in tensors) if small else ()
 
 
-def _named(side: str, in_place: bool, arguments: dict[str, Any]) -> list[NamedTensor]:
+def _brings(op: str, is_root: bool) -> bool:
+    return op != "recv" and (op != "broadcast" or is_root)
+
+
+def _side(side: str, in_place: bool, arguments: dict[str, Any]) -> list[torch.Tensor]:
     """Return the tensors of the arguments named `input...` or `output...`, and of `tensors` if that is both sides."""
     sides = (side, "tensors") if in_place else (side,)
-    tensors = list(tensors_in([value for name, value in arguments.items() if name.startswith(sides)]))
+    return list(tensors_in([value for name, value in arguments.items() if name.startswith(sides)]))
+
+
+def _named(side: str, in_place: bool, arguments: dict[str, Any]) -> list[NamedTensor]:
+    tensors = _side(side, in_place, arguments)
     names: dict[int, str] = {}
     for name, items in _variables():
         for index, item in enumerate(items):
