@@ -12,9 +12,10 @@ from ..meter import Communication, MemoryReport, Replay, Timeline, film, slowest
 from .collectives.call import Call
 from .errors.drift import drift_warnings
 from .errors.layout import Layout, layout
+from .errors.not_finite import not_finite_warnings
 from .errors.rank_error import Kept
 from .errors.reported import About, report_of
-from .errors.warnings import open_groups, shared_variables, warnings_of
+from .errors.warnings import open_groups, shared_variables, unwaited
 from .pickling import shortened
 from .rank_threads.printing import Lines
 
@@ -103,13 +104,15 @@ class Run(Sequence[Any]):
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """A line for what is legal and yet very likely wrong: results that nobody waited for, variables of modules that
-        simulated ranks share, the first value that is not finite, and parameters of ranks that drift apart."""
-        return (
-            *warnings_of(self.calls),
-            *drift_warnings(self.calls, self._memory),
-            *shared_variables(self._shared, len(self)),
-        )
+        """A line for what is legal and yet very likely wrong: hazards, the first value that is not finite, and
+        parameters of ranks that drift apart."""
+        return (*self.hazards, *not_finite_warnings(self.calls), *drift_warnings(self.calls, self._memory))
+
+    @cached_property
+    def hazards(self) -> tuple[str, ...]:
+        """A line for what makes results depend on chance: results that nobody waited for, and variables of modules that
+        simulated ranks share."""
+        return (*unwaited(self.calls), *shared_variables(self._shared, len(self)))
 
     @cached_property
     def timeline(self) -> tuple[Timeline, ...]:

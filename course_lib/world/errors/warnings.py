@@ -5,16 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from ...errors import who
 from ...meter import SourceLine
 from ..collectives.call import Call
-from .not_finite import not_finite_warnings
 from .rank_error import quoted
 
 Found = list[tuple[int, Call]]
 """Calls, each with its rank."""
 
 
-def warnings_of(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
-    """Yield a line for each of the learner's lines that drops a Work or uses tensors too early, and one for the first
-    value that is not finite. `calls` are by rank."""
+def unwaited(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
+    """Yield a line for each of the learner's lines that drops a Work or uses tensors too early. `calls` are by rank."""
     of_all = [(rank, call) for rank, theirs in enumerate(calls) for call in theirs]
     for line, found in _by_line((call.line, rank, call) for rank, call in of_all if call.open_handle):
         if found[0][1].op == "init_process_group":
@@ -30,7 +28,6 @@ def warnings_of(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
             f"{_names(found, len(calls))} used a tensor of {_call(found)}{_more(found)} before its wait, at "
             f"{quoted(line)}. The tensor may still be on its way. Next: move that line behind the wait()."
         )
-    yield from not_finite_warnings(calls)
 
 
 def open_groups(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
