@@ -13,11 +13,10 @@ from torch.optim import Optimizer
 
 from .source_line import SourceLine, is_learners
 from .tensors.storages import ORDINARY, plain
-from .watching.owners import gradient
 
 MOST_STEPS = 2000  # of an optimizer
 MOST_PARAMETERS = 8  # of an optimizer: a checksum is as fast for a large model as for a small one
-SAMPLE = 1024  # bytes of each tensor
+SAMPLE = 256  # bytes of each tensor
 FEWEST = 4 * 4  # bytes below which a tensor may equal a different one by chance
 
 
@@ -52,28 +51,26 @@ class StepRecorder:
 
     def add(self, optimizer: Optimizer, seconds: float) -> None:
         """Record a step that has just ended, unless no gradient is in the CPU's memory."""
-        pairs = list(_pairs(optimizer))
+        params = [(p, g) for group in optimizer.param_groups for p in group["params"] if (g := p.grad) is not None]
+        pairs = list(_local(params[:: -(-len(params) // MOST_PARAMETERS) or 1]))
         if not pairs:
             return
         own = self._by_optimizer.get(optimizer)
         if own is None:
-            numel = sum(grad.numel() for grad, _ in pairs)
+            numel = sum(grad.numel() for _, grad in params)
             own = self._by_optimizer[optimizer] = OptimizerSteps(line=_line(), numel=numel)
             self.optimizers.append(own)
         if len(own.steps) < MOST_STEPS:
-            chosen = pairs[:: -(-len(pairs) // MOST_PARAMETERS)]
-            gradients = [_sample(grad) for grad, _ in chosen]
-            parameters = [_sample(param) for _, param in chosen]
+            gradients = [_sample(grad) for _, grad in pairs]
+            parameters = [_sample(param) for param, _ in pairs]
             varied = any(len(one) >= FEWEST and one[8:] != one[:-8] for one in gradients)
             own.steps.append(Step(seconds, _checksum(gradients) if varied else 0, _checksum(parameters)))
 
 
-def _pairs(optimizer: Optimizer) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the gradients of an optimizer's parameters, or a rank's parts of them, and their parameters."""
-    for param in (param for group in optimizer.param_groups for param in group["params"]):
-        if (grad := gradient(param)) is not None:
-            pairs = zip(plain(grad), plain(param), strict=False)
-            yield from (pair for pair in pairs if all(map(_is_readable, pair)))
+def _local(params: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the rank's own parts of parameters and gradients, where they are in the CPU's memory."""
+    for pair in params:
+        yield from (parts for parts in zip(*map(plain, pair), strict=False) if all(map(_is_readable, parts)))
 
 
 def _is_readable(tensor: Tensor) -> bool:

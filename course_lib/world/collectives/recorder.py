@@ -51,7 +51,7 @@ class CallRecorder:
         is_root = details["root"] == self._rank
         check(op, len(ranks), is_root, arguments, devices)
         if details.get("reduce_op") not in _WITH_NEUTRAL_INFINITY:
-            details["least_finite"] = least_finite(op, is_root, arguments)
+            details["least_finite"] = least_finite(op, is_root, arguments, whole=self.keeps_values)
         if self.keeps_values:
             details["values"] = values_of(op, is_root, arguments)
         with self._lock:

@@ -9,7 +9,8 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import inf, nan
+from functools import lru_cache
+from math import inf, isnan, nan
 from typing import Any, NamedTuple, Self
 
 import numpy
@@ -19,7 +20,7 @@ from ...meter import is_learners, tensors_in
 
 MOST_NUMEL = 32  # the most elements that are kept of each side of a call
 MOST_COUNT = 10**7  # a counter is below it
-CHUNK = 2**20  # bytes that fit into a CPU's cache
+BEGINNING = 4096  # elements of each tensor in which a world without `replay=True` looks for NaN
 
 _INFINITY = {  # its bits; those of a NaN are a larger number
     torch.float16: 0x7C00,
@@ -60,29 +61,22 @@ class Values:
         return replace(self, after=_read(tensors), received=summed(tensors))
 
 
-def least_finite(op: str, is_root: bool, arguments: dict[str, Any]) -> float:
-    """Return NaN or infinity if a rank brings one to a call, else 0. `arguments` are those of a `c10d` operator."""
+def least_finite(op: str, is_root: bool, arguments: dict[str, Any], *, whole: bool) -> float:
+    """Return NaN or infinity if a rank brings one to a call, else 0. `arguments` are those of a `c10d` operator. Only
+    the beginning of each tensor is read, unless `whole`: the loss of a step makes NaN everywhere."""
     tensors = _side("input", _brings(op, is_root), arguments)
-    return max(map(_least_finite, filter(_is_readable, tensors)), key=_BADNESS.index, default=0.0)
+    found = [_least_finite(tensor, None if whole else BEGINNING) for tensor in tensors if _is_readable(tensor)]
+    return nan if any(map(isnan, found)) else max(found, default=0.0)
 
 
-_BADNESS = (0.0, inf, nan)  # `index` finds this NaN by identity
-
-
-def _least_finite(tensor: torch.Tensor) -> float:
+def _least_finite(tensor: torch.Tensor, count: int | None) -> float:
     """Read the bits: of floats with the same sign, the larger has the larger bits."""
     if tensor.dtype not in _INFINITY or not tensor.numel():
         return 0.0
-    width, step = tensor.itemsize, CHUNK // tensor.itemsize
-    signed, sign = numpy.frombuffer(_memory(tensor), f"i{width}"), 1 << 8 * width - 1
-    worst = 0.0
-    for start in range(0, len(signed), step):
-        part = signed[start : start + step]
-        above = max(int(part.max()), int(part.view(f"u{width}").max()) & ~sign) - _INFINITY[tensor.dtype]
-        if above > 0:
-            return nan
-        worst = inf if above == 0 else worst
-    return worst
+    width, sign = tensor.itemsize, 1 << 8 * tensor.itemsize - 1
+    bits = numpy.frombuffer(_memory(tensor), f"i{width}", -1 if count is None else min(count, tensor.numel()))
+    above = max(int(bits.max()), int(bits.view(f"u{width}").max()) & ~sign) - _INFINITY[tensor.dtype]
+    return nan if above > 0 else inf if above == 0 else 0.0
 
 
 def values_of(op: str, is_root: bool, arguments: dict[str, Any]) -> Values:
@@ -109,7 +103,13 @@ def _is_readable(tensor: torch.Tensor) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> Any:
-    return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    return _bytes(tensor.nbytes).from_address(tensor.data_ptr())
+
+
+@lru_cache(maxsize=256)
+def _bytes(count: int) -> Any:
+    """Return a type of so many bytes: making it takes longer than reading them."""
+    return ctypes.c_char * count
 
 
 def _summed(name: str, tensor: torch.Tensor) -> Summed:
@@ -181,7 +181,7 @@ def _readable(tensors: list[torch.Tensor]) -> bool:
 
 def _plain(tensor: torch.Tensor) -> bool:
     """Return whether the elements can be read: an engine may have freed the tensor's memory."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_cpu:
         return False
     dense = tensor.layout is torch.strided and not tensor.is_quantized
     return dense and tensor.untyped_storage().nbytes() > 0

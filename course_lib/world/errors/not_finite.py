@@ -5,6 +5,7 @@ from math import inf, isnan
 
 from ...errors import who
 from ..collectives.call import Call
+from ..collectives.values import BEGINNING
 from .rank_error import quoted
 
 
@@ -22,9 +23,10 @@ def not_finite_warnings(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
     rank, call = min(first_of.items(), key=lambda item: item[1].match)
     whose = [other for other, its_first in first_of.items() if its_first.match == call.match]
     name = next((one.name for one in call.values.brought if not one.finite), "") if call.values else ""
+    where = "" if call.values else f" in the first {BEGINNING:,} elements of a tensor"
     yield (
         f"{who(whose, len(calls))} brought a value that is not finite (infinity or NaN) to {call.name}"
-        f"{name and f', in {name},'} at {quoted(call.line)}{_step(call, calls[rank])}. No earlier call had one. "
+        f"{name and f', in {name},'} at {quoted(call.line)}{_step(call, calls[rank])}. No earlier call had one{where}. "
         f"Next: look at how {who(whose)} computed it. An attention mask contains such values on purpose, and a loss "
         "scaler expects them."
     )
