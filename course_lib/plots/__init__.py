@@ -14,9 +14,9 @@ from .diagrams.stages import plot_zero
 from .memory import plot_memory
 from .picture import Picture
 from .plan import plot_plan
-from .recorded import plot_recorded
 from .reports import Report, report
 from .run_report import RunRecord, RunReport
+from .run_report.recorded import plot_recorded
 from .shards import plot_flat, plot_shards
 from .tables import Table, table
 from .timeline import plot_timeline

@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks.gpu import engines
 from course_lib import Run, World
-from course_lib.plots import plot_recorded, recorded
+from course_lib.plots import plot_recorded
+from course_lib.plots.run_report import recorded
 from course_lib.production import recorded_steps
 
 EVENTS = [("alloc", 30_000_000), ("alloc", 5_000_000), ("free_requested", 5_000_000), ("free_completed", 5_000_000)]

@@ -7,11 +7,11 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-from ..planner import duration
-from .canvas import COMPUTE, MOVING, WIDTH, Canvas, percent
-from .memory import plot_memory
-from .picture import Picture
-from .timeline import merged
+from ...planner import duration
+from ..canvas import COMPUTE, MOVING, WIDTH, Canvas, percent
+from ..memory import plot_memory
+from ..picture import Picture
+from ..timeline import merged
 
 Spans = Sequence[tuple[float, float]]
 COLOURS = {"computed": COMPUTE, "bytes in flight": MOVING}
