@@ -51,17 +51,26 @@ class Lines:
     """
 
     every = 0.25
+    _unfinished: int | None = None  # the rank whose line has no end yet
 
     def add(self, rank: int, text: str, *, errors: bool = False) -> None:
         """Print the output of `rank`. `errors` is whether it wrote it to stderr."""
-        for line in text.splitlines():
-            print(f"[rank {rank}] {line}")
+        for line in text.splitlines(keepends=True):
+            if self._unfinished != rank:
+                self.close()
+                print(f"[rank {rank}] ", end="")
+            (words,) = line.splitlines()
+            self._unfinished = rank if words == line else None
+            print(words, end="" if words == line else "\n")
 
     def update(self) -> None:
         """Print what has waited long enough."""
 
     def close(self) -> None:
         """Print the rest."""
+        if self._unfinished is not None:
+            self._unfinished = None
+            print()
 
 
 class _Line(NamedTuple):
