@@ -99,7 +99,7 @@ def test_quantized_parameters_are_gathered_as_they_are() -> None:
 
 
 def test_inputs_of_frozen_matrices_are_not_kept() -> None:
-    """Without adapters in the feed-forward layer: its input, 2 x 100 bytes, and its product, 2 x 300, are not needed."""
+    """Without adapters in the feed-forward layer its input, 2 x 100 bytes, and product, 2 x 300, are not needed."""
     given = {"attention": "flash", "sequence": 10, "lora_rank": 4}
     everywhere, attention = (layer(SMALL, Settings(**given, adapted=where)) for where in ("all", "attention"))
 
