@@ -29,6 +29,7 @@ def layer(model: Transformer, settings: Settings) -> dict[str, float]:
     between = cut if settings.sequence_parallel else 1
     copies = 3 * q * width if settings.attention == "flash_copies" else 0
     beside = not settings.partly_frozen or settings.adapted == "all"
+    products = _products(model, settings) - (not beside)  # the last one is the input of a matrix
     sent = model.chosen * settings.capacity_factor * h * width / between
     core = scores * width + (scores * (width + _MASK) if model.dropout else 0)
     return {
@@ -40,10 +41,7 @@ def layer(model: Transformer, settings: Settings) -> dict[str, float]:
         "input of the feed-forward layer": h * width / between if beside or model.experts else 0,
         "inputs of experts": sent if beside else 0,
         "results of experts": 0 if settings.engine == "paper" else sent,
-        "inside of the feed-forward layer": (_products(model, settings) - (not beside))
-        * inside(model, settings)
-        * width
-        / cut,
+        "inside of the feed-forward layer": products * inside(model, settings) * width / cut,
         "dropout masks": (2 * h * _MASK if model.dropout else 0) / between,
     }
 

@@ -8,6 +8,7 @@ unchanged; the GPU has a little more, which is about the memory that CUDA itself
 import csv
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..training.checks import PlanError, pick, whole
 from .cost import Group, Link
@@ -121,10 +122,10 @@ def _read() -> dict[str, Hardware]:
 
 
 def _machine(row: dict[str, str]) -> Hardware:
-    numbers = {name: float(row[name]) for name in (
+    numbers: dict[str, Any] = {name: float(row[name]) for name in (
         "memory_bandwidth", "fast_flops", "fp8", "fp32_flops", "achievable", "attention", "host_link", "host_bandwidth",
     )}  # fmt: skip
-    counts = {name: int(float(row[name])) for name in ("devices", "memory_bytes", "host_bytes")}
+    counts: dict[str, Any] = {name: int(float(row[name])) for name in ("devices", "memory_bytes", "host_bytes")}
     network, switch = row["network"], row["switch"]
     return Hardware(
         name=row["name"], source=row["source"], **counts, **numbers,
