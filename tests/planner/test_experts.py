@@ -222,3 +222,23 @@ def test_the_ring_is_hidden_behind_the_layer() -> None:
 def test_what_does_not_go_together_is_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan(**given)
+
+
+def test_tensor_parallel_ranks_share_the_exchange() -> None:
+    """With sequence parallelism each of 2 ranks sends its half of the tokens, without it all of them."""
+    model, given = replace(SMALL, kv_heads=10), {"world_size": 4, "tensor_parallel": 2, "expert_parallel": 2}
+    half, whole = (calls(model=model, **given, sequence_parallel=share)["expert activations", "all_to_all", "forward"]
+                   for share in (True, False))  # fmt: skip
+
+    assert (half, whole) == ((2, 2 * 2 * 2000 * 2 // 2), (2, 2 * 2 * 2000 * 2))
+
+
+def test_backward_computes_attention_twice_and_again() -> None:
+    machine = replace(HARDWARE["h100"], fast_flops=1e12, achievable=1e30, memory_bandwidth=1e30, attention=1.0)
+    spent = [
+        sum(span.seconds for span in plan(model=DENSE, sequence=10, attention="flash", checkpointing=how)
+            .timeline(machine).spans if span.name.startswith("backward layer"))
+        for how in ("none", "full")
+    ]  # fmt: skip
+
+    assert spent == pytest.approx([n * 2 * 10 * 4 * 10 * 100 / 1e12 for n in (2, 3)])

@@ -186,3 +186,12 @@ def test_frozen_parameters_leave_no_gaps() -> None:
 
     late = 2 * 32 * 8 * (4 * (4096 + 4096) + 3 * (4096 + 11008))  # gradients of the adapters, after the peak
     assert held.reserved_bytes - still == pytest.approx(1.18 * (held.active_bytes - still + late), rel=1e-6)
+
+
+def test_useful_flops_count_attention() -> None:
+    """12 L h s a token, a third of it without backward."""
+    for trainable, useful in ((1, 12), (0.5, 12), (0, 4)):
+        planned = plan(model=SMALL, sequence=10, trainable=trainable)
+        of_a_token = planned.mfu("h100") * 989e12 / planned.tokens_per_second("h100")
+        matrices = {1: 6, 0.5: 5, 0: 2}[trainable] * planned.model.params
+        assert of_a_token == pytest.approx(matrices + useful * 2 * 100 * 10, rel=1e-4)

@@ -180,3 +180,25 @@ def test_a_node_of_72() -> None:
     assert machine.replica_group(36, 4).nodes == 2
     with pytest.raises(ValueError, match="they fill no whole number of nodes of 72 devices"):
         machine.shard_group(80)
+
+
+def test_stage_2_reduces_each_micro_batch() -> None:
+    """Its shards hold no whole sums: the 3 earlier micro-batches last as long as their reductions, at 1 MB/s."""
+    slow = replace(HARDWARE["h100"], inside=replace(HARDWARE["h100"].inside, bandwidth=1e6, small_alpha=None))
+    line = plan(**GIVEN, world_size=4, stage=2, micro_batches=4).timeline(slow)
+    earlier = sum(span.seconds for span in line.spans if span.name == "earlier micro-batches")
+
+    assert earlier == pytest.approx(3 * 3 / 4 * 2 * (2 * LAYER + OUTER) / 1e6, rel=0.02)
+
+
+def test_stage_2_adds_a_shard_to_its_sums() -> None:
+    """In fp32 4 bytes are read, 4 read and 4 written: each of 4 ranks for a quarter of a layer, or for all of it."""
+    machine = replace(HARDWARE["h100"], memory_bandwidth=1e9, fp32_flops=1e30)
+    given = {**GIVEN, "world_size": 4, "engine": "zero", "precision": "fp32", "micro_batches": 2}
+    layers = [
+        next(span.seconds for span in plan(**given, stage=stage).timeline(machine).spans
+             if span.name == "backward layer 0")
+        for stage in (1, 2)
+    ]  # fmt: skip
+
+    assert layers[0] - layers[1] == pytest.approx(3 / 4 * 12 * LAYER / 1e9)
