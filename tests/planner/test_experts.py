@@ -215,6 +215,12 @@ def test_the_ring_is_hidden_behind_the_layer() -> None:
         ({"params": 1e9, "world_size": 2, "expert_parallel": 2}, "they do not say how matrices are cut"),
         ({"model": DENSE, "world_size": 3, "context_parallel": 3, "sequence": 10}, "ranks share a sequence evenly"),
         ({"model": DENSE, "world_size": 4, "context_parallel": 8}, "context_parallel=8 with stage=0: 4 ranks"),
+        ({"model": SMALL, "world_size": 8, "stage": 3, "reshard": 3}, "reshard=3 with stage=3: 8 ranks share states"),
+        (
+            {"model": SMALL, "world_size": 8, "stage": 3, "reshard": "node"},
+            "reshard='node': what is counted here is whole",
+        ),
+        ({"model": SMALL, "capacity_factor": "2"}, "a capacity_factor of 1 or more"),
         ({"model": SMALL, "capacity_factor": 0.5}, "a capacity_factor of 1 or more"),
         ({"model": SMALL, "world_size": 4, "expert_parallel": 4, "engine": "zero"}, "all ranks the same tensors"),
     ],

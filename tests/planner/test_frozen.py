@@ -167,6 +167,7 @@ def test_quantized_matrices_are_unpacked_for_each_pass() -> None:
     ("given", "message"),
     [
         ({"trainable": -0.1}, "trainable=-0.1, lora_rank=0: a part of the parameters is trained, from 0 to 1"),
+        ({"trainable": "all"}, "trainable='all', lora_rank=0: a part of the parameters is trained"),
         ({"trainable": 0.1, "lora_rank": 8}, "Give one of the two"),
         ({"trainable": 9e9}, "trainable=9000000000.0: what is counted here is whole, from 1 to 7000000000"),
         ({"lora_rank": 8}, "adapters need the matrices of layers. Give a model, or trainable=0.01"),

@@ -162,7 +162,10 @@ class Settings:
             )
 
     def _check_groups(self) -> None:
-        if not 0 <= self.trainable <= 1 or (self.trainable != 1 and self.lora_rank):
+        part = self.trainable if isinstance(self.trainable, int | float) else -1
+        room = self.capacity_factor if isinstance(self.capacity_factor, int | float) else 0
+        whole("reshard", int(self.reshard) if isinstance(self.reshard, bool) else self.reshard, least=0)
+        if not 0 <= part <= 1 or (self.trainable != 1 and self.lora_rank):
             raise PlanError(
                 f"trainable={self.trainable!r}, lora_rank={self.lora_rank}: a part of the parameters is trained, from "
                 "0 to 1, or adapters of a rank. Give one of the two."
@@ -177,7 +180,7 @@ class Settings:
                     f"{name}={ranks} with stage={self.stage}: {sharing} ranks share states, and do not fall into "
                     f"groups of {ranks}. Choose a divisor of {sharing}."
                 )
-        if self.sequence % self.context_parallel or not 1 <= self.capacity_factor < inf:
+        if self.sequence % self.context_parallel or not 1 <= room < inf:
             raise PlanError(
                 f"sequence={self.sequence}, context_parallel={self.context_parallel}, "
                 f"capacity_factor={self.capacity_factor!r}: ranks share a sequence evenly, and experts have room for "
