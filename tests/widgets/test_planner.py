@@ -82,7 +82,7 @@ def test_the_length_follows_the_model() -> None:
     ("chosen", "message"),
     [
         ({"gpus": 8}, "setting='gpus'"),
-        ({"model": "llama-8b"}, "model='llama-8b': the planner knows no such model, only 26 by name. Did you mean"),
+        ({"model": "llama-8b"}, "model='llama-8b': the planner knows no such model, only 31 by name. Did you mean"),
         ({"world_size": 0}, "world_size=0: what is counted here is whole, from 1 to 1000000"),
         ({"stage": 4}, "stage=4: the planner knows no such stage"),
     ],
