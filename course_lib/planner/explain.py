@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .memory.parts import MOMENTS
-from .timing.hardware import Hardware
+from .memory import activations
+from .memory.parts import BETWEEN, CATEGORIES, MOMENTS
+from .timing.hardware import HARDWARE, Hardware
 from .timing.schedule import COMMUNICATION, COMPUTE, HOST, PIPELINE, TENSOR
 from .timing.work import EQUAL_UNITS
+from .training.checks import PlanError
 from .training.settings import Settings
-from .training.shapes import Model
+from .training.shapes import Model, numel
 
 if TYPE_CHECKING:
     from .plan import Plan
+
+
+ASSUMED = {name: getattr(Settings(), name) for name in (
+    "sequence", "attention", "engine", "precision", "optimizer", "implementation", "batch", "micro_batches",
+    "checkpointing",
+)}  # fmt: skip
+COSTS = ("memory", "step", "tokens/s a GPU", "MFU")
 
 
 def size(nbytes: float) -> str:
@@ -61,6 +70,63 @@ def header(model: Model, settings: Settings) -> Iterator[str]:
         yield "Only the number of parameters is known: buffers and activations are left out."
     elif model.transformer is None:
         yield "Only the shapes are known: activations are left out."
+
+
+def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
+    """Yield paragraphs: what is assumed, the memory by category, and what it costs on each machine; errors as `costs`.
+
+    Without machines it is on all by name that have a place for its ranks.
+    """
+    first, *left_out = header(plan.model, plan.settings)
+    usual = [f"{name}={value}" for name, value in ASSUMED.items() if getattr(plan.settings, name) == value]
+    yield from (first, f"Assumed, as by default: {', '.join(usual)}.", *left_out)
+    peak, between = plan.moments[plan.peak_moment], plan.moments[BETWEEN]
+    held = [(name, size(peak[name]), size(between[name])) for name in CATEGORIES if peak[name] or between[name]]
+    held.append(("all", size(plan.peak_bytes), size(sum(between.values()))))
+    yield aligned([("held by rank 0", f"at the peak, {plan.peak_moment}", BETWEEN), *held])
+    host = f" It holds {size(plan.host_bytes)} on the host." if plan.host_bytes else ""
+    yield f"torch reserves {size(plan.reserved_bytes)}.{host} Each rank sends {size(plan.sent_bytes)} in a step."
+    rows: list[tuple[str, ...]] = [("on", *COSTS)]
+    for name, machine in [(one.name, one) for one in machines] or HARDWARE.items():
+        try:
+            rows.append((name, *costs(plan, machine)))
+        except PlanError:  # the ranks do not fit its nodes
+            if machines:
+                raise
+    ranks = plan.settings.world_size
+    yield aligned(rows) if rows[1:] else f"No machine by name has whole nodes for {ranks} ranks."
+    lacking = [(verdict(plan, machine), *shortage(plan, machine)) for machine in machines]
+    yield from (
+        f"It {how_far}: {size(short)} short on rank 0, {where}." for how_far, short, where in lacking if short > 0
+    )
+
+
+def costs(plan: Plan, machine: Hardware) -> tuple[str, ...]:
+    """Return what `COSTS` names, on this machine; errors as `Plan.timeline`."""
+    seconds, short = plan.step_seconds(machine), shortage(plan, machine)[0]
+    room = f"{verdict(plan, machine)}, {size(abs(short))} {'short' if short > 0 else 'free'}"
+    return room, duration(seconds), f"{plan.settings.tokens_per_rank / seconds:,.0f}", f"{plan.mfu(machine):.1%}"
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table as lines of text; the first row is its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ([f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def units(plan: Plan) -> Iterator[str]:
+    """Yield lines on the units, which stage 3 gathers one by one, and on what a layer keeps for backward."""
+    if not (units := plan.piece.units):
+        return
+    width, known = plan.settings.policy.parameter, plan.model.transformer
+    outer, layer, whole = (size(width * count) for count in (numel(units[0]), numel(units[-1]), plan.piece.params))
+    yield f"\nParameters of a unit: outer {outer}, layer {layer}. In one unit, all {whole} would be gathered at once."
+    if known:
+        kept = plan.settings.tokens * activations.kept(known, plan.settings)
+        yield f"A layer keeps {size(kept)} of activations of a micro-batch. Without recomputation it makes:"
+        for name, nbytes in activations.layer(known, plan.settings).items():
+            yield f"  {size(plan.settings.tokens * nbytes):>10}  {name}"
 
 
 def memory(plan: Plan) -> Iterator[str]:

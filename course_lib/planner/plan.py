@@ -7,6 +7,7 @@ them with published runs on GPUs. Memory that lives for less than a layer's time
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from html import escape
 from math import floor
 from typing import Any
 
@@ -36,9 +37,9 @@ December 2024. See docs/validation.md.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plan:
-    """The cost of a step for rank 0, whose shards are the largest. See `plan`.
+    """The cost of a step for rank 0, whose shards are the largest. See `plan`. It shows itself as a page.
 
     Attributes:
         model: the model.
@@ -159,6 +160,13 @@ class Plan:
         """Return where each byte goes, and with hardware each second, in words; errors as `timeline`."""
         lines = [*explain.header(self.model, self.settings), *explain.memory(self), *explain.traffic(self)]
         return "\n".join([*lines, *(explain.time(self, named(hardware)) if hardware is not None else [])])
+
+    def __repr__(self) -> str:
+        return "\n\n".join(explain.page(self))
+
+    def _repr_html_(self) -> str:
+        card = '<div class="course-widget"><div class="course-card">'
+        return f"{card}<pre>{escape(repr(self))}</pre></div></div>"
 
 
 def plan(
