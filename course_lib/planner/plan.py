@@ -20,7 +20,8 @@ from .timing.hardware import hardware as named
 from .timing.schedule import Timeline
 from .timing.volume import Collective, collectives
 from .timing.work import token_flops
-from .training.checks import PlanError, pick
+from .training.checks import PlanError, pick, whole
+from .training.frozen import trained
 from .training.models import MODELS
 from .training.pieces import piece
 from .training.settings import Settings, settings
@@ -111,11 +112,13 @@ class Plan:
     def reserved_bytes(self) -> int:
         """The bytes that torch's caching allocator takes from the device: see `FRAGMENTATION`.
 
-        Gradients that come after the peak rarely fit the blocks that were freed by then.
+        Gradients that come after the peak rarely fit the blocks that were freed by then. Frozen parameters are
+        allocated once, before the first step, and leave no gaps.
         """
+        still = sum(part.nbytes for part in self.parts if part.name == "frozen parameters" and not part.host)
         kind = "expandable" if self.settings.expandable else "compiled" if self.settings.compiled else "eager"
         late = self.moments[STEP]["gradients"] - self.moments[self.peak_moment]["gradients"]
-        return round(FRAGMENTATION[kind] * (self.active_bytes + max(0, late)))
+        return still + round(FRAGMENTATION[kind] * (self.active_bytes - still + max(0, late)))
 
     @property
     def host_bytes(self) -> int:
@@ -196,6 +199,8 @@ def plan(
             f"plan(params={params!r}, model={model!r}): give one of the two, such as params=7.5e9 or model='llama-7b'."
         )
     described = of_params(params) if model is None else _described(model)
+    if isinstance(count := given.get("trainable"), int | float) and count > 1:
+        given["trainable"] = whole("trainable", count, most=described.params) / described.params
     planned = Plan(model=described, settings=settings(**given))
     known, sequence = described.transformer, planned.settings.sequence
     if known and sequence > known.context:
@@ -203,7 +208,7 @@ def plan(
             f"sequence={sequence} with {known.name}: it was made for at most {known.context} tokens. Choose a shorter "
             "sequence."
         )
-    _ = planned.piece  # raises if the model cannot be cut in this way
+    trained(planned.piece, planned.settings)  # raises if the model cannot be cut or adapted in this way
     return planned
 
 

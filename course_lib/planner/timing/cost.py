@@ -14,8 +14,11 @@ from functools import lru_cache
 
 from ..training.checks import known
 
-PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1}
-"""How many times a ring of N carries (N-1)/N of the whole from each member to the next."""
+PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1, "all_to_all": 1}
+"""How many times a ring of N carries (N-1)/N of the whole from each member to the next.
+
+In an all-to-all each rank sends (N-1)/N of what it has itself, which is called the whole here, to the others.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,18 @@ def ring_seconds(op: str, nbytes: float, group: Group) -> float:
     return group.launch + passes * (group.alphas(hops - crossings, crossings) + share * nbytes / group.bandwidth)
 
 
+def exchange_seconds(nbytes: float, group: Group) -> float:
+    """Return the time of an all-to-all in which each rank has `nbytes`: a message to each other rank.
+
+    What stays in the node and what leaves it go at once. The ranks of a node share its network link, so what leaves it
+    is that of all: members (N - members)/N n.
+    """
+    away = group.ranks - group.members
+    inside = (group.members - 1) / group.ranks * nbytes / group.inside.bandwidth
+    across = group.members * away / group.ranks * nbytes / group.across.bandwidth if group.across else 0.0
+    return group.launch + group.alphas(group.members - 1, away) + max(inside, across)
+
+
 def tree_seconds(op: str, nbytes: float, group: Group) -> float:
     """Return the time of an all-reduce or a broadcast by NCCL's two trees, which together use every link both ways.
 
@@ -99,6 +114,8 @@ def tree_seconds(op: str, nbytes: float, group: Group) -> float:
 @lru_cache(maxsize=1024)  # layers are alike
 def seconds(op: str, nbytes: float, group: Group) -> float:
     """Return the time of `op` by the fastest way, as NCCL chooses: ring or tree, Simple or LL128, or NVLS in a node."""
+    if op == "all_to_all":
+        return exchange_seconds(nbytes, group) if group.ranks > 1 else 0.0
     times = [
         way(op, nbytes, one)
         for one in (group, _small(group))

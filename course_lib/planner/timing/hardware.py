@@ -19,6 +19,8 @@ NETWORK = {"alpha": 14e-6, "small_alpha": 4e-6}
 NCCL_LAUNCH = 8.4e-6  # baseLat, ring, Simple
 PCIE4 = 31.5e9  # 16 GT/s x 16 lanes x 128/130 / 8
 PCIE5 = 63.0e9
+FP8_GAIN = 0.5
+"""The part of the data sheet's gain of fp8 over bf16 that training has, casts included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class Hardware:
         network: the node's network link, all its ports together; None if there is only one node.
         launch: seconds before the first message of a collective.
         switch: the switches of a node that add in an all-reduce, as NVSwitch does; None without them.
+        fp8: peak FLOPs in 8 bits for each in bf16; 0 if there is no such unit.
     """
 
     name: str
@@ -56,6 +59,13 @@ class Hardware:
     network: Link | None
     launch: float
     switch: Link | None
+    fp8: float = 0
+
+    def fp8_speed(self) -> float:
+        """Return how many times faster than in bf16 matrix products are in fp8. Raises ValueError without fp8."""
+        if not self.fp8:
+            raise PlanError(f"fp8 on {self.name}: it has no matrix units for 8 bits. Choose fp8='none', or an H100.")
+        return 1 + FP8_GAIN * (self.fp8 - 1)
 
     def peak_flops(self, fast: bool) -> float:
         """Return the FLOPs per second of one device's data sheet, in bf16 or in fp32."""
@@ -109,7 +119,7 @@ def _hopper(name: str, memory_bytes: int, memory_bandwidth: float, network: Link
         # NVLS: hwLat, and NVIDIA's blog on NCCL 2.18: about 480 GB/s on 8 H100
         switch=Link(alpha=25e-6, bandwidth=480e9),
         # MLPerf Inference v4.1, system H200-SXM-141GBx8: 32 x 64 GB; two sockets x 8 channels x DDR5-4800
-        host_link=PCIE5, host_bytes=2 * 10**12, host_bandwidth=614.4e9,
+        host_link=PCIE5, host_bytes=2 * 10**12, host_bandwidth=614.4e9, fp8=2,
     )  # fmt: skip
 
 
@@ -128,6 +138,32 @@ def _ampere(name: str, memory_bytes: int, memory_bandwidth: float, network: Link
 # DGX data sheets: 8 ports x 200 Gb/s in A100 nodes, 400 Gb/s in H100 nodes. Ethernet: NCCL's NET_BW for 100 Gb/s.
 _HDR, _NDR = Link(**NETWORK, bandwidth=200e9), Link(**NETWORK, bandwidth=400e9)
 _ETHERNET = Link(**NETWORK, bandwidth=12e9)
+
+_CX7 = Link(**NETWORK, bandwidth=72 * 50e9)
+
+
+def _of_8(
+    name: str, memory_bytes: int, memory_bandwidth: float, flops: tuple[float, float], link: float,
+    network: Link | None = None, switch: float = 0, achievable: float = 0.56, attention: float = 0.3,
+) -> Hardware:  # fmt: skip
+    """Return nodes of 8 GPUs of 2024 and 2025, with fp8 at twice the rate of bf16."""
+    return Hardware(
+        name=name, devices=8, memory_bytes=memory_bytes, memory_bandwidth=memory_bandwidth, fast_flops=flops[0],
+        fp32_flops=flops[1], fp8=2, achievable=achievable, attention=attention, network=network, launch=NCCL_LAUNCH,
+        inside=Link(**NVLINK, bandwidth=link), switch=Link(alpha=25e-6, bandwidth=switch) if switch else None,
+        host_link=PCIE5, host_bytes=2 * 10**12, host_bandwidth=614.4e9,
+    )  # fmt: skip
+
+
+# B200: DGX B200 data sheet, of 8: 1,440 GB, 64 TB/s, 36 PFLOPS in sparse bf16, 600 TFLOPS in fp32; NCCL's topo.h: 40.1
+# GB/s x 18 NVLinks. Its switches: as many times H100's as its links. GB200 NVL72 data sheet, of 72: 13.4 TB, 576 TB/s,
+# 360 PFLOPS in sparse bf16, 5,760 TFLOPS in fp32, 17 TB of LPDDR5X at 14 TB/s on 36 Grace, each with 450 GB/s to its
+# two GPUs; a port of 400 Gb/s for each GPU. B200's and GB200's rates in training are assumed to be H100's.
+# MI300X data sheet: 1,307.4 TFLOPS in bf16, 163.4 in fp32; rates in training fitted on one row, torchao's Llama 3 8B in
+# bf16. MI355X: no data sheet was found. AMD at ISSCC 2026: 256 units x 8,192 FLOPs in fp8, half of it in bf16, at 2.4
+# GHz; in fp32 as many units x 256. Both: RCCL's topo.h, 48 GB/s x 7 links; hosts and latencies are assumed.
+_B200 = (2.25e15, 75e12)
+_MI355X = (256 * 8192 * 2.4e9 / 2, 256 * 256 * 2.4e9)
 
 HARDWARE = {
     "laptop": Hardware(  # assumed: 16 GB and 8 cores, a quarter of both for each rank
@@ -149,12 +185,30 @@ HARDWARE = {
         # assumed: a workstation with 256 GB; 8 channels x DDR4-3200
         host_link=PCIE4, host_bytes=256 * 10**9, host_bandwidth=204.8e9,
     ),
+    "rtx-5090": Hardware(
+        # NVIDIA's specifications: 32 GB, 1,792 GB/s, 104.8 TFLOPS in fp32, 3,352 in sparse fp4, a sixteenth of which is
+        # dense bf16 with fp32 accumulation, and an eighth fp8; the rest as for RTX 4090, with PCIe 5.0
+        name="4x RTX 5090, PCIe", devices=4, memory_bytes=32 * 10**9, memory_bandwidth=1792e9,
+        fast_flops=209.5e12, fp8=2, fp32_flops=104.8e12, achievable=0.56, attention=0.3,
+        inside=Link(**PCIE, bandwidth=48e9), switch=None, network=None, launch=NCCL_LAUNCH,
+        host_link=PCIE5, host_bytes=256 * 10**9, host_bandwidth=204.8e9,
+    ),
     "a100": _ampere("8x A100 80GB, NVLink", 80 * 10**9, 2.039e12),
     "a100-infiniband": _ampere("nodes of 8x A100 80GB over InfiniBand", 80 * 10**9, 2.039e12, _HDR),
     "a100-40gb": _ampere("nodes of 8x A100 40GB over InfiniBand", 40 * 10**9, 1.555e12, _HDR),
     "h100": _hopper("8x H100 80GB, NVLink", 80 * 10**9, 3.35e12),
     "h200": _hopper("8x H200 141GB, NVLink", 141 * 10**9, 4.8e12),
     "h100-infiniband": _hopper("nodes of 8x H100 over InfiniBand", 80 * 10**9, 3.35e12, _NDR),
+    "b200": _of_8("8x B200 180GB, NVLink", 180 * 10**9, 8e12, _B200, 721.8e9, None, 934e9),
+    "b200-infiniband": _of_8("nodes of 8x B200 over InfiniBand", 180 * 10**9, 8e12, _B200, 721.8e9, _NDR, 934e9),
+    "gb200-nvl72": replace(
+        _of_8("racks of 72x GB200, NVLink", 186 * 10**9, 8e12, (2.5e15, 80e12), 721.8e9, _CX7, 934e9),
+        devices=72, host_link=225e9, host_bytes=17 * 10**12, host_bandwidth=14e12,
+    ),
+    "mi300x": _of_8(
+        "nodes of 8x MI300X over InfiniBand", 192 * 10**9, 5.3e12, (1307.4e12, 163.4e12), 336e9, _NDR, 0, 0.33, 0.18
+    ),
+    "mi355x": _of_8("nodes of 8x MI355X over InfiniBand", 288 * 10**9, 8e12, _MI355X, 336e9, _NDR, 0, 0.33, 0.18),
     "h100-ethernet": _hopper("nodes of 8x H100 over 100 Gb/s Ethernet", 80 * 10**9, 3.35e12, _ETHERNET),
 }  # fmt: skip
 

@@ -9,15 +9,17 @@ the ones before take as long as it does without its reductions.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 from ..memory.layout import layout
+from ..training.frozen import trained
 from ..training.pieces import piece as piece_of
 from ..training.settings import Settings
 from ..training.shapes import Model
 from . import work
 from .cost import seconds
 from .hardware import Hardware
-from .schedule import COMMUNICATION, COMPUTE, HOST, PIPELINE, TENSOR, Span, Streams, Timeline
+from .schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR, Span, Streams, Timeline
 from .volume import Collective, collectives
 from .work import Work
 
@@ -63,15 +65,20 @@ def waiting_seconds(stages: Sequence[float], settings: Settings) -> float:
 class _Step:
     def __init__(self, model: Model, settings: Settings, hardware: Hardware) -> None:
         self.model, self.settings, self.hardware = model, settings, hardware
-        self.engine = layout(model, settings)
+        self.own = trained(model, settings)
+        self.engine = layout(self.own, settings)
         self.calls = {(call.what, call.when, call.op): call for call in collectives(model, settings)}
         hardware.shard_group(settings.world_size)  # raises if the ranks do not fit
-        tensor = settings.tensor_parallel
-        self.groups = {
-            "tensor": hardware.shard_group(tensor),
-            "shard": hardware.replica_group(tensor, settings.shards),
-            "replica": hardware.replica_group(tensor * settings.shards, settings.replicas),
-        }
+        tensor, experts, shards = settings.tensor_parallel, settings.expert_parallel, settings.shards
+        sizes = {
+            "tensor": (1, tensor), "context": (tensor, settings.context_parallel), "expert": (tensor, experts),
+            "shard": (tensor, shards), "second shard": (tensor, settings.gathers_again or 1),
+            "replica": (tensor * shards, settings.replicas), "expert shard": (tensor * experts, shards // experts or 1),
+            "expert second shard": (tensor * experts, settings.gathers_again // experts or 1),
+            "expert replica": (tensor * shards, settings.replicas) if settings.stage
+            else (tensor * experts, settings.replicas // experts),
+        }  # fmt: skip
+        self.groups = {name: hardware.replica_group(*size) for name, size in sizes.items()}
         self.streams = Streams()
         self.computed: list[Span] = []
         self.reduced: list[Span] = []
@@ -82,9 +89,10 @@ class _Step:
         self.last = last
         self._pass("forward", work.forward(self.model, self.settings))
         self._send("forward")
-        self._pass("backward", work.backward(self.model, self.settings))
-        self._send("backward")
-        if last:
+        if self.settings.trainable:
+            self._pass("backward", work.backward(self.model, self.settings))
+            self._send("backward")
+        if last and self.settings.trainable:
             self._update()
         return self.streams.timeline()
 
@@ -95,8 +103,10 @@ class _Step:
         for position, piece in enumerate(pieces):
             for next_piece in pieces[len(gathered) : position + 1 + ahead]:
                 gathered.append(self._gather(next_piece, when))
+            around = self._around(piece, when)
             name = f"{when} {piece.name}"
             self.computed.append(self.streams.issue(COMPUTE, name, self._seconds(piece), gathered[position]))
+            self.streams.wait(COMPUTE, around)
             self._exchange(piece, when)
             if when == "backward":
                 self._reduce(piece, last=position == len(pieces) - 1)
@@ -108,7 +118,8 @@ class _Step:
     def _seconds(self, piece: Work) -> float:
         machine = self.hardware
         peak = machine.peak_flops(self.settings.policy.fast)
-        rates = (machine.achievable * peak, machine.attention * peak, machine.memory_bandwidth)
+        faster = machine.fp8_speed() if self.settings.fp8 != "none" and piece.layers else 1
+        rates = (machine.achievable * peak * faster, machine.attention * peak, machine.memory_bandwidth)
         traffic = piece.traffic + piece.reduces * self._summed_bytes()
         return piece.matrices / rates[0] + piece.attention / rates[1] + traffic / rates[2]
 
@@ -121,18 +132,27 @@ class _Step:
         if settings.engine == "paper" or (settings.micro_batches == 1 and settings.engine != "nanotron"):
             return 0.0
         sums = policy.accumulated or policy.gradient
-        sharded = settings.stage == 3 and settings.reshard
+        sharded = settings.stage >= 2 and not settings.whole_gradients
         return (policy.gradient + 2 * sums) / (settings.shards if sharded else 1)
 
     def _exchange(self, piece: Work, when: str) -> None:
-        """Let tensor-parallel ranks exchange a layer's tokens, for which computing waits."""
-        for op in ("all_gather", "reduce_scatter", "all_reduce"):
-            call = self.calls.get(("activations", when, op))
-            if call and piece.layers:
-                share = 1 / (len(self.model.units) - 1)
+        """Let ranks exchange a layer's tokens, for which computing waits: those that share matrices, or experts."""
+        for what, op in (*(("activations", op) for op in ("all_gather", "reduce_scatter", "all_reduce")),
+                         ("expert activations", "all_to_all"), ("logits", "all_gather")):  # fmt: skip
+            call = self.calls.get((what, when, op))
+            if call and bool(piece.layers) == (what != "logits") and (piece.layers or piece.name == "head"):
+                share = 1 / (len(self.model.units) - 1) if piece.layers else 1.0
                 cost = self._cost(call, share, parts=2)
-                span = self.streams.issue(TENSOR, f"{op} of activations of {piece.name}", cost, self.computed[-1:])
+                span = self.streams.issue(TENSOR, f"{op} of {what} of {piece.name}", cost, self.computed[-1:])
                 self.streams.wait(COMPUTE, [span])
+
+    def _around(self, piece: Work, when: str) -> list[Span]:
+        """Let keys and values go around among the ranks of a sequence, while the layer computes with those it has."""
+        calls = [call for op in ("all_gather", "reduce_scatter")
+                 if piece.layers and (call := self.calls.get(("context activations", when, op)))]  # fmt: skip
+        name, share = f"keys and values of {piece.name}", 1 / (len(self.model.units) - 1) if calls else 0
+        cost = sum(self._cost(call, share, parts=1) for call in calls)
+        return [self.streams.issue(CONTEXT, name, cost, self.computed[-1:])] if calls else []
 
     def _send(self, when: str) -> None:
         """Exchange a micro-batch's activations, or their gradients, with a neighbouring stage."""
@@ -157,14 +177,15 @@ class _Step:
         if self._gathers_late():
             when = "after the step" if when == "forward" and self.last else ""  # the step before
             last = []
-        if call := self.calls.get(("parameters", when, "all_gather")):
-            cost = self._cost(call, piece.gathers / self.model.params)
-            last = [self.streams.issue(COMMUNICATION, f"gather {piece.name}", cost, last)]
+        for what in ("parameters", "expert parameters"):
+            if call := self.calls.get((what, when, "all_gather")):
+                cost = self._cost(call, piece.gathers / self.model.params)
+                last = [self.streams.issue(COMMUNICATION, f"gather {piece.name}", cost, last)]
         return last
 
     def _reduce(self, piece: Work, last: bool) -> None:
         """Send full buckets as soon as their gradients exist. In stage 3 each unit is its own bucket."""
-        if not self.last and (self.settings.stage < 3 or not self.settings.reshard):
+        if not self.last and (self.settings.stage < 2 or self.settings.whole_gradients):
             return
         self.unreduced += piece.reduces
         bucket = self.engine.bucket_bytes / self.engine.policy.reduced
@@ -175,10 +196,10 @@ class _Step:
         if not ready:
             return
         self.unreduced -= ready
-        after, share = [self.computed[-1]], ready / self.model.params
-        for op in ("reduce_scatter", "all_reduce"):
-            if call := self.calls.get(("gradients", "backward", op)):
-                name = f"{op} of gradients to {piece.name}"
+        after, share = [self.computed[-1]], ready / self.own.params
+        for what, op in product(("gradients", "expert gradients"), ("reduce_scatter", "all_reduce")):
+            if call := self.calls.get((what, "backward", op)):
+                name = f"{op} of {what} to {piece.name}"
                 after = [self.streams.issue(COMMUNICATION, name, self._cost(call, share), after)]
         if "optimizer" in self.settings.offload:
             copied = share * sum(self.engine.shard) * self.engine.policy.gradient
@@ -197,15 +218,19 @@ class _Step:
                 back = numel * self.engine.policy.parameter / self.hardware.host_link
                 done = self.streams.issue(HOST, "copy parameters to the device", back, [done])
         else:
-            done = self.streams.issue(COMPUTE, "optimizer step", touched / self.hardware.memory_bandwidth, after)
-        for op in () if self._gathers_late() else ("all_gather", "broadcast"):
-            if call := self.calls.get(("parameters", "after the step", op)):
+            peak = self.hardware.achievable * self.hardware.peak_flops(fast=True)
+            flops = self.settings.kept.flops(self.own.units) / (self.settings.shards * peak)
+            cost = touched / self.hardware.memory_bandwidth + flops
+            done = self.streams.issue(COMPUTE, "optimizer step", cost, after)
+        late = ("parameters", "expert parameters") if not self._gathers_late() else ()
+        for what, op in product(late, ("all_gather", "broadcast")):
+            if call := self.calls.get((what, "after the step", op)):
                 self.streams.issue(COMMUNICATION, f"{op} of parameters", self._cost(call, 1.0), [done])
 
     def _touched_bytes(self) -> float:
         """Return the bytes that the optimizer reads (gradients), and reads and writes (parameters and states)."""
         policy, numel = self.engine.policy, sum(self.engine.shard)
-        states = self.settings.kept.state_bytes(self.engine.updated, policy.state)
+        states = self.settings.kept.state_bytes(self.engine.updated, policy.state, self.own.units)
         updated = policy.master or policy.kept or policy.parameter
         written_anew = policy.parameter if policy.master else 0
         return numel * (policy.gradient + 2 * updated + written_anew) + 2 * states

@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any
 
 from .checks import PlanError, known, whole
 from .optimizers import OPTIMIZERS, Optimizer
-from .precision import PRECISIONS, Precision
+from .precision import FP8, FROZEN, PRECISIONS, Precision
 
 CHECKPOINTING = ("none", "selective", "operators", "full")
 ATTENTION = ("math", "flash", "flash_copies")
@@ -19,6 +20,7 @@ torch: fp32 log-probabilities and two gradients. kept: the training loop also ke
 fused: flash-attention's, on 16-bit logits. parallel: Megatron's and nanotron's, in place, on logits that stay cut over
 tensor-parallel ranks. dtensor: torch's `loss_parallel`, with six fp32 tensors.
 """
+ADAPTED = ("all", "attention")
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
 
 
@@ -36,6 +38,10 @@ class Settings:
         micro_batches: how many micro-batches a step has. Their gradients are summed.
         tensor_parallel: neighbouring ranks that share each matrix.
         sequence_parallel: whether they also share what lies between the matrices (Korthikanti et al.).
+        context_parallel: ranks that share each sequence; keys and values go around among them (Ring Attention, Liu et
+            al., arXiv 2310.01889). They share states as data-parallel ranks do, and are counted as such.
+        expert_parallel: data-parallel ranks that share the experts of a layer, each with whole ones.
+        capacity_factor: tokens that an expert computes, with padding, for each that comes if all get as many.
         pipeline_parallel: stages of layers, each on ranks of its own.
         pipeline_stage: the stage that is planned; 0 holds the most micro-batches.
         model_chunks: pieces of layers of a pipeline stage. With one the schedule is 1F1B, with more it is interleaved.
@@ -45,6 +51,14 @@ class Settings:
         attention: "math" keeps all scores for backward; "flash", as in scaled_dot_product_attention, does not;
             "flash_copies" keeps copies of queries, keys and values from before their rotation too, as nanotron does.
         loss: one of `LOSSES`: how the logits and their gradients are held.
+        whole_logits: whether tensor-parallel ranks gather the logits before the loss, as plain code does.
+        fp8: what is in 8 bits: nothing ("none"), the products of the layers' matrices ("matrices"), or what stage 3
+            gathers for them too ("gathers"). Activations are kept in 16 bits.
+        trainable: the part of the parameters that is trained, of each layer's; the others are frozen. `plan` also takes
+            their number. With 0 there is only forward, as for a reference model.
+        lora_rank: instead, the rank of trained adapters beside frozen matrices (LoRA, arXiv 2106.09685).
+        adapted: the matrices whose inputs are kept for what is trained beside them: "all" of a layer, or "attention"'s.
+        frozen: the type of frozen parameters: one of `FROZEN`.
         compiled: whether torch.compile fuses element-wise work: a gated layer keeps one product fewer. With the engine
             "torch", it also moves fewer bytes. Other engines are timed with kernels fused by hand, as in Megatron-LM.
         shard_size: hybrid sharding: ranks that share one copy of the states; the others hold replicas. Default: all.
@@ -54,7 +68,9 @@ class Settings:
             default is the engine's: 25 MiB, as in DistributedDataParallel, and for this course's stage 2 at most an
             eighth of the parameters.
         prefetch: stage 3: units gathered ahead of the one in use.
-        reshard: stage 3: whether a unit's parameters are freed after forward and gathered again in backward.
+        reshard: stage 3: whether a unit's parameters are freed after forward and gathered again in backward. A number
+            of ranks: they keep a shard among them, which backward gathers (ZeRO++'s hpZ, arXiv 2306.10209).
+        no_sync: whether only the last micro-batch reduces gradients. The ranks sum whole gradients until then.
         engine: the layout of memory and collectives: "paper", the ZeRO paper's; "zero", this course's; "torch":
             DistributedDataParallel, ZeroRedundancyOptimizer on top of it (stage 1), fully_shard (stage 3); or
             "nanotron": DistributedDataParallel, whole fp32 sums of gradients, states sharded in stage 1.
@@ -74,31 +90,44 @@ class Settings:
     micro_batches: int = 1
     tensor_parallel: int = 1
     sequence_parallel: bool = True
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    capacity_factor: float = 1.0
     pipeline_parallel: int = 1
     pipeline_stage: int = 0
     model_chunks: int = 1
     checkpointing: str = "none"
     attention: str = "math"
     loss: str = "torch"
+    whole_logits: bool = False
+    fp8: str = "none"
+    trainable: float = 1
+    lora_rank: int = 0
+    adapted: str = "all"
+    frozen: str = "bf16"
     compiled: bool = False
     shard_size: int | None = None
     offload: Collection[str] = ()
     bucket_bytes: int | None = None
     prefetch: int = 1
-    reshard: bool = True
+    reshard: bool | int = True
+    no_sync: bool = False
     engine: str = "paper"
     implementation: str = "for-loop"
     expandable: bool = False
 
     def __post_init__(self) -> None:
-        counts = ("batch", "sequence", "micro_batches", "tensor_parallel", "pipeline_parallel", "model_chunks")
+        counts = ("batch", "sequence", "micro_batches", "tensor_parallel", "pipeline_parallel", "model_chunks",
+                  "context_parallel", "expert_parallel")  # fmt: skip
         for name in ("world_size", *counts):
             whole(name, getattr(self, name))
         whole("stage", self.stage, least=0, most=3)
         whole("prefetch", self.prefetch, least=0)
+        whole("lora_rank", self.lora_rank, least=0)
         tables: dict[str, Iterable[str]] = {
             "precision": PRECISIONS, "optimizer": OPTIMIZERS, "checkpointing": CHECKPOINTING, "attention": ATTENTION,
-            "loss": LOSSES, "engine": ENGINES, "implementation": IMPLEMENTATIONS,
+            "loss": LOSSES, "engine": ENGINES, "implementation": IMPLEMENTATIONS, "fp8": FP8, "frozen": FROZEN,
+            "adapted": ADAPTED,
         }  # fmt: skip
         for name, table in tables.items():
             known(name, getattr(self, name), table)
@@ -113,6 +142,7 @@ class Settings:
                 "multiple of it as world_size."
             )
         self._check_shard_size()
+        self._check_groups()
         self._check_offload()
         self._check_engine()
 
@@ -130,6 +160,29 @@ class Settings:
                 f"shard_size={self.shard_size} with stage=0: data parallel shards nothing. "
                 "Choose stage 1, 2 or 3, or leave shard_size out."
             )
+
+    def _check_groups(self) -> None:
+        if not 0 <= self.trainable <= 1 or (self.trainable != 1 and self.lora_rank):
+            raise PlanError(
+                f"trainable={self.trainable!r}, lora_rank={self.lora_rank}: a part of the parameters is trained, from "
+                "0 to 1, or adapters of a rank. Give one of the two."
+            )
+        secondary = [("reshard", self.reshard)] if self.gathers_again > 1 else []
+        sharing = self.shards if self.stage else self.data_parallel
+        for name, ranks in (("context_parallel", self.context_parallel), ("expert_parallel", self.expert_parallel),
+                            *secondary):  # fmt: skip
+            if (self.data_parallel if name == "context_parallel" else sharing) % ranks:
+                raise PlanError(
+                    f"{name}={ranks} with {self.data_parallel} data-parallel ranks, {self.shards} shards: they do not "
+                    f"fall into groups of {ranks}. Choose a divisor of {sharing}."
+                )
+        if self.sequence % self.context_parallel:
+            raise PlanError(
+                f"context_parallel={self.context_parallel} with sequence={self.sequence}: the ranks share a sequence "
+                "evenly. Choose a divisor of it."
+            )
+        if not 1 <= self.capacity_factor < inf:
+            raise PlanError(f"capacity_factor={self.capacity_factor!r}: 1 holds the tokens that come. Give 1 or more.")
 
     def _check_offload(self) -> None:
         if isinstance(self.offload, str) or not isinstance(self.offload, Collection):
@@ -154,8 +207,14 @@ class Settings:
         engine, stage = self.engine, self.stage
         if engine == "zero" and self.precision == "bf16":
             yield "precision='bf16'", "this course's engines keep fp32 masters. Choose precision='mixed'"
-        if engine == "zero" and not self.reshard:
-            yield "reshard=False", "this course's stage 3 frees each unit after forward. Choose reshard=True"
+        if engine == "zero" and self.reshard is not True:
+            what = f"reshard={self.reshard}"
+            yield what, "this course's stage 3 frees each unit after forward. Choose reshard=True"
+        if (engine == "zero" and self.expert_parallel > 1) or (engine == "torch" and stage == 1 < self.expert_parallel):
+            what = f"expert_parallel={self.expert_parallel}"
+            yield what, "it gives all ranks the same tensors. Choose expert_parallel=1"
+        if engine == "zero" and self.partly_frozen:
+            yield "frozen parameters", "this course's shards hold what is trained. Choose trainable=1"
         if engine == "nanotron" and stage > 1:
             yield f"stage={stage}", "nanotron shards the optimizer's states and no more. Choose stage 0 or 1"
         if engine == "torch" and stage < 2 and self.policy.master:
@@ -178,8 +237,26 @@ class Settings:
         return OPTIMIZERS[self.optimizer]
 
     @property
+    def partly_frozen(self) -> bool:
+        """Whether a part of the parameters, or all, is frozen."""
+        return self.trainable < 1 or self.lora_rank > 0
+
+    @property
+    def gathers_again(self) -> int:
+        """The ranks among which stage 3 gathers in backward; 0 if forward keeps whole parameters."""
+        if not self.reshard or self.stage < 3:
+            return 0
+        return self.shards if self.reshard is True else self.reshard
+
+    @property
+    def whole_gradients(self) -> bool:
+        """Whether a rank of stage 2 or 3 sums whole gradients, until the last micro-batch."""
+        pipeline = self.pipeline_parallel > 1 and (self.engine == "torch" or not self.reshard)
+        return (self.no_sync or pipeline) and self.stage >= 2 and self.micro_batches > 1
+
+    @property
     def data_parallel(self) -> int:
-        """The number of ranks that hold the same piece of the model, and read different data."""
+        """The number of ranks that hold the same piece of the model, and read different tokens."""
         return self.world_size // (self.tensor_parallel * self.pipeline_parallel)
 
     @property
@@ -211,8 +288,8 @@ class Settings:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a micro-batch."""
-        return self.batch * self.sequence
+        """Tokens of a micro-batch on a rank."""
+        return self.batch * self.sequence // self.context_parallel
 
     @property
     def tokens_per_rank(self) -> float:
