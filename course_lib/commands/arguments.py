@@ -12,7 +12,8 @@ from typing import Any
 from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Settings
 
-SHORT = {"world_size": "--gpus", "tensor_parallel": "--tp", "pipeline_parallel": "--pp", "context_parallel": "--cp"}
+SHORT = {"world_size": "--gpus", "tensor_parallel": "--tp", "pipeline_parallel": "--pp", "context_parallel": "--cp",
+         "expert_parallel": "--ep"}  # fmt: skip
 USUAL = {"world_size": "those of a node", "sequence": "4096, or the model's context", "stage": 3, "attention": "flash"}
 SETTINGS = {field.name: field for field in fields(Settings)}
 QUESTIONS = """\
@@ -28,7 +29,8 @@ question                                           what answers it, after "cours
     mixed precision, fp32 reduction                  --precision fp32 --precision mixed
                                                      --precision mixed_fp32_accumulation
     hybrid sharding                                  --gpus 64 --shard-size none --shard-size 8
-    parameters kept after forward                    --reshard yes --reshard no
+    parameters kept after forward, whole or a shard  --reshard yes --reshard no --reshard 4
+    LoRA, QLoRA                                      --lora-rank 0 --lora-rank 16 --frozen nf4
   Which way to train is the fastest that fits?       --gpus 64 --fit
   Which is the cheapest for so many tokens?          --tokens 15e12 --days 30
 """
@@ -77,6 +79,7 @@ def add_plan_arguments(parser: Any) -> None:
     names = f"a number of parameters, such as 7b, or one of {', '.join(MODELS)}"
     parser.add_argument("model", nargs="?", metavar="MODEL", help=names)
     parser.add_argument("--params", metavar="N", help="the number of parameters, such as 7e9, instead of MODEL")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="Hugging Face's config.json, instead of MODEL")
     machines = f"one of {', '.join(HARDWARE)} (h100)"
     parser.add_argument("--gpu", "--hardware", default="h100", metavar="NAME", help=machines)
     parser.add_argument("--why", action="store_true", help="explain every byte, and print every way that was tried")

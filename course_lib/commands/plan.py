@@ -1,6 +1,7 @@
 """`course plan`: what a training would hold, send and take, and the search for a way that fits."""
 
 import argparse
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -47,9 +48,15 @@ def run(options: argparse.Namespace) -> None:
 
 def _model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Return the model for `plan`, and the words of the command that name it."""
-    name = options.model or options.params
-    if [options.model, options.params].count(None) != 1:
-        raise CourseError("name one model: a name, such as llama3-8b, or --params 7e9.")
+    name = options.model or options.params or options.config
+    if [options.model, options.params, options.config].count(None) != 2:
+        raise CourseError("name one model: a name, such as llama3-8b, or --params 7e9, or --config config.json.")
+    if options.config:
+        try:
+            config = json.loads(name.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise CourseError(f"--config {name}: {error}. Name a model's config.json.") from error
+        return {"model": planner.Transformer.from_config(config)}, ["--config", str(name)]
     if options.params or re.fullmatch(r"[\d.]+(e\d+|[mbt])", name, re.IGNORECASE):
         return {"params": number("--params", name)}, ["--params", name]
     plain = {_plain(text): key for key, model in MODELS.items() for text in (key, model.name)}

@@ -10,21 +10,25 @@ from .explain import duration, how, shortage, size, verdict
 from .plan import Plan, plan
 from .timing.hardware import Hardware
 from .timing.hardware import hardware as named
-from .timing.schedule import COMMUNICATION, COMPUTE, HOST, PIPELINE, TENSOR, Timeline
+from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR, Timeline
+from .timing.step import groups
 from .training.checks import PlanError, whole
 from .training.settings import CHECKPOINTING
 from .training.shapes import Model, Transformer
 
 CUTS = {
     "tensor_parallel": (1, 2, 4, 8),
+    "context_parallel": (1, 2, 4, 8, 16),
     "pipeline_parallel": (1, 2, 4, 8, 16),
 }
-"""How many ranks may share a model's matrices, and its layers."""
+"""How many ranks may share a model's matrices, its sequences, and its layers."""
+LONG = 8192
+"""Tokens of a sequence that each context-parallel rank has at least: with fewer, it waits for keys and values."""
 
 _OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "parameters"))
 _WAITS = {
-    "of communication": COMMUNICATION, "of tensor-parallel exchange": TENSOR, "of waiting in the pipeline": PIPELINE,
-    "of work on the host": HOST,
+    "of communication": COMMUNICATION, "of tensor-parallel exchange": TENSOR, "of context-parallel exchange": CONTEXT,
+    "of waiting in the pipeline": PIPELINE, "of work on the host": HOST,
 }  # fmt: skip
 _EQUAL = 0.05  # steps that differ by less count as equal: the estimate of seconds is not more exact
 Timed = tuple[Plan, Timeline]
@@ -75,12 +79,13 @@ def choose(
     model: Any, hardware: str | Hardware, *, world_size: int | None = None, global_batch: int | None = None,
     **given: Any,
 ) -> Choice:  # fmt: skip
-    """Rank stages, checkpointing, offload, hybrid sharding, tensor and pipeline parallelism for `model`.
+    """Rank stages, checkpointing, offload, hybrid sharding, and tensor, context and pipeline parallelism for `model`.
 
     All train on the same tokens in a step: where ranks share a sequence, a step has as many times the micro-batches. Of
     those within 5 % of the fastest, what cuts the model least comes first, then the lowest stage: it is the simplest to
-    run. Left out is what hardly wins: matrices cut across nodes, whose bytes every layer waits for; stages 2 and 3 of a
-    pipeline, which reduce or gather for each micro-batch; a cut together with offload or hybrid sharding.
+    run. Left out is what hardly wins: matrices cut across nodes, whose bytes every layer waits for; context parallelism
+    of short sequences; stages 2 and 3 of a pipeline, which reduce or gather for each micro-batch; a cut together with
+    offload or hybrid sharding.
 
     Args:
         model: a name from `MODELS`, a `Transformer`, a number of parameters, or shapes as for `plan`.
@@ -117,11 +122,13 @@ def choose(
 
 
 def cuts(machine: Hardware, fixed: dict[str, Any]) -> Iterator[dict[str, int]]:
-    """Yield the ways to cut a model over ranks: `CUTS`, or what is fixed, with matrices cut inside a node only."""
-    for values in product(*([fixed[name]] if name in fixed else tried for name, tried in CUTS.items())):
-        cut = dict(zip(CUTS, values, strict=True))
-        if cut["tensor_parallel"] <= machine.devices or "tensor_parallel" in fixed:
-            yield cut
+    """Yield the ways to cut a model over ranks: `CUTS`, or what is fixed, as far as they can win; see `choose`."""
+    most = CUTS | {
+        "tensor_parallel": [ranks for ranks in CUTS["tensor_parallel"] if ranks <= machine.devices],
+        "context_parallel": [r for r in CUTS["context_parallel"] if r in (1, min(r, fixed.get("sequence", 0) // LONG))],
+    }
+    for values in product(*([fixed[name]] if name in fixed else tried for name, tried in most.items())):
+        yield dict(zip(CUTS, values, strict=True))
 
 
 def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: int | None) -> list[Plan]:
@@ -150,7 +157,9 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
             continue
         try:
             chosen["micro_batches"] = whole("micro_batches", share[0] * ways / share[1])
-            plans.append(plan(**what, **fixed | cut | chosen))
+            one = plan(**what, **fixed | cut | chosen)
+            groups(one.settings, machine)  # raises if they do not fit its nodes
+            plans.append(one)
         except PlanError as refusal:  # these settings do not go together, such as stage 0 and offload
             refusals.append(refusal)
     if not plans:
@@ -182,13 +191,15 @@ def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
 
 def _leaving(plan: Plan, machine: Hardware) -> float:
     """Return the bytes that leave a node in a step, for each of its devices: a ring leaves each node once."""
-    settings, nbytes = plan.settings, 0.0
-    inner = settings.tensor_parallel
-    apart = {"tensor": 1, "replica": inner * settings.shards, "stage": inner * settings.data_parallel}
+    settings, nbytes, found = plan.settings, 0.0, groups(plan.settings, machine)
     for call in plan.collectives:
-        near = machine.devices / apart.get(call.group, inner)  # of the group, in one node; of two stages, less
-        if near < call.ranks or call.op == "send":
-            nbytes += float(call.sent) / max(1, near)
+        if call.op == "send":  # a stage is a row of ranks, of which some or all have the next one in a different node
+            nbytes += float(call.sent) * min(1, settings.tensor_parallel * settings.data_parallel / machine.devices)
+        elif (group := found[call.group]).nodes > 1:
+            ring = 1 / group.members
+            nbytes += float(call.sent) * (
+                (1 - (group.members - 1) / (group.ranks - 1)) if "to_all" in call.op else ring
+            )
     return nbytes
 
 

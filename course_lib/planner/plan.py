@@ -4,7 +4,7 @@ States and bytes sent are exact, to the byte, wherever the shapes are known. Pea
 them with published runs on GPUs. Memory that lives for less than a layer's time is not planned: a dry run measures it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from html import escape
@@ -102,6 +102,14 @@ class Plan:
     def peak_bytes(self) -> int:
         """The most bytes that the device holds at once."""
         return sum(self.moments[self.peak_moment].values())
+
+    @cached_property
+    def fullest_end(self) -> "Plan":
+        """The plan of this stage of a pipeline or of the last, whichever holds more."""
+        if self.settings.last_stage:
+            return self
+        last = replace(self, settings=replace(self.settings, pipeline_stage=self.settings.pipeline_parallel - 1))
+        return max(self, last, key=lambda stage: stage.peak_bytes)
 
     @property
     def active_bytes(self) -> int:

@@ -23,28 +23,31 @@ def fits(plan: Plan, machine: str | Hardware) -> bool:
 
 def largest_batch(plan: Plan, machine: str | Hardware) -> int:
     """Return the most sequences in a micro-batch that fit, 0 if not even one does."""
-    return _most_that_fits(plan, machine, "batch", 2**20)
+    return _most_that_fits(plan, machine, "batch", 1, 2**20)
 
 
 def longest_sequence(plan: Plan, machine: str | Hardware) -> int:
     """Return the most tokens in a sequence that fit, at most as many as the model was made for, 0 if none do."""
-    return _most_that_fits(plan, machine, "sequence", plan.model.transformer.context if plan.model.transformer else 0)
+    context = plan.model.transformer.context if plan.model.transformer else 0
+    return _most_that_fits(plan, machine, "sequence", plan.settings.context_parallel, context)
 
 
 def fewest_ranks(plan: Plan, machine: str | Hardware) -> int:
     """Return how many ranks fit, the first power of two times those that share a sequence; 0 if none do."""
-    group = plan.settings.world_size // plan.settings.data_parallel
+    settings = plan.settings
+    group = settings.world_size // settings.data_parallel * max(settings.context_parallel, settings.expert_parallel)
+    more = {"shard_size": None, "reshard": bool(settings.reshard)}
     ranks = (group * 2**doubled for doubled in range(20))
-    return next((count for count in ranks if fits(_with(plan, world_size=count, shard_size=None), machine)), 0)
+    return next((count for count in ranks if fits(_with(plan, world_size=count, **more), machine)), 0)
 
 
-def _most_that_fits(plan: Plan, machine: str | Hardware, name: str, most: int) -> int:
+def _most_that_fits(plan: Plan, machine: str | Hardware, name: str, step: int, most: int) -> int:
     if plan.model.transformer is None:
         raise PlanError(
             f"the largest {name} for {plan.model.name}: only a transformer's activations are planned. Give model=..., "
             "a transformer. A dry run measures them for any model."
         )
-    return largest(lambda value: fits(_with(plan, **{name: value}), machine), most)
+    return step * largest(lambda count: fits(_with(plan, **{name: step * count}), machine), most // step)
 
 
 def _with(plan: Plan, **changes: Any) -> Plan:

@@ -1,8 +1,10 @@
 """`course plan` prints a plan, several next to each other, or the best that fits, and refuses what it cannot plan."""
 
+import json
 import re
 import shlex
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +71,20 @@ def test_a_number_of_parameters_is_planned_too(course, given: str) -> None:  # t
 
     assert "a model: 7,000,000,000 parameters; stage 3 on 4 ranks" in text
     assert "At most: it fits from 2 GPUs on." in text
+
+
+def test_a_config_of_hugging_face_is_planned(course, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    llama = MODELS["llama3-8b"]
+    config = {
+        "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
+        "tie_word_embeddings": False, "hidden_act": "silu",
+    }  # fmt: skip
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+
+    assert f"{plan(model=llama).model.params:,} parameters" in course(f"--config {file} --fit")
+    assert f"Again: course plan --config {file}" in course(f"--config {file} --fit")
 
 
 def test_yes_and_no_can_be_left_to_the_option(course) -> None:  # type: ignore[no-untyped-def]
@@ -153,13 +169,19 @@ def test_nothing_fits_names_the_nearest(course) -> None:  # type: ignore[no-unty
         ("gpt2 --offload weights", "offload='weights': the planner knows no such offload"),
         ("gpt2 --gpu rtx-4090 --gpus 8", "8 ranks on 4x RTX 4090, PCIe: that is one node with 4 devices."),
         ("gpt2 --fit --stage 1 --stage 2", "--stage twice: a search varies what you leave out."),
-        ("gpt2 --params 7e9", "name one model: a name, such as llama3-8b, or --params 7e9."),
+        ("gpt2 --params 7e9", "name one model: a name, such as llama3-8b, or --params 7e9, or --config config.json."),
         ("--gpus 8", "name one model"),
+        ("--config nowhere.json", "--config nowhere.json: [Errno 2] No such file or directory"),
         ("gpt2 --tokens many", "--tokens many: it does not have this value. Give a number, such as 8 or 7e9."),
     ],
 )
 def test_what_cannot_be_planned_is_refused(course, line: str, error: str) -> None:  # type: ignore[no-untyped-def]
     assert course(line, code=1).startswith(f"course plan: {error}")
+
+
+def test_a_file_that_is_no_json_is_refused(course, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "config.json").write_text("{")
+    assert "Name a model's config.json." in course(f"--config {tmp_path}/config.json", code=1)
 
 
 # Its help

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.planner import HARDWARE, choose, duration, fits, how, plan, size, verdict
+from course_lib.planner import HARDWARE, MODELS, choose, duration, fits, how, plan, size, verdict
+from course_lib.planner.choose import _leaving
 
 
 def test_a_small_model_needs_no_sharding() -> None:
@@ -102,6 +103,26 @@ def test_matrices_are_cut_inside_a_node_and_a_pipeline_has_no_stage_above_1() ->
     assert {s.tensor_parallel for s in (c.plan.settings for c in choose("llama-7b", "rtx-4090").ranked)} == {1, 2, 4}
 
 
+def test_long_sequences_are_cut_too() -> None:
+    """At least 8,192 tokens are left to a rank."""
+    short, long, longer = (
+        {
+            c.plan.settings.context_parallel
+            for c in choose("llama3-8b", "h100-infiniband", world_size=64, **given).ranked
+        }
+        for given in ({"sequence": 8192}, {"sequence": 32768}, {"sequence": 131072, "pipeline_parallel": 1})
+    )
+    assert (short, long, longer) == ({1}, {1, 2, 4}, {1, 2, 4, 8, 16})
+
+
+def test_ways_whose_groups_do_not_fit_the_nodes_are_left_out() -> None:
+    """216 GPUs in racks of 72: two stages of 108 ranks fill no whole racks."""
+    ranked = choose("llama3-8b", "gb200-nvl72", world_size=216, checkpointing="none", context_parallel=1).ranked
+    ways = {(c.plan.settings.tensor_parallel, c.plan.settings.pipeline_parallel) for c in ranked}
+
+    assert (1, 1) in ways and (1, 2) not in ways
+
+
 def test_what_is_given_is_tried_although_it_hardly_wins() -> None:
     ranked = choose(
         "llama-70b", "h100-infiniband", world_size=64, tensor_parallel=8, pipeline_parallel=4, stage=3
@@ -167,9 +188,24 @@ def test_the_ends_of_a_pipeline_cross_the_network_only_between_nodes() -> None:
     assert f"Over the network a GPU sends {size(float(sends) / 2)} in a step" in choice.best.reason
 
 
-def test_16384_gpus_are_a_hundred_plans() -> None:
-    """Every plan takes milliseconds: their number is the time."""
-    assert len(choose("llama-405b", "h100-infiniband", world_size=16384, sequence=8192).ranked) < 150
+def test_of_what_is_exchanged_all_to_all_a_ring_does_not_save_the_network() -> None:
+    """16 ranks with experts in 2 nodes: of the 15 others that a rank sends to, 8 are in the other node."""
+    experts = replace(MODELS["llama3-8b"], experts=16, chosen=2, ffn=1024)
+    alone = plan(model=experts, world_size=16, expert_parallel=16)
+    sent = {call.op: float(call.sent) for call in alone.collectives if call.group == "expert"}
+    whole = sum(float(call.sent) for call in alone.collectives if call.op == "all_to_all")
+    rings = sum(float(call.sent) / 8 for call in alone.collectives if call.op != "all_to_all")
+
+    assert set(sent) == {"all_to_all"}
+    assert _leaving(alone, HARDWARE["h100-infiniband"]) == pytest.approx(whole * 8 / 15 + rings)
+    assert _leaving(plan(model="gpt2", world_size=8), HARDWARE["h100-infiniband"]) == 0
+
+
+def test_16384_gpus_are_a_few_hundred_plans() -> None:
+    """A plan takes milliseconds: their number is the time."""
+    given = {"world_size": 16384, "checkpointing": "full"}
+    assert len(choose("llama-405b", "h100-infiniband", sequence=8192, **given).ranked) < 80
+    assert len(choose("llama-405b", "h100-infiniband", sequence=131072, **given).ranked) < 300
 
 
 def test_what_is_given_is_not_varied() -> None:

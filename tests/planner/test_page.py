@@ -41,11 +41,11 @@ def test_its_memory_adds_up() -> None:
 
 
 def test_it_has_each_machine_that_has_a_place_for_the_ranks() -> None:
-    one, many, odd = (repr(plan(**GIVEN | {"world_size": ranks})) for ranks in (8, 64, 12))
+    one, many, odd = (repr(plan(**GIVEN | {"world_size": ranks})) for ranks in (8, 64, 100))
 
     assert "\nh100  " in one and "\nrtx-4090  " not in one
     assert "\nh100-infiniband  " in many and "\nh100  " not in many
-    assert odd.endswith("No machine by name has whole nodes for 12 ranks.")
+    assert odd.endswith("No machine by name has whole nodes for 100 ranks.")
 
 
 def test_costs_are_those_of_the_plan() -> None:
@@ -89,3 +89,26 @@ def test_units_and_what_a_layer_keeps() -> None:
     assert "A layer keeps 8.39 MB of activations" in "\n".join(units(plan(**GIVEN, checkpointing="full")))
     assert list(units(plan(params=7e9))) == []
     assert len(list(units(plan(params=[(512, 512)])))) == 1
+
+
+def test_it_names_what_is_trained_and_how_the_model_is_cut() -> None:
+    lora = plan(**GIVEN, lora_rank=16, frozen="nf4")
+    part = plan(**GIVEN | {"sequence": 8192}, context_parallel=2, trainable=0.25)
+
+    assert repr(lora).startswith("Llama 3.1 8B: 8,030,261,248 parameters; stage 3 on 8 ranks, LoRA 16, mixed, adam.")
+    assert "stage 3 on 8 ranks, CP 2, 0.25 of it trained, mixed, adam." in repr(part)
+
+
+def test_of_experts_it_names_the_parameters_that_compute_a_token() -> None:
+    """8 experts of which 2 are chosen: 6 of 3 x 4096 x 14336 elements are idle in each of 32 layers."""
+    mixtral = replace(MODELS["llama3-8b"], experts=8, chosen=2)
+    planned = plan(model=mixtral, world_size=8, stage=3, expert_parallel=4)
+    active = planned.model.params - 6 * 3 * 4096 * 14336 * 32
+
+    assert f"{planned.model.params:,} parameters, {active:,} for each token; stage 3 on 8 ranks, EP 4," in repr(planned)
+
+
+def test_units_of_frozen_parameters_are_as_wide_as_they_are_kept() -> None:
+    """The layers' matrices in 4 bits and constants, the outer unit in 16."""
+    text = "\n".join(units(plan(**GIVEN, lora_rank=16, frozen="nf4")))
+    assert "outer 2.1 GB, layer 11" in text

@@ -77,6 +77,16 @@ def test_the_fewest_ranks_fit_and_half_of_them_do_not() -> None:
     assert fits(some, MACHINE) and not fits(half, MACHINE)
 
 
+def test_ranks_that_share_sequences_stay_together() -> None:
+    given = GIVEN | {"checkpointing": "none", "context_parallel": 4, "reshard": 8, "sequence": 8192}
+    fewest, longest = (solver(plan(**given), MACHINE) for solver in (fewest_ranks, longest_sequence))
+
+    assert fewest % 4 == longest % 4 == 0
+    assert fits(plan(**given | {"world_size": fewest, "reshard": True}), MACHINE)
+    assert fits(plan(**given | {"sequence": longest}), MACHINE)
+    assert not fits(plan(**given | {"sequence": longest + 4}), MACHINE)
+
+
 def test_the_fewest_ranks_of_a_number_of_parameters() -> None:
     """7 B in mixed precision and stage 3: 16 bytes each over 2 ranks are 56 GB."""
     assert fewest_ranks(plan(params=7e9, world_size=8, stage=3), "h100") == 2
