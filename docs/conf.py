@@ -52,7 +52,8 @@ html_theme_options = {
 
 PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json", "python_stdlib.zip")
 PLANNER = (
-    "errors.py", "planner/**/*.py", "plots/canvas.py", "plots/picture.py", "plots/plan.py", "plots/timeline.py",
+    "errors.py", "planner/**/*.py", "planner/t*/*.csv", "plots/canvas.py", "plots/picture.py", "plots/plan.py",
+    "plots/timeline.py",
 )  # fmt: skip
 """The modules that plan and draw, which need only Python. `plots/__init__.py` is left out: it imports every figure."""
 

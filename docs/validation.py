@@ -60,6 +60,10 @@ ROWS: list[tuple[str, tuple[str, ...], Callable[[Run], bool]]] = [
     ("torchtitan, eager, rows that nothing is fitted on", (SPEED,), titan(compiled=False)),
     ("llm-foundry, FSDP on 8 to 512 GPUs", (MFU,), source("llm-foundry")),
     ("Llama 3 405B, TP 8, PP 16, 8,192 and 16,384 GPUs", (MFU,), source("Llama 3")),
+    ("LitGPT, LoRA and QLoRA on one A100", (RESERVED,), source("LitGPT")),
+    ("torchtune, LoRA and QLoRA", (RESERVED, SPEED), source("torchtune")),
+    ("torchao, Llama 3 8B in bf16 and fp8: H100, MI300X, B200", (RESERVED, SPEED), source("torchao")),
+    ("Megatron, mixture of experts on 8 to 256 GPUs", (SPEED,), source("Megatron")),
 ]
 
 

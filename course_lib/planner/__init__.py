@@ -1,6 +1,7 @@
 """The cost of training, by arithmetic: bytes held, bytes sent and seconds. Of our packages it imports only `errors`.
 
-questions       checks <- shapes <- models;  precision, optimizers <- settings;  shapes, settings <- pieces
+questions       checks <- config <- shapes <- models, optimizers;  precision, optimizers <- settings
+                shapes, settings <- pieces, frozen
 bytes held      parts, partition <- layout <- held;  activations, held <- memory
 bytes sent      layout, cost <- volume
 seconds         cost <- hardware;  cost <- volume;  work, schedule, volume, hardware <- step

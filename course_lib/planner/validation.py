@@ -24,6 +24,14 @@ _MPT = {"125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "
         "70b": (80, 8192, 64)}  # fmt: skip
 """Layers, hidden, heads of llm-foundry's MPT models; with 50,368 tokens they have the published parameter counts."""
 
+_SMALL = {
+    name: Transformer(
+        name=name, layers=layers, hidden=hidden, heads=32, kv_heads=32, ffn=4 * hidden, vocab=vocab, positions=0,
+        context=2048, gated=False, dropout=False, tied=False, source="config.json of the released weights",
+    )
+    for name, layers, hidden, vocab in (("phi-1.5", 24, 2048, 51200), ("stablelm-3b", 16, 4096, 50432))
+}  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -134,12 +142,24 @@ class Validation:
 def validate() -> Validation:
     """Plan the published runs that come with the course, and compare."""
     readers = {"ultrascale-playbook-runs.csv": _playbook, "llm-foundry-fsdp.csv": _foundry, "other-runs.csv": _others}
+    readers["adapters-experts-fp8.csv"] = _described
     return Validation(runs=tuple(run for name, read in readers.items() for run in read(_rows(PUBLISHED / name))))
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
+
+
+def _described(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
+    for row in rows:
+        given: dict[str, Any] = {"model": _SMALL.get(row["model"], row["model"])}
+        for name, value in (pair.split("=") for pair in row["given"].split()):
+            given[name] = int(value) if value.isdecimal() else {"yes": True}.get(value, value)
+        reserved, speed = (float(row[name] or 0) or None for name in ("reserved_bytes", "tokens_per_second_per_gpu"))
+        yield Run(source=row["source"], model=row["model"], sharding=row["sharding"], hardware=row["hardware"],
+                  given={} if row["note"] else given, reason=row["note"], reserved=reserved,
+                  tokens_per_second=speed)  # fmt: skip
 
 
 def _cuts(tensor: int, pipeline: int) -> list[str]:

@@ -83,6 +83,15 @@ def test_stage_3_gathers_a_ranks_own_experts() -> None:
     )
 
 
+def test_replicas_of_a_shard_of_experts_reduce_it() -> None:
+    """16 ranks, shards among 8 of them: a rank has 1/8 of all experts' gradients, and one other rank has the same."""
+    found = calls(world_size=16, stage=3, shard_size=8, expert_parallel=4)
+
+    assert found["expert gradients", "all_reduce", "backward"] == (2, 2 * 2 * EXPERTS // 8)
+    assert found["gradients", "all_reduce", "backward"][0] == 2
+    assert found["gradients", "all_reduce", "backward"][1] == pytest.approx(2 * (2 * SHARED + OUTER) / 8, abs=8)
+
+
 def test_tokens_go_to_their_experts_and_return() -> None:
     """10 tokens of 100 elements of 2 bytes, 2 experts each, to them and back, in 2 layers; 3 of 4 leave the rank."""
     once = 2 * 2 * (10 * 100 * 2) * 2
@@ -100,9 +109,10 @@ def test_tokens_go_to_their_experts_and_return() -> None:
 
 def test_what_an_expert_keeps() -> None:
     """For each of 2 copies: 100 elements in, 100 out, 4 x 50 inside, of 2 bytes; 4 x 60 inside the shared one."""
-    held = layer(SMALL, Settings(attention="flash"))
+    held = layer(SMALL, Settings(attention="flash", engine="torch", stage=3))
 
     assert held["inputs of experts"] == held["results of experts"] == 2 * 100 * 2
+    assert layer(SMALL, Settings(attention="flash"))["results of experts"] == 0  # as in Megatron-Core
     assert held["inside of the feed-forward layer"] == 4 * (2 * 50 + 60) * 2
     padded = layer(SMALL, Settings(attention="flash", capacity_factor=1.5))
     assert padded["inside of the feed-forward layer"] == 4 * (3 * 50 + 60) * 2
@@ -194,12 +204,18 @@ def test_the_ring_is_hidden_behind_the_layer() -> None:
             "it has 8 experts in a layer, and a rank needs whole",
         ),
         ({"model": DENSE, "world_size": 2, "expert_parallel": 2}, "it has 0 experts in a layer"),
-        ({"model": SMALL, "world_size": 4, "expert_parallel": 8}, "expert_parallel=8 with 4 data-parallel ranks"),
-        ({"model": SMALL, "world_size": 8, "stage": 3, "shard_size": 2, "expert_parallel": 4}, "2 shards: they do not"),
+        (
+            {"model": SMALL, "world_size": 4, "expert_parallel": 8},
+            "expert_parallel=8 with stage=0: 4 ranks share states",
+        ),
+        (
+            {"model": SMALL, "world_size": 8, "stage": 3, "shard_size": 2, "expert_parallel": 4},
+            "expert_parallel=4 with stage=3: 2 ranks share",
+        ),
         ({"params": 1e9, "world_size": 2, "expert_parallel": 2}, "they do not say how matrices are cut"),
-        ({"model": DENSE, "world_size": 3, "context_parallel": 3, "sequence": 10}, "the ranks share a sequence evenly"),
-        ({"model": DENSE, "world_size": 4, "context_parallel": 8}, "context_parallel=8 with 4 data-parallel ranks"),
-        ({"model": SMALL, "capacity_factor": 0.5}, "1 holds the tokens that come. Give 1 or more"),
+        ({"model": DENSE, "world_size": 3, "context_parallel": 3, "sequence": 10}, "ranks share a sequence evenly"),
+        ({"model": DENSE, "world_size": 4, "context_parallel": 8}, "context_parallel=8 with stage=0: 4 ranks"),
+        ({"model": SMALL, "capacity_factor": 0.5}, "a capacity_factor of 1 or more"),
         ({"model": SMALL, "world_size": 4, "expert_parallel": 4, "engine": "zero"}, "all ranks the same tensors"),
     ],
 )

@@ -53,19 +53,6 @@ def test_8_bit_adam_has_a_scale_for_each_256_and_two_tables() -> None:
     assert states == 2 * (256_000 + 4 * 1000 + 1024)
 
 
-def test_muon_multiplies_matrices_in_its_step() -> None:
-    """Five times 4 n m^2 + 2 m^3 for n x m: 300 x 100, three of them; 100 x 100, two; 100 x 50, two."""
-    flops = 5 * (3 * (4 * 300 * 100**2 + 2 * 100**3) + 2 * 6 * 100**3 + 2 * (4 * 100 * 50**2 + 2 * 50**3))
-    machine = replace(HARDWARE["h100"], memory_bandwidth=1e30, fast_flops=1e12, achievable=0.5)
-    steps = [
-        next(span.seconds for span in plan(**GIVEN, optimizer="muon", **given).timeline(machine).spans
-             if span.name == "optimizer step")
-        for given in ({}, {"world_size": 4, "stage": 1})
-    ]  # fmt: skip
-
-    assert steps == pytest.approx([2 * flops / 0.5e12, 2 * flops / 0.5e12 / 4])
-
-
 # Stage 3
 
 

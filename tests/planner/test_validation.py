@@ -104,3 +104,26 @@ def test_the_page_has_the_numbers_of_the_validation(validation: Validation) -> N
     verdicts = Counter(run.fits for run in validation.runs if run.given and not run.fitted)
     counts = " | ".join(str(verdicts[verdict]) for verdict in ("fits", "may fit", "does not fit"))
     assert f"| playbook: crashed or ran out of memory | {verdicts.total()} | {counts} |" in page(validation)
+
+
+@pytest.mark.slow
+def test_adapters_and_experts(validation: Validation) -> None:
+    """Within 15 %: the memory of 15 of 18 LoRA and QLoRA runs, on which nothing is fitted; 4 speeds with experts."""
+
+    def near(what: str, *sources: str) -> tuple[int, int]:
+        errors = errors_of(validation, what, lambda run: run.source.startswith(sources))
+        return sum(abs(error) <= 0.15 for error in errors), len(errors)
+
+    assert near("reserved", "LitGPT", "torchtune") == (15, 18)
+    assert near("tokens/s/GPU", "torchtune") == (2, 2)
+    assert near("tokens/s/GPU", "Megatron") == (4, 12)
+
+
+@pytest.mark.slow
+def test_fp8_speeds_up_as_much_as_published(validation: Validation) -> None:
+    speeds = [one for one in validation.compared if one.run.source.startswith("torchao") and one.what == "tokens/s/GPU"]
+    gains = [(fp8.planned / bf16.planned, fp8.published / bf16.published)
+             for bf16, fp8 in zip(speeds[::2], speeds[1::2], strict=True)]  # fmt: skip
+
+    assert len(gains) == 3
+    assert all(abs(planned / published - 1) < 0.1 for planned, published in gains)

@@ -21,13 +21,15 @@ def layer(model: Transformer, settings: Settings) -> dict[str, float]:
     Backward through a frozen matrix needs the matrix and not its input: torch saves that only for the gradient of the
     matrix (tools/autograd/derivatives.yaml, mm). So it is kept only where something is trained beside the matrix, or
     where another operation needs it, such as attention its result. Inputs of experts are kept for each of them, and
-    their results for the gradients of the weights with which they are added.
+    their results for the gradients of the weights with which they are added; the paper's engine multiplies with these
+    inside the expert, as Megatron-Core does.
     """
     h, scores, width = model.hidden, model.heads * settings.sequence, settings.policy.activation
     q, cut = model.q_hidden, settings.tensor_parallel
     between = cut if settings.sequence_parallel else 1
     copies = 3 * q * width if settings.attention == "flash_copies" else 0
     beside = not settings.partly_frozen or settings.adapted == "all"
+    products = _products(model, settings) - (not beside)  # the last one is the input of a matrix
     sent = model.chosen * settings.capacity_factor * h * width / between
     core = scores * width + (scores * (width + _MASK) if model.dropout else 0)
     return {
@@ -38,11 +40,8 @@ def layer(model: Transformer, settings: Settings) -> dict[str, float]:
         "input of the attention's projection": q * width / cut,
         "input of the feed-forward layer": h * width / between if beside or model.experts else 0,
         "inputs of experts": sent if beside else 0,
-        "results of experts": sent,
-        "inside of the feed-forward layer": (_products(model, settings) - (not beside))
-        * inside(model, settings)
-        * width
-        / cut,
+        "results of experts": 0 if settings.engine == "paper" else sent,
+        "inside of the feed-forward layer": products * inside(model, settings) * width / cut,
         "dropout masks": (2 * h * _MASK if model.dropout else 0) / between,
     }
 

@@ -223,10 +223,7 @@ class _Step:
                 back = numel * self.engine.policy.parameter / self.hardware.host_link
                 done = self.streams.issue(HOST, "copy parameters to the device", back, [done])
         else:
-            peak = self.hardware.achievable * self.hardware.peak_flops(fast=True)
-            flops = self.settings.kept.flops(self.own.units) / (self.settings.shards * peak)
-            cost = touched / self.hardware.memory_bandwidth + flops
-            done = self.streams.issue(COMPUTE, "optimizer step", cost, after)
+            done = self.streams.issue(COMPUTE, "optimizer step", touched / self.hardware.memory_bandwidth, after)
         late = ("parameters", "expert parameters") if not self._gathers_late() else ()
         for what, op in product(late, ("all_gather", "broadcast")):
             if call := self.calls.get((what, "after the step", op)):

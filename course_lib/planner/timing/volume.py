@@ -71,8 +71,10 @@ def _states(model: Model, settings: Settings) -> Iterator[Collective]:
     apart = _only(own, experts=True)
     yield from _moved(_only(model, experts=False), _only(own, experts=False), padded - ranks * apart.params, settings)
     for call in _moved(_only(model, experts=True), apart, apart.params, settings):
-        among = call.ranks if settings.stage and call.group == "replica" else call.ranks // ranks
-        yield replace(call, group=f"expert {call.group}", what=f"expert {call.what}", ranks=among)
+        of_shards = settings.stage and call.group == "replica"  # so many times larger among so many fewer ranks
+        yield replace(call, group=f"expert {call.group}", what=f"expert {call.what}",
+                      ranks=call.ranks // (1 if of_shards else ranks),
+                      total_bytes=call.total_bytes * (ranks if of_shards else 1))  # fmt: skip
 
 
 def _only(model: Model, *, experts: bool) -> Model:
@@ -139,7 +141,7 @@ def _activations(model: Model, settings: Settings) -> Iterator[Collective]:
         back = when == "backward"
         ops = {"all_reduce": 1}
         if settings.sequence_parallel:
-            ops = {"all_gather": 1 + (back and not settings.partly_frozen), "reduce_scatter": 1}
+            ops = {"all_gather": 1 + back, "reduce_scatter": 1}
         if back:
             ops = {op: count + (op in AGAIN[settings.checkpointing]) for op, count in ops.items()}
         for op, count in ops.items():

@@ -61,17 +61,6 @@ class Optimizer:
             return sum(numels)
         return max(before + 2 * at_work for before, at_work in zip([0, *numels], numels, strict=False))
 
-    def flops(self, units: Sequence[Unit]) -> float:
-        """Return the FLOPs of Muon's five Newton-Schulz iterations, 4 n m^2 + 2 m^3 each for a matrix of n x m, n >= m.
-
-        X X^T is 2 n m^2, its square 2 m^3, and their sum times X 2 n m^2 (Jordan et al. 2024, "Muon").
-        """
-        found = 0.0
-        for shape in [one for group in _matrices(units) for one in group] if self.matrices == "one" else []:
-            m, n = sorted(shape[-2:])
-            found += numel([shape]) / (n * m) * 5 * (4 * n * m**2 + 2 * m**3)
-        return found
-
 
 def _matrices(units: Sequence[Unit]) -> list[Unit]:
     """Return the matrices of the layers, which Muon updates."""

@@ -167,22 +167,22 @@ class Settings:
                 f"trainable={self.trainable!r}, lora_rank={self.lora_rank}: a part of the parameters is trained, from "
                 "0 to 1, or adapters of a rank. Give one of the two."
             )
-        secondary = [("reshard", self.reshard)] if self.gathers_again > 1 else []
-        sharing = self.shards if self.stage else self.data_parallel
-        for name, ranks in (("context_parallel", self.context_parallel), ("expert_parallel", self.expert_parallel),
-                            *secondary):  # fmt: skip
-            if (self.data_parallel if name == "context_parallel" else sharing) % ranks:
+        among = self.shards if self.stage else self.data_parallel
+        for name, ranks, sharing in (
+            ("context_parallel", self.context_parallel, self.data_parallel),
+            ("expert_parallel", self.expert_parallel, among), ("reshard", self.gathers_again or 1, among),
+        ):  # fmt: skip
+            if sharing % ranks:
                 raise PlanError(
-                    f"{name}={ranks} with {self.data_parallel} data-parallel ranks, {self.shards} shards: they do not "
-                    f"fall into groups of {ranks}. Choose a divisor of {sharing}."
+                    f"{name}={ranks} with stage={self.stage}: {sharing} ranks share states, and do not fall into "
+                    f"groups of {ranks}. Choose a divisor of {sharing}."
                 )
-        if self.sequence % self.context_parallel:
+        if self.sequence % self.context_parallel or not 1 <= self.capacity_factor < inf:
             raise PlanError(
-                f"context_parallel={self.context_parallel} with sequence={self.sequence}: the ranks share a sequence "
-                "evenly. Choose a divisor of it."
+                f"sequence={self.sequence}, context_parallel={self.context_parallel}, "
+                f"capacity_factor={self.capacity_factor!r}: ranks share a sequence evenly, and experts have room for "
+                "the tokens that come. Choose a divisor of sequence, and a capacity_factor of 1 or more."
             )
-        if not 1 <= self.capacity_factor < inf:
-            raise PlanError(f"capacity_factor={self.capacity_factor!r}: 1 holds the tokens that come. Give 1 or more.")
 
     def _check_offload(self) -> None:
         if isinstance(self.offload, str) or not isinstance(self.offload, Collection):
