@@ -132,7 +132,8 @@ def units(plan: Plan) -> Iterator[str]:
         kept = settings.tokens * activations.kept(known, settings)
         yield f"A layer keeps {size(kept)} of activations of a micro-batch. Without recomputation it makes:"
         for name, nbytes in activations.layer(known, settings).items():
-            yield f"  {size(settings.tokens * nbytes):>10}  {name}"
+            if nbytes:
+                yield f"  {size(settings.tokens * nbytes):>10}  {name}"
 
 
 def memory(plan: Plan) -> Iterator[str]:

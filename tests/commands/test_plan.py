@@ -158,7 +158,11 @@ def test_nothing_fits_names_the_nearest(course) -> None:  # type: ignore[no-unty
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("llama3-9b", "model='llama3-9b': the planner knows no such model, only 26 by name. Did you mean 'llama3-8b'?"),
+        (
+            "llama3-9b",
+            "model='llama3-9b': the planner knows no such model, only "
+            f"{len(MODELS)} by name. Did you mean 'llama3-8b'?",
+        ),
         ("gpt2 --gpu h1000", "hardware='h1000': the planner knows no such hardware"),
         ("gpt2 --stage 7", "stage=7: what is counted here is whole, from 0 to 3. Give stage=0, say."),
         ("gpt2 --stage three", "--stage three: it does not have this value. Give a number, such as 8 or 7e9."),
