@@ -92,7 +92,6 @@ def of_commands() -> set[str]:
     cli.add_subcommands(parsers)
     ways = [(name, one.option_strings) for name, parser in parsers.choices.items() for one in parser._actions]
     named = {"-h", *found(PAGES).named, *map(arguments.flag, arguments.SETTINGS)}
-    named |= {name.replace("--", "--no-", 1) for name in named}
     return {f"course {name} {flags[0]}" for name, flags in ways if flags and named.isdisjoint(flags)}
 
 

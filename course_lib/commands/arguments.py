@@ -94,11 +94,7 @@ def add_plan_arguments(parser: Any) -> None:
         line = re.sub(r"`([A-Z]+)`", lambda one: ", ".join(tables[one[1]]), about[1] if about else "")
         help = f"{' '.join(line.split()).rstrip('.')} ({written(USUAL.get(name, field.default))})".replace("%", "%%")
         flags = [flag(name), *([SHORT[name]] if name in SHORT else [])]
-        alone: Any = {"nargs": "?", "const": "yes"} if "bool" in str(field.type) else {}
-        known.add_argument(*flags, dest=name, action="append", metavar="VALUE", help=help, **alone)
-        if alone:
-            no = flag(f"no_{name}")
-            known.add_argument(no, dest=name, action="append_const", const="no", help=argparse.SUPPRESS)
+        known.add_argument(*flags, dest=name, action="append", metavar="VALUE", help=help)
 
 
 def flag(name: str) -> str:
