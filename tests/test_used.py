@@ -15,7 +15,7 @@ import pytest
 
 import course_lib
 from course_lib import meter, planner, world
-from course_lib.commands import cli
+from course_lib.commands import arguments, cli
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / "course_lib").rglob("*.py"))
@@ -27,9 +27,6 @@ RECORDS = (meter.Communication, meter.MemoryReport, meter.Replay, meter.Snapshot
 HANDED_OUT = (world.World, world.Run, world.RankError, planner.Plan, planner.Settings, *RECORDS)
 
 KEPT = {
-    "first_stage": "the public interface: a question to the planner",
-    "longest_sequence": "the public interface: a question to the planner",
-    "cheapest(most_ranks)": "the public interface: a question to the planner",
     "Stage1(replicate_group)": "hybrid sharding, which lesson 09 explains",
     "Stage2(replicate_group)": "hybrid sharding",
     "Stage3(replicate_group)": "hybrid sharding",
@@ -90,11 +87,11 @@ def of_class(cls: type) -> set[str]:
 
 
 def of_commands() -> set[str]:
-    """Return the options of the `course` command that no page names."""
+    """Return the options of the `course` command that no page names. Those of `Settings` are judged there."""
     parsers = argparse.ArgumentParser().add_subparsers()
     cli.add_subcommands(parsers)
     ways = [(name, one.option_strings) for name, parser in parsers.choices.items() for one in parser._actions]
-    named = {"-h", *found(PAGES).named}
+    named = {"-h", *found(PAGES).named, *map(arguments.flag, arguments.SETTINGS)}
     return {f"course {name} {flags[0]}" for name, flags in ways if flags and named.isdisjoint(flags)}
 
 

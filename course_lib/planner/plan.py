@@ -4,9 +4,10 @@ States and bytes sent are exact, to the byte, wherever the shapes are known. Pea
 them with published runs on GPUs. Memory that lives for less than a layer's time is not planned: a dry run measures it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from html import escape
 from math import floor
 from typing import Any
 
@@ -37,9 +38,9 @@ December 2024. See docs/validation.md.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plan:
-    """The cost of a step for rank 0, whose shards are the largest. See `plan`.
+    """The cost of a step for rank 0, whose shards are the largest. See `plan`. It shows itself as a page.
 
     Attributes:
         model: the model.
@@ -102,6 +103,14 @@ class Plan:
         """The most bytes that the device holds at once."""
         return sum(self.moments[self.peak_moment].values())
 
+    @cached_property
+    def fullest_end(self) -> "Plan":
+        """The plan of this stage of a pipeline or of the last, whichever holds more."""
+        if self.settings.last_stage:
+            return self
+        last = replace(self, settings=replace(self.settings, pipeline_stage=self.settings.pipeline_parallel - 1))
+        return max(self, last, key=lambda stage: stage.peak_bytes)
+
     @property
     def active_bytes(self) -> int:
         """The peak that `torch.cuda.max_memory_allocated` is expected to report: with `WORKSPACE_BYTES`."""
@@ -162,6 +171,13 @@ class Plan:
         """Return where each byte goes, and with hardware each second, in words; errors as `timeline`."""
         lines = [*explain.header(self.model, self.settings), *explain.memory(self), *explain.traffic(self)]
         return "\n".join([*lines, *(explain.time(self, named(hardware)) if hardware is not None else [])])
+
+    def __repr__(self) -> str:
+        return "\n\n".join(explain.page(self))
+
+    def _repr_html_(self) -> str:
+        card = '<div class="course-widget"><div class="course-card">'
+        return f"{card}<pre>{escape(repr(self))}</pre></div></div>"
 
 
 def plan(

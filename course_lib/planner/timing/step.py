@@ -17,7 +17,7 @@ from ..training.pieces import piece as piece_of
 from ..training.settings import Settings
 from ..training.shapes import Model
 from . import work
-from .cost import seconds
+from .cost import Group, seconds
 from .hardware import Hardware
 from .schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR, Span, Streams, Timeline
 from .volume import Collective, collectives
@@ -62,23 +62,28 @@ def waiting_seconds(stages: Sequence[float], settings: Settings) -> float:
     return (settings.micro_batches - 1) * (max(stages) - mine) + (sum(stages) - mine) / settings.model_chunks
 
 
+def groups(settings: Settings, hardware: Hardware) -> dict[str, Group]:
+    """Return the groups of `Collective.group`, except for stages. Raises ValueError if they do not fit the hardware."""
+    hardware.shard_group(settings.world_size)
+    tensor, experts, shards = settings.tensor_parallel, settings.expert_parallel, settings.shards
+    sizes = {
+        "tensor": (1, tensor), "context": (tensor, settings.context_parallel), "expert": (tensor, experts),
+        "shard": (tensor, shards), "second shard": (tensor, settings.gathers_again or 1),
+        "replica": (tensor * shards, settings.replicas), "expert shard": (tensor * experts, shards // experts or 1),
+        "expert second shard": (tensor * experts, settings.gathers_again // experts or 1),
+        "expert replica": (tensor * shards, settings.replicas) if settings.stage
+        else (tensor * experts, settings.replicas // experts),
+    }  # fmt: skip
+    return {name: hardware.replica_group(*size) for name, size in sizes.items()}
+
+
 class _Step:
     def __init__(self, model: Model, settings: Settings, hardware: Hardware) -> None:
         self.model, self.settings, self.hardware = model, settings, hardware
         self.own = trained(model, settings)
         self.engine = layout(self.own, settings)
         self.calls = {(call.what, call.when, call.op): call for call in collectives(model, settings)}
-        hardware.shard_group(settings.world_size)  # raises if the ranks do not fit
-        tensor, experts, shards = settings.tensor_parallel, settings.expert_parallel, settings.shards
-        sizes = {
-            "tensor": (1, tensor), "context": (tensor, settings.context_parallel), "expert": (tensor, experts),
-            "shard": (tensor, shards), "second shard": (tensor, settings.gathers_again or 1),
-            "replica": (tensor * shards, settings.replicas), "expert shard": (tensor * experts, shards // experts or 1),
-            "expert second shard": (tensor * experts, settings.gathers_again // experts or 1),
-            "expert replica": (tensor * shards, settings.replicas) if settings.stage
-            else (tensor * experts, settings.replicas // experts),
-        }  # fmt: skip
-        self.groups = {name: hardware.replica_group(*size) for name, size in sizes.items()}
+        self.groups = groups(settings, hardware)
         self.streams = Streams()
         self.computed: list[Span] = []
         self.reduced: list[Span] = []

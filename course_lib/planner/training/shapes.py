@@ -6,7 +6,7 @@ both first and last: the embedding, the last norm and the head. Then come the la
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
@@ -168,7 +168,7 @@ class Model:
 
     name: str
     params: int
-    units: tuple[Unit, ...] = ()
+    units: tuple[Unit, ...] = field(default=(), repr=False)
     behind: int = 0
     transformer: Transformer | None = None
 
