@@ -20,6 +20,11 @@ fused: flash-attention's, on 16-bit logits. parallel: Megatron's and nanotron's,
 tensor-parallel ranks. dtensor: torch's `loss_parallel`, with six fp32 tensors.
 """
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
+CHOICES: dict[str, Iterable[str]] = {
+    "precision": PRECISIONS, "optimizer": OPTIMIZERS, "checkpointing": CHECKPOINTING, "attention": ATTENTION,
+    "loss": LOSSES, "engine": ENGINES, "implementation": IMPLEMENTATIONS,
+}  # fmt: skip
+"""The values of each setting that is a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +101,7 @@ class Settings:
             whole(name, getattr(self, name))
         whole("stage", self.stage, least=0, most=3)
         whole("prefetch", self.prefetch, least=0)
-        tables: dict[str, Iterable[str]] = {
-            "precision": PRECISIONS, "optimizer": OPTIMIZERS, "checkpointing": CHECKPOINTING, "attention": ATTENTION,
-            "loss": LOSSES, "engine": ENGINES, "implementation": IMPLEMENTATIONS,
-        }  # fmt: skip
-        for name, table in tables.items():
+        for name, table in CHOICES.items():
             known(name, getattr(self, name), table)
         if self.bucket_bytes is not None:
             whole("bucket_bytes", self.bucket_bytes)
