@@ -247,11 +247,13 @@ def test_a_page_that_opens_at_an_address_has_no_plan_before() -> None:
 
 def test_while_a_number_is_typed_the_outline_stays() -> None:
     planner = Planner(hardware="h100-infiniband")
-    for text, step in (("1", True), ("16", False)):  # one change, of 8 to 16
-        planner.show(f"world_size={text}", step)
+    planner.show("stage=2")
+    for text, step in (("", True), ("1", False), ("16", False)):  # one change, of 8 to 16
+        planner.show(f"stage=2&world_size={text}", step)
 
     assert planner.now and planner.before
-    assert [one.plan.settings.world_size for one in (planner.before, planner.now)] == [8, 16]
+    settings = [shown.plan.settings for shown in (planner.before, planner.now)]
+    assert [(one.stage, one.world_size) for one in settings] == [(2, 8), (2, 16)]
 
 
 @pytest.mark.parametrize(

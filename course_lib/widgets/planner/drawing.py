@@ -61,8 +61,8 @@ def drawing(now: Shown, before: Shown | None, axes: dict[str, float]) -> str:
     return (
         f"<p><strong>{escape(plan.model.name)}</strong>, {plan.model.params / 1e9:.3g} billion parameters. "
         f"{escape(how(plan.settings).capitalize())}, on {escape(machine.name)}.</p>{_facts(now, before)}"
-        + (f"<p>{size(short)} short: {escape(where)}.</p>" if short > 0 else "")
         + _memory(now, before, axes["memory"])
+        + (f"<p>{size(short)} short: {escape(where)}.</p>" if short > 0 else "")
         + _traffic(now, before, axes["traffic"])
         + _time(now, before, axes["time"])
     )

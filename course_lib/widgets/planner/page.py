@@ -36,6 +36,7 @@ class Planner:
         self.start = START | {name: value(name, what) for name, what in given.items()}
         self.now: Shown | None = None
         self.before: Shown | None = None
+        self._begun: Shown | None = None  # the plan when the change began
         self._axes: dict[str, float] = {}
         self.choose({})
 
@@ -46,8 +47,10 @@ class Planner:
 
         Args:
             texts: of fields that differ from their first value, or of all.
-            step: whether the plan so far becomes the plan before; not while a number is being typed.
+            step: whether a change begins here, so that the plan so far becomes the plan before. A number that is being
+                typed is one change.
         """
+        self._begun = self.now if step else self._begun
         self.chosen, self.notes, self.refusal = dict(self.start), [], ""
         for name, text in texts.items():
             try:
@@ -61,8 +64,8 @@ class Planner:
         except ValueError as refusal:
             self.refusal = str(refusal)
             return
-        if step and shown != self.now:
-            self.before = self.now
+        if shown != self._begun:
+            self.before = self._begun
         self.now = shown
         self._axes = ends(self.now, self.before, self._axes)
 
