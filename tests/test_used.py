@@ -19,7 +19,7 @@ from course_lib.commands import arguments, cli
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / "course_lib").rglob("*.py"))
-PAGES = (*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "docs/planner/page.py")
+PAGES = (*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md")
 SHOWN = (*PAGES, *(p for p in LIBRARY if {"lessons", "commands", "widgets", "plots", "validation.py"} & {*p.parts}))
 """What readers see; validation.py is the work of `course validate`."""
 PACKAGES = [module for name in course_lib.__all__ if inspect.ismodule(module := getattr(course_lib, name))]

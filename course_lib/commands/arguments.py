@@ -5,17 +5,13 @@ import inspect
 import math
 import re
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Settings
+from ..planner.spelling import SETTINGS, SHORT, USUAL, flag, number, written
 
-SHORT = {"world_size": "--gpus", "tensor_parallel": "--tp", "pipeline_parallel": "--pp", "context_parallel": "--cp",
-         "expert_parallel": "--ep"}  # fmt: skip
-USUAL = {"world_size": "those of a node", "sequence": "4096, or the model's context", "stage": 3, "attention": "flash"}
-SETTINGS = {field.name: field for field in fields(Settings)}
 QUESTIONS = """\
 question                                           what answers it, after "course plan llama3-8b"
   Does it fit, what is the peak, when? How fast?     --gpus 64 --gpu h100
@@ -97,22 +93,8 @@ def add_plan_arguments(parser: Any) -> None:
         known.add_argument(*flags, dest=name, action="append", metavar="VALUE", help=help)
 
 
-def flag(name: str) -> str:
-    """Return a setting's option: `--world-size`."""
-    return f"--{name.replace('_', '-')}"
-
-
-def written(value: Any) -> str:
-    """Return a setting's value as its option has it: yes, no, none, a number, or names joined by commas."""
-    if value is None or value == ():
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ",".join(value) if isinstance(value, tuple | list) else str(value)
-
-
 def read(name: str, text: str) -> Any:
-    """Return the setting's value that `written` has written. Raises CourseError if it is none."""
+    """Return the setting's value that `planner.written` has written. Raises CourseError if it is none."""
     kind = str(SETTINGS[name].type)
     if "Collection" in kind:
         return () if text == "none" else tuple(text.split(","))
@@ -120,20 +102,9 @@ def read(name: str, text: str) -> Any:
     words |= {"none": None} if "None" in kind else {}
     if text in words or "str" in kind:
         return words.get(text, text)
-    return number(flag(name), text, *words) if "int" in kind or "float" in kind else _refuse(flag(name), text, *words)
-
-
-def number(option: str, text: str, *words: str) -> float:
-    """Return the number: 64, 7e9, 7b. Raises CourseError, which names the words that would do, too."""
-    try:
-        value = float(text.lower().replace("m", "e6").replace("b", "e9").replace("t", "e12"))
-    except ValueError:
-        _refuse(option, text, *words, "a number, such as 8 or 7e9")
-    return int(value) if value.is_integer() else value
-
-
-def _refuse(option: str, text: str, *choices: str) -> Any:
-    raise CourseError(f"{option} {text}: it does not have this value. Give {' or '.join(choices)}.")
+    if "int" in kind or "float" in kind:
+        return number(flag(name), text, *words)
+    raise CourseError(f"{flag(name)} {text}: it does not have this value. Give {' or '.join(words)}.")
 
 
 def whole(text: str) -> int:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from itertools import product
 from math import inf
@@ -12,7 +11,8 @@ from typing import Any
 from .. import planner
 from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Hardware, Plan
-from .arguments import SETTINGS, SHORT, USUAL, flag, number, read, written
+from ..planner.spelling import SETTINGS, command, flag, flags, number
+from .arguments import read
 
 
 def run(options: argparse.Namespace) -> None:
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> None:
     usual: dict[str, Any] = {"sequence": min(4096, known.context if known else 4096), "attention": "flash"}
     usual |= ({} if searches else {"stage": 3}) | ({} if options.tokens else {"world_size": machine.devices})
     usual = {name: value for name, value in usual.items() if name not in given}
-    print(f"Assumed, as you gave nothing else: {' '.join(['--gpu', gpu, *_flags(usual)])}\n")
+    print(f"Assumed, as you gave nothing else: {' '.join(['--gpu', gpu, *flags(usual)])}\n")
     settings = usual | {name: values[0] for name, values in given.items()}
     if twice := {name: values for name, values in given.items() if len(values) > 1}:
         if searches:
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     planned = _found(options, what, machine, settings) if searches else planner.plan(**what, **settings)
     print(*planner.page(planned, machine), f"At most: {'; '.join(_most(planned, machine))}.", sep="\n\n")
     if searches:
-        print(f"\nAgain: {command(words, planned, gpu)}")
+        print(f"\nAgain: {command(words, gpu, vars(planned.settings))}")
     if options.why:
         print(planned.explain(machine).partition("\n")[2], *planner.units(planned), sep="\n")
 
@@ -75,18 +75,6 @@ def _nodes(gpu: str, ranks: float) -> str:
     return gpu if one.network or ranks <= one.devices else next(many, gpu)
 
 
-def _flags(settings: dict[str, Any]) -> Iterator[str]:
-    for name, value in settings.items():
-        yield from (SHORT.get(name, flag(name)), written(value))
-
-
-def command(words: list[str], planned: Plan, gpu: str) -> str:
-    """Return the command that prints this plan."""
-    values = {name: getattr(planned.settings, name) for name in SETTINGS}
-    changed = {name: value for name, value in values.items() if value != (USUAL.get(name, SETTINGS[name].default))}
-    return shlex.join(["course", "plan", *words, "--gpu", gpu, *_flags(changed)])
-
-
 def _found(options: argparse.Namespace, what: Any, machine: Hardware, settings: dict[str, Any]) -> Plan:
     (model,) = what.values()
     if options.tokens:
@@ -110,9 +98,9 @@ def _compared(what: Any, settings: Any, twice: dict[str, list[Any]], machine: Ha
         try:
             one = planner.plan(**what, **settings | chosen)
             held = planner.size(one.peak_bytes), planner.size(one.sent_bytes)
-            rows.append((" ".join(_flags(chosen)), *held, *planner.costs(one, machine)))
+            rows.append((" ".join(flags(chosen)), *held, *planner.costs(one, machine)))
         except CourseError as refusal:
-            refusals.append(f"{' '.join(_flags(chosen))}: {refusal}")
+            refusals.append(f"{' '.join(flags(chosen))}: {refusal}")
     yield from (planner.aligned(rows), *refusals)
 
 

@@ -22,12 +22,12 @@ from .training.checks import known, whole
 from .training.models import MODELS
 from .training.optimizers import OPTIMIZERS, Optimizer
 from .training.precision import PRECISIONS, Precision
-from .training.settings import CHECKPOINTING, Settings
+from .training.settings import CHOICES, Settings
 from .training.shapes import Model, Transformer
 from .validation import Compared, Run, Validation, validate
 
 __all__ = [
-    "AVERAGING", "CATEGORIES", "CHECKPOINTING", "COSTS", "HARDWARE", "MODELS", "OPTIMIZERS", "PASSES", "PRECISIONS",
+    "AVERAGING", "CATEGORIES", "CHOICES", "COSTS", "HARDWARE", "MODELS", "OPTIMIZERS", "PASSES", "PRECISIONS",
     "STEP", "Budget", "Candidate", "Choice", "Collective", "Compared", "Group", "Hardware", "Link",
     "Model", "Optimizer", "Part", "Plan", "Precision", "Run", "Settings", "Span", "Timeline", "Transformer",
     "Validation", "aligned", "bus_bandwidth", "cheapest", "choose", "costs", "duration", "fewest_ranks", "fits",

@@ -22,6 +22,12 @@ tensor-parallel ranks. dtensor: torch's `loss_parallel`, with six fp32 tensors.
 """
 ADAPTED = ("all", "attention")
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
+CHOICES: dict[str, Iterable[str]] = {
+    "precision": PRECISIONS, "optimizer": OPTIMIZERS, "checkpointing": CHECKPOINTING, "attention": ATTENTION,
+    "loss": LOSSES, "engine": ENGINES, "implementation": IMPLEMENTATIONS, "fp8": FP8, "frozen": FROZEN,
+    "adapted": ADAPTED,
+}  # fmt: skip
+"""The values of each setting that is a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +130,7 @@ class Settings:
         whole("stage", self.stage, least=0, most=3)
         whole("prefetch", self.prefetch, least=0)
         whole("lora_rank", self.lora_rank, least=0)
-        tables: dict[str, Iterable[str]] = {
-            "precision": PRECISIONS, "optimizer": OPTIMIZERS, "checkpointing": CHECKPOINTING, "attention": ATTENTION,
-            "loss": LOSSES, "engine": ENGINES, "implementation": IMPLEMENTATIONS, "fp8": FP8, "frozen": FROZEN,
-            "adapted": ADAPTED,
-        }  # fmt: skip
-        for name, table in tables.items():
+        for name, table in CHOICES.items():
             known(name, getattr(self, name), table)
         if self.bucket_bytes is not None:
             whole("bucket_bytes", self.bucket_bytes)
