@@ -11,6 +11,7 @@ from math import floor
 from typing import Any
 
 from . import explain
+from .memory.activations import held_back
 from .memory.memory import parts
 from .memory.parts import BEGIN, CATEGORIES, MOMENTS, STEP, Part
 from .timing import step
@@ -110,8 +111,11 @@ class Plan:
     def reserved_bytes(self) -> int:
         """The bytes that torch's caching allocator takes from the device: see `FRAGMENTATION`.
 
-        Gradients that come after the peak rarely fit the blocks that were freed by then.
+        Gradients that come after the peak rarely fit the blocks that were freed by then. What nanotron needs is fitted
+        on what it reserved, without what is held back.
         """
+        if self.settings.engine == "nanotron" and (known := self.model.transformer):
+            return self.active_bytes + round(self.settings.tokens * held_back(known, self.settings))
         kind = "expandable" if self.settings.expandable else "compiled" if self.settings.compiled else "eager"
         late = self.moments[STEP]["gradients"] - self.moments[self.peak_moment]["gradients"]
         return round(FRAGMENTATION[kind] * (self.active_bytes + max(0, late)))

@@ -80,6 +80,22 @@ def gathered(model: Transformer, settings: Settings) -> float:
     return 4 * model.hidden * settings.policy.activation if settings.tensor_parallel > 1 else 0
 
 
+HELD_BACK = 50
+"""Tensors of whole tokens that torch's allocator keeps from being used again while the CPU runs ahead of the GPU.
+
+Before torch 2.2, and for asynchronous collectives before 2.8, `record_stream` did so with all that NCCL was given
+(torch pull requests 111431 and 150398). CUDA's queue bounds how far ahead the CPU gets. Fitted, to 10, on half of the
+playbook's rows with tensor parallelism and no pipeline, in which the CPU waits for messages.
+"""
+
+
+def held_back(model: Transformer, settings: Settings) -> float:
+    """Return the bytes that nanotron's allocator holds back: a layer passes two to NCCL in forward, two in backward."""
+    if settings.engine != "nanotron" or settings.tensor_parallel == 1 or settings.pipeline_parallel > 1:
+        return 0
+    return min(HELD_BACK, 4 * model.layers) * model.hidden * settings.policy.activation
+
+
 def ends(model: Transformer, settings: Settings) -> dict[str, float]:
     """Return what is kept outside of the layers: after the embedding, and from the last norm to the loss."""
     width, cut = settings.policy.activation, settings.tensor_parallel

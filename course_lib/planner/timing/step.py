@@ -95,8 +95,10 @@ class _Step:
         for position, piece in enumerate(pieces):
             for next_piece in pieces[len(gathered) : position + 1 + ahead]:
                 gathered.append(self._gather(next_piece, when))
-            name = f"{when} {piece.name}"
-            self.computed.append(self.streams.issue(COMPUTE, name, self._seconds(piece), gathered[position]))
+            name, after = f"{when} {piece.name}", gathered[position]
+            if launch := work.LAUNCH.get(self.settings.engine, 0) * piece.layers:
+                after = [*after, self.streams.issue(HOST, f"launch {name}", launch)]
+            self.computed.append(self.streams.issue(COMPUTE, name, self._seconds(piece), after))
             self._exchange(piece, when)
             if when == "backward":
                 self._reduce(piece, last=position == len(pieces) - 1)
