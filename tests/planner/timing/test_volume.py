@@ -4,7 +4,7 @@ from math import floor
 
 import pytest
 
-from course_lib.planner import plan
+from course_lib.planner import Transformer, plan
 
 PSI = 64 * 10**6
 
@@ -56,3 +56,74 @@ def test_gradients_accumulated_in_fp32_are_reduced_in_fp32() -> None:
     given = {"params": PSI, "world_size": 8, "stage": 0}
 
     assert plan(**given, precision="mixed_fp32_accumulation").sent_bytes == 2 * plan(**given).sent_bytes
+
+
+# Micro-batches, and what tensor and pipeline parallelism send
+
+GPT = Transformer(
+    name="small", layers=4, hidden=100, heads=10, kv_heads=10, ffn=400, vocab=50, positions=0, context=100,
+    gated=False, dropout=False, tied=True, source="this test",
+)  # fmt: skip
+TOKENS = 2 * 10 * 100 * 2
+"""Bytes of 2 micro-batches of 10 tokens of 100 elements."""
+
+
+@pytest.mark.parametrize(("reshard", "calls"), [(True, [3, 3, 3]), (False, [1, 1])])
+def test_stage_3_gathers_and_reduces_in_each_micro_batch_unless_it_keeps(reshard: bool, calls: list[int]) -> None:
+    planned = plan(params=PSI, world_size=8, stage=3, precision="fp32", micro_batches=3, reshard=reshard)
+
+    assert [call.micro_batches for call in planned.collectives] == calls
+    assert [call.total_bytes for call in planned.collectives] == [4 * PSI * times for times in calls]
+
+
+def test_below_stage_3_gradients_are_reduced_once() -> None:
+    for stage in (0, 1, 2):
+        once, thrice = (
+            plan(params=PSI, world_size=8, stage=stage, precision="fp32", micro_batches=times) for times in (1, 3)
+        )
+        assert once.sent_bytes == thrice.sent_bytes
+
+
+def sent(**given: object) -> list[tuple[str, str, int]]:
+    """The exchanges of activations, with their bytes."""
+    planned = plan(**{"model": GPT, "sequence": 10, "attention": "flash", "micro_batches": 2} | given)
+    found = [call for call in planned.collectives if call.what == "activations"]
+    assert all(call.micro_batches == 2 for call in found)
+    return [(call.op, call.when, call.total_bytes) for call in found]
+
+
+def test_tensor_parallelism_exchanges_twice_in_a_layer() -> None:
+    """4 layers, 2 blocks each. Sequence parallelism gathers and scatters, and gathers once more for the weights."""
+    both = {"world_size": 2, "tensor_parallel": 2}
+
+    assert sent(**both, sequence_parallel=False) == [
+        ("all_reduce", "forward", 8 * TOKENS), ("all_reduce", "backward", 8 * TOKENS)
+    ]  # fmt: skip
+    assert sent(**both) == [
+        ("all_gather", "forward", 8 * TOKENS), ("reduce_scatter", "forward", 8 * TOKENS),
+        ("all_gather", "backward", 2 * 8 * TOKENS), ("reduce_scatter", "backward", 8 * TOKENS),
+    ]  # fmt: skip
+
+
+def test_the_ends_of_a_pipeline_send_one_way() -> None:
+    def stage(at: int, **given: object) -> list[tuple[str, str, int]]:
+        return sent(world_size=3, pipeline_parallel=3, pipeline_stage=at, **given)
+
+    assert stage(0) == [("send", "forward", TOKENS)]
+    assert stage(1) == [("send", "forward", TOKENS), ("send", "backward", TOKENS)]
+    assert stage(2) == [("send", "backward", TOKENS)]
+
+
+def test_interleaved_stages_send_after_each_piece() -> None:
+    """Two pieces a stage: the first stage sends both forward, and of its gradients only the second's."""
+    assert sent(world_size=2, pipeline_parallel=2, model_chunks=2) == [
+        ("send", "forward", 2 * TOKENS), ("send", "backward", TOKENS)
+    ]  # fmt: skip
+
+
+def test_tensor_parallel_ranks_send_a_part_each() -> None:
+    given = {"world_size": 4, "tensor_parallel": 2, "pipeline_parallel": 2, "sequence_parallel": False}
+
+    assert ("send", "forward", TOKENS // 2) in sent(**given)
+    planned = plan(model=GPT, sequence=10, attention="flash", micro_batches=2, **given)
+    assert [int(call.sent) for call in planned.collectives if call.op == "send"] == [TOKENS // 2]
