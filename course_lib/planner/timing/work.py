@@ -23,10 +23,9 @@ Llama 3.1 8B of December 2024 on 8 GPUs.
 """
 
 LAUNCH = {"nanotron": 2.2e-3}
-"""Seconds that the CPU takes to launch a layer's kernels in forward; as long in backward. Other engines: not known.
+"""Seconds in which the CPU launches a layer's forward, and its backward: the least for a micro-batch of any size.
 
-Fitted, to 0.1 ms, on half of the playbook's rows with tensor parallelism in a node, one stage and one sequence: a
-micro-batch takes 4.4 ms for each layer whatever its size, so the GPU waits for the CPU.
+Fitted, to 0.1 ms, on half of the playbook's rows with tensor parallelism in a node and one sequence. Others: unknown.
 """
 
 AGAIN = {"none": (0, 0, 0), "selective": (0, 1, 0), "operators": (0.5, 0, 1), "full": (1, 1, 1)}

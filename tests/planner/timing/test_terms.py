@@ -7,6 +7,7 @@ import pytest
 from course_lib.planner import HARDWARE, Hardware, Link, Plan, Settings, Transformer, plan
 from course_lib.planner.timing import work
 from course_lib.planner.timing.schedule import COMMUNICATION, COMPUTE, HOST, PIPELINE, TENSOR, Timeline
+from course_lib.planner.training.shapes import numel
 
 FREE = Link(alpha=0, bandwidth=1e30)
 IDLE: Hardware = replace(
@@ -153,6 +154,13 @@ def test_a_prefetch_of_one_is_gathered_while_the_one_before_computes() -> None:
     ]  # fmt: skip
 
 
+def test_stage_3_reduces_in_each_micro_batch() -> None:
+    """As above, 12 s with the last reduction, before the next micro-batch begins."""
+    line = planned(**STAGE_3, prefetch=1, micro_batches=3).timeline(SECOND)
+
+    assert places(line, "earlier micro-batches") == [(0, 2 * 12)]
+
+
 def test_kept_parameters_are_gathered_once_and_reduced_after_the_last_micro_batch() -> None:
     line = planned(**STAGE_3, prefetch=1, reshard=False, micro_batches=3).timeline(SECOND)
 
@@ -172,8 +180,9 @@ def test_parameters_from_the_host_are_copied_first() -> None:
 
 def test_kept_parameters_are_not_copied_again() -> None:
     given = STAGE_3 | {"offload": ["optimizer", "parameters"], "reshard": False}
+    line = planned(**given).timeline(replace(SECOND, host_link=500))
 
-    assert len(places(planned(**given).timeline(SECOND), "copy layer 0 to the device")) == 1
+    assert places(line, "copy layer 0 to the device") == [(0, 2)]
 
 
 # What is sent after backward
@@ -223,6 +232,19 @@ def test_a_hybrid_reduces_among_replicas_what_it_has_scattered() -> None:
     ((begin, end),) = places(line, "reduce_scatter of gradients to layer 2")
     assert end - begin == 1
     assert places(line, "all_reduce of gradients to layer 2") == [(end, end + 1)]
+
+
+def test_replicas_that_are_a_node_apart_share_the_network() -> None:
+    """TP 2 x 4 shards are a node of 8, so each of 8 groups of 2 replicas has 1000 of 8000 bytes a second.
+
+    A rank has a quarter of a layer's part, which is all-reduced: 2 x 1/2 of 2 bytes each.
+    """
+    machine = replace(IDLE, network=Link(alpha=0, bandwidth=8000))
+    given = {"world_size": 16, "tensor_parallel": 2, "stage": 3, "shard_size": 4}
+    found = spans(machine, COMMUNICATION, **given)
+
+    layer = numel(planned(**given).piece.units[1])
+    assert found["all_reduce of gradients to layer 1"] == [pytest.approx(2 * layer / 4 / 1000, rel=1e-4)]
 
 
 def test_gradients_go_to_the_host_after_they_are_scattered() -> None:
@@ -317,6 +339,14 @@ def test_an_earlier_micro_batch_takes_as_long_without_reductions() -> None:
 
     assert places(line, "earlier micro-batches") == [(0, 3 * 9)]
     assert line.seconds == 4 * 9 + 2
+
+
+def test_even_a_single_micro_batch_waits_for_the_other_stages() -> None:
+    machine = replace(IDLE, fast_flops=1000, achievable=0.5, attention=0.25)
+    line = planned(world_size=2, pipeline_parallel=2).timeline(machine)
+
+    assert places(line, "wait for other stages") == [(0, 15_480)]
+    assert not [span for span in planned(micro_batches=2).timeline(machine).spans if span.stream == PIPELINE]
 
 
 def test_a_stage_waits_for_the_others() -> None:

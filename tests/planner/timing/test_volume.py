@@ -23,6 +23,14 @@ def test_zero_redundancy_optimizer_sends_three_where_the_paper_sends_two() -> No
     assert plan(**given, engine="torch").sent_bytes * 2 == plan(**given).sent_bytes * 3
 
 
+def test_fully_shard_gathers_twice_and_scatters() -> None:
+    planned = plan(params=PSI, world_size=8, stage=3, engine="torch")
+
+    assert [(call.op, call.total_bytes) for call in planned.collectives] == [
+        ("all_gather", 2 * PSI), ("all_gather", 2 * PSI), ("reduce_scatter", 2 * PSI)
+    ]  # fmt: skip
+
+
 def test_keeping_parameters_from_forward_saves_one_gather() -> None:
     planned = plan(params=PSI, world_size=8, stage=3, precision="fp32", reshard=False)
 
@@ -103,6 +111,14 @@ def test_tensor_parallelism_exchanges_twice_in_a_layer() -> None:
         ("all_gather", "forward", 8 * TOKENS), ("reduce_scatter", "forward", 8 * TOKENS),
         ("all_gather", "backward", 2 * 8 * TOKENS), ("reduce_scatter", "backward", 8 * TOKENS),
     ]  # fmt: skip
+
+
+def test_only_backward_makes_exchanges_again() -> None:
+    both = {"world_size": 2, "tensor_parallel": 2, "checkpointing": "full"}
+
+    assert [nbytes for *_, nbytes in sent(**both, sequence_parallel=False)] == [8 * TOKENS, 2 * 8 * TOKENS]
+    assert [nbytes for *_, nbytes in sent(**both)] == [8 * TOKENS, 8 * TOKENS, 3 * 8 * TOKENS, 2 * 8 * TOKENS]
+    assert [nbytes for *_, nbytes in sent(**both | {"checkpointing": "operators"})][2:] == [3 * 8 * TOKENS, 8 * TOKENS]
 
 
 def test_the_ends_of_a_pipeline_send_one_way() -> None:
