@@ -226,9 +226,8 @@ def _others(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
     same = ("micro_batches", "sequence", "model_chunks", "engine", "precision", "checkpointing", "attention", "loss",
             "sequence_parallel", "compiled", "expandable", "reshard", "shard_size", "bucket_bytes")  # fmt: skip
     for row in rows:
-        named = {name: row[columns.get(name, name)] for name in (*columns, *same)}
         given: dict[str, Any] = {name: {"yes": True, "no": False}.get(value, int(value) if value.isdigit() else value)
-                 for name, value in named.items() if value}  # fmt: skip
+                 for name in (*columns, *same) if (value := row[columns.get(name, name)])}  # fmt: skip
         given |= {"model": _described(row), "offload": row["offload"].split()}
         words = [f"{'FSDP' if row['zero'] == '3' else 'ZeRO-' + row['zero']} {row['gpus']}",
                  *_cuts(int(row["tp"]), int(row["pp"])), f"{row['micro_batch']} x {row['micro_batches']}",
