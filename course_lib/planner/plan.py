@@ -12,6 +12,7 @@ from math import floor
 from typing import Any
 
 from . import explain
+from .memory.activations import held_back
 from .memory.memory import parts
 from .memory.parts import BEGIN, CATEGORIES, MOMENTS, STEP, Part
 from .timing import step
@@ -120,9 +121,11 @@ class Plan:
     def reserved_bytes(self) -> int:
         """The bytes that torch's caching allocator takes from the device: see `FRAGMENTATION`.
 
-        Gradients that come after the peak rarely fit the blocks that were freed by then. Frozen parameters are
-        allocated once, before the first step, and leave no gaps.
+        Gradients that come after the peak rarely fit the blocks freed by then. Frozen parameters are allocated once,
+        before the first step, and leave no gaps. nanotron's needs are fitted on what it reserved.
         """
+        if self.settings.engine == "nanotron" and (known := self.model.transformer):
+            return self.active_bytes + round(self.settings.tokens * held_back(known, self.settings))
         still = sum(part.nbytes for part in self.parts if part.name == "frozen parameters" and not part.host)
         kind = "expandable" if self.settings.expandable else "compiled" if self.settings.compiled else "eager"
         late = self.moments[STEP]["gradients"] - self.moments[self.peak_moment]["gradients"]

@@ -14,11 +14,23 @@ from typing import Any
 
 from .explain import size, verdict
 from .plan import Plan, plan
-from .timing.hardware import HARDWARE
+from .timing.cost import Link
+from .timing.hardware import HARDWARE, LINKS
+from .training.settings import LOSSES
 from .training.shapes import Transformer
 
 PUBLISHED = Path(__file__).parent / "published"
 GIB = 2**30
+CONTEXT_BYTES = 1.5e9
+"""What `nvidia-smi` counts and torch does not, about: CUDA's context and libraries."""
+
+_SLOWER = replace(HARDWARE["a100-infiniband"], network=Link(**LINKS["network"], bandwidth=50e9))
+MACHINES = HARDWARE | {
+    "a100, 4 x 100 Gb RoCE": _SLOWER, "a100, 4 x 100 Gb Omni-Path": _SLOWER,
+    "h200 nodes": replace(HARDWARE["h200"], network=HARDWARE["h100-infiniband"].network),
+}  # fmt: skip
+"""Machines by the name in the files: with the networks of InternLM's and BLOOM's clusters, four ports of 100 Gb/s."""
+RAN, OUT_OF_MEMORY, CRASHED = "ran", "ran out of memory", "crashed or ran out of memory"
 _MPT = {"125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16),
         "3b": (32, 2560, 20), "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56),
         "70b": (80, 8192, 64)}  # fmt: skip
@@ -40,12 +52,12 @@ class Run:
     Attributes:
         source, model: where it was published, and of which model.
         sharding: the parallelism in words.
-        hardware: a name from `HARDWARE`.
+        hardware: a name from `MACHINES`.
         given: the arguments of `plan`; empty if the run cannot be described.
         active, reserved: bytes, as torch's allocator reports them; None if not published.
         tokens_per_second, mfu: of each GPU; None if not published, or for a reason.
         reason: why the run, or its speed, is not compared.
-        fitted: whether the run is known to have fitted its GPUs.
+        ended: `RAN`, `OUT_OF_MEMORY`, or `CRASHED` where the source does not say which.
     """
 
     source: str
@@ -58,7 +70,7 @@ class Run:
     tokens_per_second: float | None = None
     mfu: float | None = None
     reason: str = ""
-    fitted: bool = True
+    ended: str = RAN
 
     @property
     def kind(self) -> str:
@@ -71,8 +83,8 @@ class Run:
 
     @cached_property
     def fits(self) -> str:
-        """The planner's verdict on whether the run fits; it did."""
-        return verdict(self.plan, HARDWARE[self.hardware])
+        """The planner's verdict on whether the run fits."""
+        return verdict(self.plan, MACHINES[self.hardware])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +122,11 @@ class Validation:
         """Every published value that can be planned."""
         return tuple(one for run in self.runs if run.given for one in _compare(run))
 
-    @property
-    def called_too_large(self) -> list[Run]:
-        """The runs that fitted, and that the planner says do not fit."""
-        return [run for run in self.runs if run.given and run.fitted and run.fits == "does not fit"]
+    @cached_property
+    def verdicts(self) -> dict[str, Counter[str]]:
+        """How many runs the planner says fit, may fit and do not fit, by how they ended."""
+        return {ended: Counter(run.fits for run in self.runs if run.given and run.ended == ended)
+                for ended in (RAN, OUT_OF_MEMORY, CRASHED)}  # fmt: skip
 
     def table(self) -> str:
         """Return every compared value as a line."""
@@ -125,15 +138,13 @@ class Validation:
         groups: dict[tuple[str, str, str], list[float]] = {}
         for one in self.compared:
             for name in (f"{one.run.model}, {one.run.kind}", f"all, {one.run.kind}"):
-                groups.setdefault((one.run.source, one.what, name), []).append(one.error)
-        lines = [f"{'source':26}  {'value':12}  {'runs':34}  {'number':>6}  median |error|  within 10 %    worst"]
+                groups.setdefault((one.run.source.split(" ")[0], one.what, name), []).append(one.error)
+        lines = [f"{'source':12}  {'value':12}  {'runs':34}  {'number':>6}  median |error|  within 10 %    worst"]
         lines += [_summary(*key, errors) for key, errors in sorted(groups.items())]
-        fitted = sum(run.fitted for run in self.runs if run.given)
-        lines.append(f"\n{fitted} runs fitted. The plan calls {len(self.called_too_large)} of them too large.")
-        verdicts = Counter(run.fits for run in self.runs if run.given and not run.fitted)
-        if verdicts:
+        lines.append("")
+        for ended, verdicts in self.verdicts.items():
             counts = ", ".join(f"{number} × “{name}”" for name, number in verdicts.most_common())
-            lines.append(f"{verdicts.total()} crashed or ran out of memory. The plan's verdicts: {counts}.")
+            lines.append(f"{verdicts.total()} {ended}. The plan's verdicts: {counts or 'none'}.")
         reasons = Counter(f"{run.source}: {run.reason}" for run in self.runs if run.reason)
         lines += [f"Not compared, {count} × {reason}" for reason, count in reasons.items()]
         return "\n".join(lines)
@@ -169,11 +180,11 @@ def _cuts(tensor: int, pipeline: int) -> list[str]:
 def _summary(source: str, what: str, name: str, errors: Iterable[float]) -> str:
     sizes = [abs(error) for error in errors]
     near = sum(one <= 0.1 for one in sizes) / len(sizes)
-    return f"{source:26}  {what:12}  {name:34}  {len(sizes):6}  {median(sizes):14.1%}  {near:11.0%}  {max(sizes):7.0%}"
+    return f"{source:12}  {what:12}  {name:34}  {len(sizes):6}  {median(sizes):14.1%}  {near:11.0%}  {max(sizes):7.0%}"
 
 
 def _compare(run: Run) -> Iterator[Compared]:
-    machine = HARDWARE[run.hardware]
+    machine = MACHINES[run.hardware]
     for what, published, planned in (
         ("active", run.active, lambda: run.plan.active_bytes),
         ("reserved", run.reserved, lambda: run.plan.reserved_bytes),
@@ -198,17 +209,17 @@ def _playbook(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
             "attention": "flash_copies", "loss": "parallel", "implementation": "fused",
         }  # fmt: skip
         if not row["memory_gb"]:
-            yield replace(run, given=given, fitted=False)
+            yield replace(run, given=given, ended=CRASHED)
             continue
         speed = float(row["tokens_per_second_per_gpu"]) if row["tokens_per_second_per_gpu"] else None
-        yield replace(run, given=given, active=float(row["memory_gb"]) * GIB, tokens_per_second=speed, reason="")
+        yield replace(run, given=given, reserved=float(row["memory_gb"]) * GIB, tokens_per_second=speed, reason="")
 
 
 def _foundry(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
     machines = {"h100_80gb": "h100-infiniband", "a100_80gb": "a100-infiniband", "a100_40gb": "a100-40gb"}
     for row in rows:
         ranks, sequence, full = int(row["gpus"]), int(row["sequence"]), row["activation_checkpointing"] == "True"
-        reason = "fp8 is not planned" if "fp8" in row["precision"] else ""
+        reason = "its utilization is of the peak in fp8" if "fp8" in row["precision"] else ""
         reason = reason or ("offload of activations is not planned" if row["activation_offload"] == "True" else "")
         given = {
             "model": _mpt(row["model"], sequence), "world_size": ranks, "stage": 3, "engine": "torch",
@@ -230,20 +241,42 @@ def _mpt(name: str, sequence: int) -> Transformer:
 
 
 def _others(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
-    numbers = ("world_size", "stage", "tensor_parallel", "pipeline_parallel", "model_chunks", "batch", "micro_batches",
-               "sequence")  # fmt: skip
+    columns = {"world_size": "gpus", "stage": "zero", "batch": "micro_batch", "tensor_parallel": "tp",
+               "pipeline_parallel": "pp", "implementation": "optimizer_step"}  # fmt: skip
+    same = ("micro_batches", "sequence", "model_chunks", "engine", "precision", "checkpointing", "attention", "loss",
+            "sequence_parallel", "compiled", "expandable", "reshard", "shard_size", "bucket_bytes")  # fmt: skip
     for row in rows:
-        given: dict[str, Any] = {name: int(row[name]) for name in numbers}
-        given |= {name: row[name] for name in ("model", "engine", "checkpointing", "loss")}
-        given |= {name: row[name] == "yes" for name in ("compiled", "expandable")}
-        given |= {"precision": "mixed_fp32_accumulation", "attention": "flash", "implementation": "fused"}
-        given["reshard"] = given["pipeline_parallel"] == 1  # the units stay whole between the micro-batches
-        words = [f"FSDP {row['world_size']}", *_cuts(given["tensor_parallel"], given["pipeline_parallel"]),
+        given: dict[str, Any] = {name: {"yes": True, "no": False}.get(value, int(value) if value.isdigit() else value)
+                 for name in (*columns, *same) if (value := row[columns.get(name, name)])}  # fmt: skip
+        given |= {"model": _model_of(row), "offload": row["offload"].split()}
+        words = [f"{'FSDP' if row['zero'] == '3' else 'ZeRO-' + row['zero']} {row['gpus']}",
+                 *_cuts(int(row["tp"]), int(row["pp"])), f"{row['micro_batch']} x {row['micro_batches']}",
                  row["checkpointing"], *(["compiled"] if given["compiled"] else [])]  # fmt: skip
-
-        published: dict[str, Any] = {name: float(row[column]) * unit for name, column, unit in (
-            ("active", "active_gib", GIB), ("reserved", "reserved_gib", GIB), ("mfu", "mfu_percent", 0.01),
+        no_speed = row["note"] if row["note"].startswith("its speed") else ""
+        numbers = {name: float(row[column]) * unit for name, column, unit in (
+            ("active", "active_gib", GIB), ("reserved", "memory_gib", GIB), ("mfu", "mfu_percent", 0.01),
             ("tokens_per_second", "tokens_per_second_per_gpu", 1),
-        ) if row[column] and not (row["note"] and unit != GIB)}  # fmt: skip
+        ) if row[column] and not (no_speed and unit != GIB)}  # fmt: skip
+        if row["memory_kind"].startswith("nvidia-smi"):
+            numbers["reserved"] -= CONTEXT_BYTES
         yield Run(source=row["source"], model=row["model"], sharding=", ".join(words), hardware=row["hardware"],
-                  given=given, reason=row["note"], **published)  # fmt: skip
+                  given={} if _cannot(row) else given, reason=_cannot(row) or no_speed,
+                  ended=OUT_OF_MEMORY if row["fitted"] == "oom" else RAN, **numbers)  # fmt: skip
+
+
+def _cannot(row: dict[str, str]) -> str:
+    """Return why a row cannot be described as settings; "" if it can."""
+    if row["hardware"] not in MACHINES:
+        return f"no {row['hardware']} is described"
+    return "" if row["loss"] in LOSSES else "a loss that computes the logits in pieces is not planned"
+
+
+def _model_of(row: dict[str, str]) -> Transformer:
+    counts = {name: int(row[name]) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
+    counts |= {"head_size": 128, "vectors": 256} if row["model"] == "qwen3-32b" else {}
+    gated, sequence = row["gated"] == "yes", int(row["sequence"])
+    learned = not gated and not row["source"].startswith("BigScience")  # whose ALiBi has no parameters
+    return Transformer(
+        name=row["model"], positions=sequence * learned, context=sequence, gated=gated, tied=row["tied"] == "yes",
+        dropout="dropout on" in row["note"], source=row["source"], **counts,
+    )  # fmt: skip

@@ -106,6 +106,21 @@ def going_around(model: Transformer, settings: Settings) -> float:
     return blocks * 2 * model.kv_hidden * settings.policy.activation / settings.tensor_parallel
 
 
+HELD_BACK = 50
+"""Tensors of whole tokens whose memory NCCL keeps while the CPU runs ahead of the GPU, as far as CUDA's queue lets it.
+
+Before torch 2.2, if asynchronous before 2.8, `record_stream` kept it (torch pull requests 111431, 150398). Fitted, to
+10, on half of the playbook's rows with tensor parallelism and no pipeline, in which the CPU waits for messages.
+"""
+
+
+def held_back(model: Transformer, settings: Settings) -> float:
+    """Return the bytes held back in nanotron, whose layers pass two to NCCL in forward and two in backward."""
+    if settings.engine != "nanotron" or settings.tensor_parallel == 1 or settings.pipeline_parallel > 1:
+        return 0
+    return min(HELD_BACK, 4 * model.layers) * model.hidden * settings.policy.activation
+
+
 def ends(model: Transformer, settings: Settings) -> dict[str, float]:
     """Return what is kept outside of the layers: after the embedding, and from the last norm to the loss."""
     width, cut = settings.policy.activation, settings.tensor_parallel

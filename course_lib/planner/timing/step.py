@@ -1,10 +1,10 @@
 """The schedule of one rank's training step, from forward to the gathered parameters.
 
 Streams: "compute", "communication", "tensor parallel" for what a layer waits for, "pipeline" for sends and waits
-between stages, and "host" for copies over PCIe and for the optimizer on the CPU. Gradients are reduced while earlier
-layers are still in backward, stage 3 gathers `prefetch` units ahead of the one in use, and stages 1 and 2 of the paper
-gather the parameters of the last step while the first layers compute. The last micro-batch is scheduled layer by layer;
-the ones before take as long as it does without its reductions.
+between stages, and "host" for copies over PCIe, the optimizer on the CPU, and a slow CPU's launches. Gradients are
+reduced while earlier layers are still in backward, stage 3 gathers `prefetch` units ahead of the one in use, and stages
+1 and 2 of the paper gather the parameters of the last step while the first layers compute. The last micro-batch is
+scheduled layer by layer; the ones before take as long as it does without its reductions.
 """
 
 from collections.abc import Sequence
@@ -108,9 +108,10 @@ class _Step:
         for position, piece in enumerate(pieces):
             for next_piece in pieces[len(gathered) : position + 1 + ahead]:
                 gathered.append(self._gather(next_piece, when))
-            around = self._around(piece, when)
-            name = f"{when} {piece.name}"
-            self.computed.append(self.streams.issue(COMPUTE, name, self._seconds(piece), gathered[position]))
+            name, after, around = f"{when} {piece.name}", gathered[position], self._around(piece, when)
+            if launch := work.LAUNCH.get(self.settings.engine, 0) * piece.layers:
+                after = [*after, self.streams.issue(HOST, f"launch {name}", launch)]
+            self.computed.append(self.streams.issue(COMPUTE, name, self._seconds(piece), after))
             self.streams.wait(COMPUTE, around)
             self._exchange(piece, when)
             if when == "backward":

@@ -24,6 +24,12 @@ the same compiled, by how much they are slower: Llama 2 7B of pull request 165 w
 Llama 3.1 8B of December 2024 on 8 GPUs.
 """
 
+LAUNCH = {"nanotron": 2.2e-3}
+"""Seconds in which the CPU launches a layer's forward, and its backward: the least for a micro-batch of any size.
+
+Fitted, to 0.1 ms, on half of the playbook's rows with tensor parallelism in a node and one sequence. Others: unknown.
+"""
+
 AGAIN = {"none": (0, 0, 0), "selective": (0, 1, 0), "operators": (0.5, 0, 1), "full": (1, 1, 1)}
 """How much of a layer's matrices, attention (with its scores) and element-wise work backward computes again."""
 

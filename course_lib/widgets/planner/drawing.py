@@ -14,6 +14,7 @@ WORK = {  # what a span's name begins with, what it is called in the legend, and
     "forward": ("forward", FORWARD),
     "backward": ("backward", COMPUTE),
     "optimizer": ("optimizer's step", UPDATE),
+    "launch": ("launches by the CPU", EARLIER),
 }
 MOVED = {
     "activations": ("activations moved", FETCHING),
