@@ -46,7 +46,7 @@ def _micro_batch_seconds(model: Model, settings: Settings, hardware: Hardware) -
     pieces, known = [], {}
     for stage in range(settings.pipeline_parallel):
         at = replace(settings, pipeline_stage=stage)
-        pieces.append((piece_of(model, at), at.last_stage))
+        pieces.append((piece_of(model, at), at.last_stage, leaves_node(at, hardware.devices)))
         if pieces[-1] not in known:
             known[pieces[-1]] = _Step(pieces[-1][0], at, hardware).run(last=False).seconds
     return [known[one] for one in pieces]
@@ -60,6 +60,15 @@ def waiting_seconds(stages: Sequence[float], settings: Settings) -> float:
     """
     mine = stages[settings.pipeline_stage]
     return (settings.micro_batches - 1) * (max(stages) - mine) + (sum(stages) - mine) / settings.model_chunks
+
+
+def leaves_node(settings: Settings, devices: int) -> bool:
+    """Return whether a rank of the planned stage has its peer of the stage before or after in a different node."""
+    ranks, mine = settings.tensor_parallel * settings.data_parallel, settings.pipeline_stage
+    places = [[(stage * ranks + rank) // devices for rank in range(min(ranks, devices))] for stage in (
+        max(mine - 1, 0), mine, min(mine + 1, settings.pipeline_parallel - 1)
+    )]  # fmt: skip
+    return any(there != places[1] for there in places)
 
 
 def groups(settings: Settings, hardware: Hardware) -> dict[str, Group]:
@@ -164,11 +173,11 @@ class _Step:
         """Exchange a micro-batch's activations, or their gradients, with a neighbouring stage."""
         machine, settings, known = self.hardware, self.settings, self.model.transformer
         if known and settings.pipeline_parallel > 1:
-            far = settings.tensor_parallel * settings.data_parallel >= machine.devices and machine.network
-            link = machine.network if far and machine.network else machine.inside
-            rate = link.bandwidth / (machine.devices if far else 1)
+            link, sharing = machine.inside, 1
+            if machine.network and leaves_node(settings, machine.devices):
+                link, sharing = machine.network, min(machine.devices, settings.tensor_parallel * settings.data_parallel)
             tokens = settings.tokens * known.hidden * settings.policy.activation / settings.tensor_parallel
-            cost = link.alpha + tokens / rate
+            cost = link.alpha + tokens * sharing / link.bandwidth
             self.streams.issue(PIPELINE, f"send activations, {when}", cost, self.computed[-1:])
 
     def _gather(self, piece: Work, when: str) -> list[Span]:

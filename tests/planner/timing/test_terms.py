@@ -332,6 +332,21 @@ def test_stages_in_different_nodes_share_the_network() -> None:
     ]
 
 
+def test_a_stage_that_is_smaller_than_a_node_crosses_to_the_next_node() -> None:
+    """2 stages of 4 ranks in each node: from the 2nd to the 3rd, 4 ranks share 4000 bytes a second: 1 s + 1000 / 1000.
+
+    The first stage sends in its node, for nothing. It waits for the slow stages, 4 s there and back: twice for 2 more
+    micro-batches, and for each of the two until the last stage can begin.
+    """
+    machine = replace(IDLE, inside=FREE, network=Link(alpha=1, bandwidth=4000))
+    given = {"model": replace(GPT, layers=4), "world_size": 16, "pipeline_parallel": 4, "tensor_parallel": 2}
+    sent = [spans(machine, PIPELINE, **given, pipeline_stage=stage) for stage in range(4)]
+    line = planned(**given, micro_batches=3).timeline(machine)
+
+    assert [one["send activations, forward"] for one in sent] == [[pytest.approx(cost)] for cost in (0, 2, 2, 0)]
+    assert line.seconds == pytest.approx(2 * (2 + 2) + 2 * (2 + 2))
+
+
 def test_an_earlier_micro_batch_takes_as_long_without_reductions() -> None:
     """Forward 3 s and backward 6 s; the last one also reduces 3 layers for 2 s each, two of them hidden."""
     line = planned(**STAGE_3 | {"stage": 0, "micro_batches": 4, "bucket_bytes": 2000}).timeline(SECOND)
