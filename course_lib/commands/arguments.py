@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Settings
-from ..planner.spelling import SETTINGS, SHORT, USUAL, flag, number, written
+from ..planner.spelling import SETTINGS, SHORT, USUAL, flag, written
 
 QUESTIONS = """\
 question                                           what answers it, after "course plan llama3-8b"
@@ -91,20 +90,6 @@ def add_plan_arguments(parser: Any) -> None:
         help = f"{' '.join(line.split()).rstrip('.')} ({written(USUAL.get(name, field.default))})".replace("%", "%%")
         flags = [flag(name), *([SHORT[name]] if name in SHORT else [])]
         known.add_argument(*flags, dest=name, action="append", metavar="VALUE", help=help)
-
-
-def read(name: str, text: str) -> Any:
-    """Return the setting's value that `planner.written` has written. Raises CourseError if it is none."""
-    kind = str(SETTINGS[name].type)
-    if "Collection" in kind:
-        return () if text == "none" else tuple(text.split(","))
-    words: dict[str, Any] = {"yes": True, "no": False} if "bool" in kind else {}
-    words |= {"none": None} if "None" in kind else {}
-    if text in words or "str" in kind:
-        return words.get(text, text)
-    if "int" in kind or "float" in kind:
-        return number(flag(name), text, *words)
-    raise CourseError(f"{flag(name)} {text}: it does not have this value. Give {' or '.join(words)}.")
 
 
 def whole(text: str) -> int:

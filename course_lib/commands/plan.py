@@ -11,8 +11,7 @@ from typing import Any
 from .. import planner
 from ..errors import CourseError
 from ..planner import HARDWARE, MODELS, Hardware, Plan
-from ..planner.spelling import SETTINGS, command, flag, flags, number
-from .arguments import read
+from ..planner.spelling import SETTINGS, command, flag, flags, number, read
 
 
 def run(options: argparse.Namespace) -> None:

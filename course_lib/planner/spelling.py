@@ -39,6 +39,20 @@ def number(what: str, text: str, *words: str) -> float:
     return int(value) if value.is_integer() else value
 
 
+def read(name: str, text: str) -> Any:
+    """Return the setting's value that `written` has written. Raises PlanError if it is none."""
+    kind = str(SETTINGS[name].type)
+    if "Collection" in kind:
+        return () if text == "none" else tuple(text.split(","))
+    words: dict[str, Any] = {"yes": True, "no": False} if "bool" in kind else {}
+    words |= {"none": None} if "None" in kind else {}
+    if text in words or "str" in kind:
+        return words.get(text, text)
+    if "int" in kind or "float" in kind:
+        return number(flag(name), text, *words)
+    raise PlanError(f"{flag(name)} {text}: it does not have this value. Give {' or '.join(words)}.")
+
+
 def flags(settings: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options of these settings, and their values."""
     for name, value in settings.items():

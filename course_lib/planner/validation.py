@@ -1,9 +1,8 @@
 """Published runs on GPUs, planned and compared: how far the planner can be trusted. `course validate` prints it.
 
-Each file in `published/` has a reader, which describes a row as settings, or says why it cannot be described.
+A row of a file in `published/` describes a run as settings, or says why it cannot be described.
 """
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,10 +13,11 @@ from typing import Any
 
 from .explain import size, verdict
 from .plan import Plan, plan
+from .spelling import SETTINGS, read
 from .timing.cost import Link
 from .timing.hardware import HARDWARE, LINKS
-from .training.settings import LOSSES
-from .training.shapes import Transformer
+from .training.checks import rows
+from .training.models import MODELS, described
 
 PUBLISHED = Path(__file__).parent / "published"
 GIB = 2**30
@@ -31,18 +31,25 @@ MACHINES = HARDWARE | {
 }  # fmt: skip
 """Machines by the name in the files: with the networks of InternLM's and BLOOM's clusters, four ports of 100 Gb/s."""
 RAN, OUT_OF_MEMORY, CRASHED = "ran", "ran out of memory", "crashed or ran out of memory"
-_MPT = {"125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16),
-        "3b": (32, 2560, 20), "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56),
-        "70b": (80, 8192, 64)}  # fmt: skip
-"""Layers, hidden, heads of llm-foundry's MPT models; with 50,368 tokens they have the published parameter counts."""
-
-_SMALL = {
-    name: Transformer(
-        name=name, layers=layers, hidden=hidden, heads=32, kv_heads=32, ffn=4 * hidden, vocab=vocab, positions=0,
-        context=2048, gated=False, dropout=False, tied=False, source="config.json of the released weights",
-    )
-    for name, layers, hidden, vocab in (("phi-1.5", 24, 2048, 51200), ("stablelm-3b", 16, 4096, 50432))
+_FILES: dict[str, dict[str, str]] = {
+    "ultrascale-playbook-runs.csv": {
+        "source": "Ultra-Scale Playbook", "named": "playbook-", "hardware": "h100-infiniband", "sequence": "4096",
+        "engine": "nanotron", "precision": "mixed_fp32_accumulation", "attention": "flash_copies", "loss": "parallel",
+        "implementation": "fused",
+    },
+    "llm-foundry-fsdp.csv": {
+        "source": "llm-foundry", "stage": "3", "engine": "torch", "attention": "flash", "loss": "fused",
+        "implementation": "fused",
+    },
+    "other-runs.csv": {},
+    "adapters-experts-fp8.csv": {},
 }  # fmt: skip
+"""The files of `published/`, and what all of their rows have. Columns are named as settings and as `Transformer`'s."""
+_MEASURED: dict[str, dict[str, float]] = {
+    "active": {"active_gib": GIB}, "reserved": {"reserved_gib": GIB, "reserved_bytes": 1}, "mfu": {"mfu_percent": 0.01},
+    "tokens_per_second": {"tokens_per_second": 1},
+}  # fmt: skip
+"""The columns of what was measured, and their units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,29 +159,32 @@ class Validation:
 
 def validate() -> Validation:
     """Plan the published runs that come with the course, and compare."""
-    readers = {"ultrascale-playbook-runs.csv": _playbook, "llm-foundry-fsdp.csv": _foundry, "other-runs.csv": _others}
-    readers["adapters-experts-fp8.csv"] = _described
-    return Validation(runs=tuple(run for name, read in readers.items() for run in read(_rows(PUBLISHED / name))))
+    return Validation(runs=tuple(_run(same | row) for name, same in _FILES.items() for row in rows(PUBLISHED / name)))
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)
+def _run(row: dict[str, str]) -> Run:
+    texts = row | dict(pair.split("=") for pair in row.get("given", "").split())
+    given = {name: read(name, texts[name]) for name in SETTINGS if texts.get(name)}
+    if row.get("layers"):
+        given["model"] = described({"name": row["model"], "context": texts["sequence"], **row})
+    else:
+        given["model"] = MODELS[row.get("named", "") + row["model"].lower()]
+    measured = {name: float(row[column]) * unit for name, units in _MEASURED.items() for column, unit in units.items()
+                if row.get(column) and not (row.get("no_speed") and unit < GIB)}  # fmt: skip
+    if row.get("memory_kind", "").startswith("nvidia-smi"):
+        measured["reserved"] -= CONTEXT_BYTES
+    ended = row.get("ended") or (RAN if measured else CRASHED)
+    words = row.get("sharding") or _sharding(given)
+    reason = row.get("cannot") or row.get("no_speed") or (f"the run {ended}" if ended == CRASHED else "")
+    return Run(source=row["source"], model=row["model"], sharding=words, hardware=row["hardware"], reason=reason,
+               given={} if row.get("cannot") else given, ended=ended, **measured)  # fmt: skip
 
 
-def _described(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
-    for row in rows:
-        given: dict[str, Any] = {"model": _SMALL.get(row["model"], row["model"])}
-        for name, value in (pair.split("=") for pair in row["given"].split()):
-            given[name] = int(value) if value.isdecimal() else {"yes": True}.get(value, value)
-        reserved, speed = (float(row[name] or 0) or None for name in ("reserved_bytes", "tokens_per_second_per_gpu"))
-        yield Run(source=row["source"], model=row["model"], sharding=row["sharding"], hardware=row["hardware"],
-                  given={} if row["note"] else given, reason=row["note"], reserved=reserved,
-                  tokens_per_second=speed)  # fmt: skip
-
-
-def _cuts(tensor: int, pipeline: int) -> list[str]:
-    return [f"{name} {ranks}" for name, ranks in (("TP", tensor), ("PP", pipeline)) if ranks > 1]
+def _sharding(given: dict[str, Any]) -> str:
+    tensor, pipeline = given["tensor_parallel"], given["pipeline_parallel"]
+    cuts = [f"{name} {ranks}" for name, ranks in (("TP", tensor), ("PP", pipeline)) if ranks > 1]
+    words = [f"ZeRO-{given['stage']}", f"DP {given['world_size'] // (tensor * pipeline)}", *cuts]
+    return ", ".join([*words, f"{given['batch']} x {given['micro_batches']}"])
 
 
 def _summary(source: str, what: str, name: str, errors: Iterable[float]) -> str:
@@ -193,90 +203,3 @@ def _compare(run: Run) -> Iterator[Compared]:
     ):
         if published is not None:
             yield Compared(run=run, what=what, planned=planned(), published=published)
-
-
-def _playbook(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
-    for row in rows:
-        dp, tensor, pipeline = (int(row[name]) for name in ("dp", "tp", "pp"))
-        ranks, stage = dp * tensor * pipeline, int(row["zero"])
-        words = [f"ZeRO-{stage}", f"DP {dp}", *_cuts(tensor, pipeline), f"{row['micro_batch']} x {row['accumulation']}"]
-        run = Run(source="Ultra-Scale Playbook", model=row["model"], sharding=", ".join(words),
-                  hardware="h100-infiniband", given={}, reason="the run crashed or ran out of memory")  # fmt: skip
-        given = {
-            "model": f"playbook-{row['model'].lower()}", "world_size": ranks, "stage": stage, "sequence": 4096,
-            "batch": int(row["micro_batch"]), "micro_batches": int(row["accumulation"]), "tensor_parallel": tensor,
-            "pipeline_parallel": pipeline, "engine": "nanotron", "precision": "mixed_fp32_accumulation",
-            "attention": "flash_copies", "loss": "parallel", "implementation": "fused",
-        }  # fmt: skip
-        if not row["memory_gb"]:
-            yield replace(run, given=given, ended=CRASHED)
-            continue
-        speed = float(row["tokens_per_second_per_gpu"]) if row["tokens_per_second_per_gpu"] else None
-        yield replace(run, given=given, reserved=float(row["memory_gb"]) * GIB, tokens_per_second=speed, reason="")
-
-
-def _foundry(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
-    machines = {"h100_80gb": "h100-infiniband", "a100_80gb": "a100-infiniband", "a100_40gb": "a100-40gb"}
-    for row in rows:
-        ranks, sequence, full = int(row["gpus"]), int(row["sequence"]), row["activation_checkpointing"] == "True"
-        reason = "its utilization is of the peak in fp8" if "fp8" in row["precision"] else ""
-        reason = reason or ("offload of activations is not planned" if row["activation_offload"] == "True" else "")
-        given = {
-            "model": _mpt(row["model"], sequence), "world_size": ranks, "stage": 3, "engine": "torch",
-            "precision": "mixed", "batch": int(row["micro_batch"]), "micro_batches": int(row["accumulation"]),
-            "sequence": sequence, "checkpointing": "full" if full else "none", "attention": "flash", "loss": "fused",
-            "implementation": "fused",
-        }  # fmt: skip
-        yield Run(source="llm-foundry", model=f"MPT {row['model']}", hardware=machines[row["gpu"]],
-                  sharding=f"FSDP {ranks} {row['gpu'][:4]}, {sequence}{', full' if full else ''}",
-                  given={} if reason else given, mfu=float(row["mfu_percent"]) / 100, reason=reason)  # fmt: skip
-
-
-def _mpt(name: str, sequence: int) -> Transformer:
-    layers, hidden, heads = _MPT[name]
-    return Transformer(
-        name=f"MPT {name}", layers=layers, hidden=hidden, heads=heads, kv_heads=heads, ffn=4 * hidden, vocab=50368,
-        positions=sequence, context=sequence, gated=False, dropout=False, tied=True, source="llm-foundry",
-    )  # fmt: skip
-
-
-def _others(rows: Iterable[dict[str, str]]) -> Iterator[Run]:
-    columns = {"world_size": "gpus", "stage": "zero", "batch": "micro_batch", "tensor_parallel": "tp",
-               "pipeline_parallel": "pp", "implementation": "optimizer_step"}  # fmt: skip
-    same = ("micro_batches", "sequence", "model_chunks", "engine", "precision", "checkpointing", "attention", "loss",
-            "sequence_parallel", "compiled", "expandable", "reshard", "shard_size", "bucket_bytes")  # fmt: skip
-    for row in rows:
-        given: dict[str, Any] = {name: {"yes": True, "no": False}.get(value, int(value) if value.isdigit() else value)
-                 for name in (*columns, *same) if (value := row[columns.get(name, name)])}  # fmt: skip
-        given |= {"model": _model_of(row), "offload": row["offload"].split()}
-        words = [f"{'FSDP' if row['zero'] == '3' else 'ZeRO-' + row['zero']} {row['gpus']}",
-                 *_cuts(int(row["tp"]), int(row["pp"])), f"{row['micro_batch']} x {row['micro_batches']}",
-                 row["checkpointing"], *(["compiled"] if given["compiled"] else [])]  # fmt: skip
-        no_speed = row["note"] if row["note"].startswith("its speed") else ""
-        numbers = {name: float(row[column]) * unit for name, column, unit in (
-            ("active", "active_gib", GIB), ("reserved", "memory_gib", GIB), ("mfu", "mfu_percent", 0.01),
-            ("tokens_per_second", "tokens_per_second_per_gpu", 1),
-        ) if row[column] and not (no_speed and unit != GIB)}  # fmt: skip
-        if row["memory_kind"].startswith("nvidia-smi"):
-            numbers["reserved"] -= CONTEXT_BYTES
-        yield Run(source=row["source"], model=row["model"], sharding=", ".join(words), hardware=row["hardware"],
-                  given={} if _cannot(row) else given, reason=_cannot(row) or no_speed,
-                  ended=OUT_OF_MEMORY if row["fitted"] == "oom" else RAN, **numbers)  # fmt: skip
-
-
-def _cannot(row: dict[str, str]) -> str:
-    """Return why a row cannot be described as settings; "" if it can."""
-    if row["hardware"] not in MACHINES:
-        return f"no {row['hardware']} is described"
-    return "" if row["loss"] in LOSSES else "a loss that computes the logits in pieces is not planned"
-
-
-def _model_of(row: dict[str, str]) -> Transformer:
-    counts = {name: int(row[name]) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
-    counts |= {"head_size": 128, "vectors": 256} if row["model"] == "qwen3-32b" else {}
-    gated, sequence = row["gated"] == "yes", int(row["sequence"])
-    learned = not gated and not row["source"].startswith("BigScience")  # whose ALiBi has no parameters
-    return Transformer(
-        name=row["model"], positions=sequence * learned, context=sequence, gated=gated, tied=row["tied"] == "yes",
-        dropout="dropout on" in row["note"], source=row["source"], **counts,
-    )  # fmt: skip

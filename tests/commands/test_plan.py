@@ -11,7 +11,7 @@ import pytest
 from course_lib import planner
 from course_lib.commands import arguments
 from course_lib.commands.cli import main
-from course_lib.planner import HARDWARE, MODELS, Settings, plan, size
+from course_lib.planner import HARDWARE, MODELS, Settings, plan, size, spelling
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_each_setting_is_an_option_with_its_line_of_the_docstring(
 @pytest.mark.parametrize("value", [0, 3, 2.5, True, False, None, "flash", (), ("optimizer", "parameters")])
 def test_a_value_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
     kinds = {int: "stage", float: "stage", bool: "reshard", str: "attention", tuple: "offload"}
-    assert arguments.read(kinds.get(type(value), "shard_size"), arguments.written(value)) == value
+    assert spelling.read(kinds.get(type(value), "shard_size"), spelling.written(value)) == value
 
 
 def test_every_question_of_the_help_has_a_command_that_runs(course) -> None:  # type: ignore[no-untyped-def]

@@ -5,12 +5,11 @@ unchanged; the GPU has a little more, which is about the memory that CUDA itself
 `achievable` and `attention` are fitted on llm-foundry's MPT rows on one node, without checkpointing.
 """
 
-import csv
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..training.checks import PlanError, pick, whole
+from ..training.checks import PlanError, pick, rows, whole
 from .cost import Group, Link
 
 LINKS = {
@@ -116,19 +115,12 @@ class Hardware:
         )  # fmt: skip
 
 
-def _read() -> dict[str, Hardware]:
-    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
-        return {row["key"]: _machine(row) for row in csv.DictReader(file)}
-
-
 def _machine(row: dict[str, str]) -> Hardware:
-    numbers: dict[str, Any] = {name: float(row[name]) for name in (
-        "memory_bandwidth", "fast_flops", "fp8", "fp32_flops", "achievable", "attention", "host_link", "host_bandwidth",
-    )}  # fmt: skip
-    counts: dict[str, Any] = {name: int(float(row[name])) for name in ("devices", "memory_bytes", "host_bytes")}
+    numbers: dict[str, Any] = {one.name: one.type(float(row[one.name])) for one in fields(Hardware)
+                               if one.type in (int, float) and one.name in row}  # fmt: skip
     network, switch = row["network"], row["switch"]
     return Hardware(
-        name=row["name"], source=row["source"], **counts, **numbers,
+        name=row["name"], source=row["source"], **numbers,
         inside=Link(**LINKS[row["links"]], bandwidth=float(row["inside"])),
         network=Link(**LINKS["network"], bandwidth=float(network)) if network else None,
         switch=Link(alpha=SWITCH_ALPHA, bandwidth=float(switch)) if switch else None,
@@ -136,7 +128,7 @@ def _machine(row: dict[str, str]) -> Hardware:
     )  # fmt: skip
 
 
-HARDWARE = _read()
+HARDWARE = {row["key"]: _machine(row) for row in rows(Path(__file__).with_suffix(".csv"))}
 
 
 def hardware(name: "str | Hardware") -> Hardware:

@@ -3,21 +3,22 @@
 The ZeRO paper describes its models as similar to GPT-2, so they get GPT-2's vocabulary and context.
 """
 
-import csv
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from .checks import rows
 from .shapes import Transformer
 
 
-def _read() -> dict[str, Transformer]:
-    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
-        return {row.pop("key"): Transformer(**{name: _value(text) for name, text in row.items()})
-                for row in csv.DictReader(file)}  # fmt: skip
+def described(row: Mapping[str, str]) -> Transformer:
+    """Return the transformer whose attributes a row has as texts; an empty one has its default."""
+    return Transformer(**{one.name: _value(text) for one in fields(Transformer) if (text := row.get(one.name))})
 
 
 def _value(text: str) -> Any:
     return int(text) if text.isdecimal() else {"yes": True, "no": False}.get(text, text)
 
 
-MODELS = _read()
+MODELS = {row["key"]: described(row) for row in rows(Path(__file__).with_suffix(".csv"))}
