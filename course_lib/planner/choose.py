@@ -13,7 +13,7 @@ from .timing.hardware import hardware as named
 from .timing.schedule import COMMUNICATION, COMPUTE, CONTEXT, HOST, PIPELINE, TENSOR, Timeline
 from .timing.step import groups
 from .training.checks import PlanError, whole
-from .training.settings import CHECKPOINTING
+from .training.settings import CHOICES
 from .training.shapes import Model, Transformer
 
 CUTS = {
@@ -144,7 +144,7 @@ def _plans(model: Any, machine: Hardware, fixed: dict[str, Any], global_batch: i
         share = whole("global_batch", global_batch), fixed.get("batch", 1) * ranks
     varied: dict[str, Sequence[Any]] = {
         "stage": range(4),
-        "checkpointing": CHECKPOINTING if fixed["attention"] == "math" else ("none", "full"),  # else no scores are kept
+        "checkpointing": [*CHOICES["checkpointing"]] if fixed["attention"] == "math" else ["none", "full"],
         "offload": _OFFLOADS,
         "shard_size": [None, machine.devices] if ranks > machine.devices else [None],
     }

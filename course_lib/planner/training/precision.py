@@ -58,5 +58,3 @@ embedding and head among it, stays in 16 bits.
 int8: LLM.int8() (Dettmers et al., arXiv 2208.07339), without its 4 bytes for each row. nf4: QLoRA (arXiv 2305.14314),
 section 3: 4 bits, 8 for each block of 64, 32 for each 256 of these: 4.127 bits.
 """
-
-FP8 = ("none", "matrices", "gathers")

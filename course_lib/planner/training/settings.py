@@ -7,12 +7,9 @@ from typing import Any
 
 from .checks import PlanError, known, whole
 from .optimizers import OPTIMIZERS, Optimizer
-from .precision import FP8, FROZEN, PRECISIONS, Precision
+from .precision import FROZEN, PRECISIONS, Precision
 
-CHECKPOINTING = ("none", "selective", "operators", "full")
-ATTENTION = ("math", "flash", "flash_copies")
 OFFLOADED = ("optimizer", "parameters")
-ENGINES = ("paper", "zero", "torch", "nanotron")
 LOSSES = {"torch": 12, "kept": 16, "fused": 4, "parallel": 10, "dtensor": 24}
 """Bytes that the loss holds for each logit when backward starts, in addition to the 16-bit logits.
 
@@ -20,12 +17,11 @@ torch: fp32 log-probabilities and two gradients. kept: the training loop also ke
 fused: flash-attention's, on 16-bit logits. parallel: Megatron's and nanotron's, in place, on logits that stay cut over
 tensor-parallel ranks. dtensor: torch's `loss_parallel`, with six fp32 tensors.
 """
-ADAPTED = ("all", "attention")
-IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
 CHOICES: dict[str, Iterable[str]] = {
-    "precision": PRECISIONS, "optimizer": OPTIMIZERS, "checkpointing": CHECKPOINTING, "attention": ATTENTION,
-    "loss": LOSSES, "engine": ENGINES, "implementation": IMPLEMENTATIONS, "fp8": FP8, "frozen": FROZEN,
-    "adapted": ADAPTED,
+    "precision": PRECISIONS, "optimizer": OPTIMIZERS, "checkpointing": ("none", "selective", "operators", "full"),
+    "attention": ("math", "flash", "flash_copies"), "loss": LOSSES, "fp8": ("none", "matrices", "gathers"),
+    "adapted": ("all", "attention"), "frozen": FROZEN, "engine": ("paper", "zero", "torch", "nanotron"),
+    "implementation": ("for-loop", "foreach", "fused"),
 }  # fmt: skip
 """The values of each setting that is a name."""
 
@@ -123,9 +119,8 @@ class Settings:
     expandable: bool = False
 
     def __post_init__(self) -> None:
-        counts = ("batch", "sequence", "micro_batches", "tensor_parallel", "pipeline_parallel", "model_chunks",
-                  "context_parallel", "expert_parallel")  # fmt: skip
-        for name in ("world_size", *counts):
+        for name in ("world_size", "batch", "sequence", "micro_batches", "tensor_parallel", "pipeline_parallel",
+                     "model_chunks", "context_parallel", "expert_parallel"):  # fmt: skip
             whole(name, getattr(self, name))
         whole("stage", self.stage, least=0, most=3)
         whole("prefetch", self.prefetch, least=0)
@@ -135,100 +130,99 @@ class Settings:
         if self.bucket_bytes is not None:
             whole("bucket_bytes", self.bucket_bytes)
         whole("pipeline_stage", self.pipeline_stage, least=0, most=self.pipeline_parallel - 1)
+        whole("reshard", int(self.reshard) if isinstance(self.reshard, bool) else self.reshard, least=0)
+        for found in (self._of_groups(), self._of_values(), self._of_offload(), self._of_engine()):
+            for what, why in found:
+                raise PlanError(f"{what}: {why}.")
+
+    def _of_groups(self) -> Iterator[tuple[str, str]]:
+        """Yield each setting by which ranks cannot be grouped, the reason, and what to choose."""
         groups = self.tensor_parallel * self.pipeline_parallel
         if self.world_size % groups:
-            raise PlanError(
-                f"world_size={self.world_size} with tensor_parallel={self.tensor_parallel} and "
-                f"pipeline_parallel={self.pipeline_parallel}: the ranks do not fall into groups of {groups}. Choose a "
-                "multiple of it as world_size."
-            )
-        self._check_shard_size()
-        self._check_groups()
-        self._check_offload()
-        self._check_engine()
-
-    def _check_shard_size(self) -> None:
-        if self.shard_size is None:
-            return
-        whole("shard_size", self.shard_size, most=self.data_parallel)
-        if self.data_parallel % self.shard_size:
-            raise PlanError(
-                f"shard_size={self.shard_size} with world_size={self.world_size}: the ranks do not fall into groups "
-                f"of {self.shard_size}, as hybrid sharding needs. Choose a divisor of {self.data_parallel}."
-            )
-        if self.stage == 0 and self.shard_size > 1:
-            raise PlanError(
-                f"shard_size={self.shard_size} with stage=0: data parallel shards nothing. "
-                "Choose stage 1, 2 or 3, or leave shard_size out."
-            )
-
-    def _check_groups(self) -> None:
-        part = self.trainable if isinstance(self.trainable, int | float) else -1
-        room = self.capacity_factor if isinstance(self.capacity_factor, int | float) else 0
-        whole("reshard", int(self.reshard) if isinstance(self.reshard, bool) else self.reshard, least=0)
-        if not 0 <= part <= 1 or (self.trainable != 1 and self.lora_rank):
-            raise PlanError(
-                f"trainable={self.trainable!r}, lora_rank={self.lora_rank}: a part of the parameters is trained, from "
-                "0 to 1, or adapters of a rank. Give one of the two."
-            )
+            what = f"{self._of('world_size')} with {self._of('tensor_parallel')} and {self._of('pipeline_parallel')}"
+            yield what, f"the ranks do not fall into groups of {groups}. Choose a multiple of it as world_size"
+        if self.shard_size is not None:
+            size = whole("shard_size", self.shard_size, most=self.data_parallel)
+            if self.data_parallel % size:
+                reason = f"the ranks do not fall into groups of {size}, as hybrid sharding needs"
+                what = f"{self._of('shard_size')} with {self._of('world_size')}"
+                yield what, f"{reason}. Choose a divisor of {self.data_parallel}"
+            if self.stage == 0 and size > 1:
+                reason = "data parallel shards nothing. Choose stage 1, 2 or 3, or leave shard_size out"
+                yield f"{self._of('shard_size')} with stage=0", reason
         among = self.shards if self.stage else self.data_parallel
         for name, ranks, sharing in (
             ("context_parallel", self.context_parallel, self.data_parallel),
             ("expert_parallel", self.expert_parallel, among), ("reshard", self.gathers_again or 1, among),
         ):  # fmt: skip
             if sharing % ranks:
-                raise PlanError(
-                    f"{name}={ranks} with stage={self.stage}: {sharing} ranks share states, and do not fall into "
-                    f"groups of {ranks}. Choose a divisor of {sharing}."
-                )
+                reason = f"{sharing} ranks share states, and do not fall into groups of {ranks}"
+                yield f"{name}={ranks} with stage={self.stage}", f"{reason}. Choose a divisor of {sharing}"
+
+    def _of_values(self) -> Iterator[tuple[str, str]]:
+        """Yield each value that is not in its range, the reason, and what to choose."""
+        part = self.trainable if isinstance(self.trainable, int | float) else -1
+        room = self.capacity_factor if isinstance(self.capacity_factor, int | float) else 0
+        if not 0 <= part <= 1 or (self.trainable != 1 and self.lora_rank):
+            reason = "a part of the parameters is trained, from 0 to 1, or adapters of a rank. Give one of the two"
+            yield f"{self._of('trainable')}, {self._of('lora_rank')}", reason
         if self.sequence % self.context_parallel or not 1 <= room < inf:
-            raise PlanError(
-                f"sequence={self.sequence}, context_parallel={self.context_parallel}, "
-                f"capacity_factor={self.capacity_factor!r}: ranks share a sequence evenly, and experts have room for "
-                "the tokens that come. Choose a divisor of sequence, and a capacity_factor of 1 or more."
+            yield (
+                ", ".join(map(self._of, ("sequence", "context_parallel", "capacity_factor"))),
+                (
+                    "ranks share a sequence evenly, and experts have room for the tokens that come. Choose a divisor of "
+                    "sequence, and a capacity_factor of 1 or more"
+                ),
             )
 
-    def _check_offload(self) -> None:
+    def _of_offload(self) -> Iterator[tuple[str, str]]:
+        """Yield what cannot be offloaded, the reason, and what to choose."""
         if isinstance(self.offload, str) or not isinstance(self.offload, Collection):
-            raise PlanError(
-                f"offload={self.offload!r}: it is a collection of names, not one. Write offload=['optimizer'], say."
-            )
+            yield self._of("offload"), "it is a collection of names, not one. Write offload=['optimizer'], say"
         for what in self.offload:
             known("offload", what, OFFLOADED)
             least = 1 if what == "optimizer" else 3
             if self.stage < least:
-                raise PlanError(
-                    f"offload=[{what!r}] with stage={self.stage}: a rank moves its own shard to the host, and before "
-                    f"stage {least} there is no shard of that. Choose stage {least} or more, or offload less."
+                reason = f"a rank moves its own shard to the host, and before stage {least} there is no shard of that"
+                yield (
+                    f"offload=[{what!r}] with stage={self.stage}",
+                    (f"{reason}. Choose stage {least} or more, or offload less"),
                 )
 
-    def _check_engine(self) -> None:
-        for what, why in self._refused():
-            raise PlanError(f"engine={self.engine!r} with {what}: {why}, or another engine.")
-
-    def _refused(self) -> Iterator[tuple[str, str]]:
+    def _of_engine(self) -> Iterator[tuple[str, str]]:
         """Yield each setting that the engine does not have, the reason, and what to choose."""
-        engine, stage = self.engine, self.stage
-        if engine == "zero" and self.precision == "bf16":
-            yield "precision='bf16'", "this course's engines keep fp32 masters. Choose precision='mixed'"
-        if engine == "zero" and self.reshard is not True:
-            what = f"reshard={self.reshard}"
-            yield what, "this course's stage 3 frees each unit after forward. Choose reshard=True"
-        if (engine == "zero" and self.expert_parallel > 1) or (engine == "torch" and stage == 1 < self.expert_parallel):
-            what = f"expert_parallel={self.expert_parallel}"
-            yield what, "it gives all ranks the same tensors. Choose expert_parallel=1"
-        if engine == "zero" and self.partly_frozen:
-            yield "frozen parameters", "this course's shards hold what is trained. Choose trainable=1"
-        if engine == "nanotron" and stage > 1:
-            yield f"stage={stage}", "nanotron shards the optimizer's states and no more. Choose stage 0 or 1"
-        if engine == "torch" and stage < 2 and self.policy.master:
-            what = f"precision={self.precision!r} and stage={stage}"
-            yield what, "DistributedDataParallel keeps no fp32 masters. Choose precision='fp32', stage=3"
-        if engine == "torch" and stage == 2:
-            yield "stage=2", "torch has nothing that shards gradients and keeps whole parameters. Choose stage 1 or 3"
-        if engine == "torch" and stage == 1 and self.shards != self.data_parallel:
-            what = f"stage=1 and shard_size={self.shard_size}"
-            yield what, "ZeroRedundancyOptimizer shards over all ranks. Choose shard_size=None"
+        stage, experts = self.stage, self._of("expert_parallel")
+        refused: dict[str, list[tuple[bool, str, str]]] = {
+            "zero": [
+                (self.precision == "bf16", "precision='bf16'",
+                 "this course's engines keep fp32 masters. Choose precision='mixed'"),
+                (self.reshard is not True, f"reshard={self.reshard}",
+                 "this course's stage 3 frees each unit after forward. Choose reshard=True"),
+                (self.expert_parallel > 1, experts, "it gives all ranks the same tensors. Choose expert_parallel=1"),
+                (self.partly_frozen, "frozen parameters",
+                 "this course's shards hold what is trained. Choose trainable=1"),
+            ],
+            "nanotron": [
+                (stage > 1, f"stage={stage}",
+                 "nanotron shards the optimizer's states and no more. Choose stage 0 or 1"),
+            ],
+            "torch": [
+                (stage == 1 < self.expert_parallel, experts,
+                 "it gives all ranks the same tensors. Choose expert_parallel=1"),
+                (stage < 2 and bool(self.policy.master), f"{self._of('precision')} and stage={stage}",
+                 "DistributedDataParallel keeps no fp32 masters. Choose precision='fp32', stage=3"),
+                (stage == 2, "stage=2",
+                 "torch has nothing that shards gradients and keeps whole parameters. Choose stage 1 or 3"),
+                (stage == 1 and self.shards != self.data_parallel, f"stage=1 and {self._of('shard_size')}",
+                 "ZeroRedundancyOptimizer shards over all ranks. Choose shard_size=None"),
+            ],
+        }  # fmt: skip
+        for wrong, what, why in refused.get(self.engine, []):
+            if wrong:
+                yield f"{self._of('engine')} with {what}", f"{why}, or another engine"
+
+    def _of(self, name: str) -> str:
+        return f"{name}={getattr(self, name)!r}"
 
     @property
     def policy(self) -> Precision:
