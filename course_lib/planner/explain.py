@@ -14,7 +14,6 @@ from .timing.work import EQUAL_UNITS
 from .training.checks import PlanError
 from .training.frozen import trained
 from .training.settings import Settings
-from .training.shapes import Model
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -29,22 +28,18 @@ COSTS = ("memory", "step", "tokens/s a GPU", "MFU")
 
 def size(nbytes: float) -> str:
     """Format bytes: `31.4 GB`, with three digits or a few more, in decimal units."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(nbytes) >= factor:
-            return f"{_digits(nbytes / factor)} {unit}"
-    return f"{_digits(nbytes)} bytes"
+    return _scaled(nbytes, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 0})
 
 
 def duration(seconds: float) -> str:
     """Format seconds: `120 ms`."""
-    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= factor:
-            return f"{_digits(seconds / factor)} {unit}"
-    return f"{_digits(seconds * 1e6)} µs"
+    return _scaled(seconds * 1e6, {"s": 1e6, "ms": 1e3, "µs": 0})
 
 
-def _digits(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+def _scaled(value: float, units: dict[str, float]) -> str:
+    unit, factor = next((unit, factor or 1) for unit, factor in units.items() if abs(value) >= factor)
+    scaled = value / factor
+    return f"{scaled:.3g} {unit}" if abs(scaled) < 1000 else f"{scaled:,.0f} {unit}"
 
 
 def how(settings: Settings) -> str:
@@ -66,14 +61,16 @@ def how(settings: Settings) -> str:
     return ", ".join(words)
 
 
-def header(model: Model, settings: Settings) -> Iterator[str]:
-    """Yield lines on the model, the settings, and what the plan leaves out."""
-    idle = model.transformer.idle if model.transformer else 0
-    active = f", {model.params - idle:,} for each token" if idle else ""
-    yield f"{model.name}: {model.params:,} parameters{active}; {how(settings)}."
+def header(plan: Plan) -> Iterator[str]:
+    """Yield lines on the model and the settings, on what nobody gave, and on what the plan leaves out."""
+    model, known = plan.model, plan.model.transformer
+    active = f", {model.params - known.idle:,} for each token" if known and known.idle else ""
+    usual = [f"{name}={value}" for name, value in ASSUMED.items() if getattr(plan.settings, name) == value]
+    yield f"{model.name}: {model.params:,} parameters{active}; {how(plan.settings)}."
+    yield f"Assumed, as by default: {', '.join(usual)}."
     if not model.units:
         yield "Only the number of parameters is known: buffers and activations are left out."
-    elif model.transformer is None:
+    elif known is None:
         yield "Only the shapes are known: activations are left out."
 
 
@@ -82,9 +79,7 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
 
     Without machines it is on all by name that have a place for its ranks.
     """
-    first, *left_out = header(plan.model, plan.settings)
-    usual = [f"{name}={value}" for name, value in ASSUMED.items() if getattr(plan.settings, name) == value]
-    yield from (first, f"Assumed, as by default: {', '.join(usual)}.", *left_out)
+    yield from header(plan)
     peak, between = plan.moments[plan.peak_moment], plan.moments[BETWEEN]
     held = [(name, size(peak[name]), size(between[name])) for name in CATEGORIES if peak[name] or between[name]]
     held.append(("all", size(plan.peak_bytes), size(sum(between.values()))))
@@ -100,10 +95,10 @@ def page(plan: Plan, *machines: Hardware) -> Iterator[str]:
                 raise
     ranks = plan.settings.world_size
     yield aligned(rows) if rows[1:] else f"No machine by name has whole nodes for {ranks} ranks."
-    lacking = [(verdict(plan, machine), *shortage(plan, machine)) for machine in machines]
-    yield from (
-        f"It {how_far}: {size(short)} short on rank 0, {where}." for how_far, short, where in lacking if short > 0
-    )
+    for machine in machines:
+        short, where = shortage(plan, machine)
+        if short > 0:
+            yield f"It {verdict(plan, machine)}: {size(short)} short on rank 0, {where}."
 
 
 def costs(plan: Plan, machine: Hardware) -> tuple[str, ...]:
@@ -126,14 +121,13 @@ def units(plan: Plan) -> Iterator[str]:
     if not piece.units:
         return
     found = gathered_bytes(piece, trained(piece, settings), settings.policy.parameter, settings)
-    outer, layer, whole = (size(nbytes) for nbytes in (found[0], found[-1], sum(found)))
+    outer, layer, whole = map(size, (found[0], found[-1], sum(found)))
     yield f"\nParameters of a unit: outer {outer}, layer {layer}. In one unit, all {whole} would be gathered at once."
     if known:
-        kept = settings.tokens * activations.kept(known, settings)
-        yield f"A layer keeps {size(kept)} of activations of a micro-batch. Without recomputation it makes:"
-        for name, nbytes in activations.layer(known, settings).items():
-            if nbytes:
-                yield f"  {size(settings.tokens * nbytes):>10}  {name}"
+        kept = size(settings.tokens * activations.kept(known, settings))
+        yield f"A layer keeps {kept} of activations of a micro-batch. Without recomputation it makes:"
+        made = activations.layer(known, settings).items()
+        yield from (f"  {size(settings.tokens * nbytes):>10}  {name}" for name, nbytes in made if nbytes)
 
 
 def memory(plan: Plan) -> Iterator[str]:
@@ -167,11 +161,6 @@ def shortage(plan: Plan, hardware: Hardware) -> tuple[int, str]:
     )
 
 
-def _of_host(plan: Plan, hardware: Hardware) -> int:
-    """Return the bytes of the host's memory that a rank has: the ranks of a node share it."""
-    return hardware.host_bytes // min(hardware.devices, plan.settings.world_size)
-
-
 MARGIN = 0.15
 """A peak this far above the device's memory may still fit: a plan has an error, and an 80 GB H100 really has 79.1 GiB,
 6 % more. docs/validation.md has the evidence."""
@@ -185,19 +174,21 @@ def verdict(plan: Plan, hardware: Hardware) -> str:
     return "may fit" if missing <= MARGIN * hardware.memory_bytes else "does not fit"
 
 
+def _of_host(plan: Plan, hardware: Hardware) -> int:
+    return hardware.host_bytes // min(hardware.devices, plan.settings.world_size)  # the ranks of a node share it
+
+
 def traffic(plan: Plan) -> Iterator[str]:
     """Yield lines on what the rank sends, collective by collective."""
     yield f"\nSent by each rank in a step: {size(plan.sent_bytes)}"
     for call in plan.collectives:
-        yield (
-            f"  {size(float(call.sent)):>10}  {call.op:<14}  {call.what} in {call.when}, among {call.ranks} ranks"
-        ).replace("in after", "after")
+        when = call.when if call.when.startswith("after") else f"in {call.when}"
+        yield f"  {size(float(call.sent)):>10}  {call.op:<14}  {call.what} {when}, among {call.ranks} ranks"
 
 
 def time(plan: Plan, hardware: Hardware) -> Iterator[str]:
     """Yield lines on the time of a step, and on what is hidden behind computing."""
-    timeline = plan.timeline(hardware)
-    tokens = plan.settings.tokens_per_rank
+    timeline, tokens = plan.timeline(hardware), plan.settings.tokens_per_rank
     yield f"\nA step of {tokens:.10g} tokens a rank on {hardware.name}: {duration(timeline.seconds)}"
     for label in ("earlier micro-batches", "forward", "backward", "optimizer step"):
         spent = sum(s.seconds for s in timeline.spans if s.stream == COMPUTE and s.name.startswith(label))

@@ -72,19 +72,13 @@ class Plan:
 
         The start of forward is left out if it holds the same as the moment between steps.
         """
-        distinct = {moment for part in self.parts for moment in part.moments if part.moments != MOMENTS}
-        return {
-            moment: {
-                category: sum(
-                    part.nbytes
-                    for part in self.parts
-                    if part.category == category and moment in part.moments and not part.host
-                )
-                for category in CATEGORIES
-            }
-            for moment in MOMENTS
-            if moment != BEGIN or moment in distinct
-        }
+        found = {moment: dict.fromkeys(CATEGORIES, 0) for moment in MOMENTS}
+        for part in (part for part in self.parts if not part.host):
+            for moment in part.moments:
+                found[moment][part.category] += part.nbytes
+        if all(part.moments == MOMENTS or BEGIN not in part.moments for part in self.parts):
+            del found[BEGIN]
+        return found
 
     @property
     def bytes(self) -> dict[str, int]:
@@ -143,15 +137,11 @@ class Plan:
         return floor(sum((call.sent for call in self.collectives), Fraction()))
 
     def timeline(self, hardware: str | Hardware) -> Timeline:
-        """Return the schedule of a step on this hardware.
-
-        Raises:
-            ValueError: there is no such hardware, or the ranks do not fit it.
-        """
+        """Return the schedule of a step on this hardware. Raises ValueError if the ranks do not fit it."""
         return step.timeline(self.model, self.settings, named(hardware))
 
     def step_seconds(self, hardware: str | Hardware) -> float:
-        """Return the seconds of a step on this hardware; errors as `timeline`."""
+        """Return the seconds of a step; errors as `timeline`."""
         return self.timeline(hardware).seconds
 
     def tokens_per_second(self, hardware: str | Hardware) -> float:
@@ -163,16 +153,12 @@ class Plan:
 
         What backward recomputes is not useful (PaLM, arXiv 2204.02311, appendix B).
         """
-        machine = named(hardware)
-        return (
-            self.tokens_per_second(machine)
-            * token_flops(self.model, self.settings)
-            / machine.peak_flops(self.settings.policy.fast)
-        )
+        peak = named(hardware).peak_flops(self.settings.policy.fast)
+        return self.tokens_per_second(hardware) * token_flops(self.model, self.settings) / peak
 
     def explain(self, hardware: str | Hardware | None = None) -> str:
         """Return where each byte goes, and with hardware each second, in words; errors as `timeline`."""
-        lines = [*explain.header(self.model, self.settings), *explain.memory(self), *explain.traffic(self)]
+        lines = [*explain.header(self), *explain.memory(self), *explain.traffic(self)]
         return "\n".join([*lines, *(explain.time(self, named(hardware)) if hardware is not None else [])])
 
     def __repr__(self) -> str:
@@ -183,12 +169,7 @@ class Plan:
         return f"{card}<pre>{escape(repr(self))}</pre></div></div>"
 
 
-def plan(
-    params: Any = None,
-    *,
-    model: "str | Transformer | Model | None" = None,
-    **given: Any,
-) -> Plan:
+def plan(params: Any = None, *, model: "str | Transformer | Model | None" = None, **given: Any) -> Plan:
     """Return the cost of training `params` parameters, or a `model`, for each rank.
 
     >>> plan(params=7.5e9, world_size=64, stage=2, precision="mixed").bytes["optimizer"]
@@ -209,7 +190,11 @@ def plan(
         raise PlanError(
             f"plan(params={params!r}, model={model!r}): give one of the two, such as params=7.5e9 or model='llama-7b'."
         )
-    described = of_params(params) if model is None else _described(model)
+    described = of_params(params) if model is None else model
+    if isinstance(described, str):
+        described = pick("model", described, MODELS)
+    if isinstance(described, Transformer):
+        described = of_transformer(described)
     if isinstance(count := given.get("trainable"), int | float) and count > 1:
         given["trainable"] = whole("trainable", count, most=described.params) / described.params
     planned = Plan(model=described, settings=settings(**given))
@@ -221,9 +206,3 @@ def plan(
         )
     trained(planned.piece, planned.settings)  # raises if the model cannot be cut or adapted in this way
     return planned
-
-
-def _described(model: "str | Transformer | Model") -> Model:
-    if isinstance(model, Model):
-        return model
-    return of_transformer(model if isinstance(model, Transformer) else pick("model", model, MODELS))

@@ -56,7 +56,7 @@ def test_why_explains_every_part(course) -> None:  # type: ignore[no-untyped-def
     planned = plan(model="llama3-8b", world_size=8, stage=3, attention="flash", sequence=4096)
 
     assert all(part.name in text for part in planned.parts)
-    assert planned.explain("h100").partition("\n")[2] in text
+    assert planned.explain("h100").partition("\n\n")[2] in text
     assert "inside of the feed-forward layer" in text
 
 

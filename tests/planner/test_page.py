@@ -26,6 +26,8 @@ def test_it_says_first_what_nobody_gave() -> None:
     assert bare[1].startswith("Assumed, as by default: sequence=1024, attention=math, engine=paper, precision=mixed,")
     assert given[1].startswith("Assumed, as by default: precision=mixed, optimizer=adam,")
     assert "micro_batches" not in given[1]
+    explained = plan(model="llama3-8b").explain().splitlines()
+    assert explained[1] == bare[1] and explained[0] == bare[0]
 
 
 def test_its_memory_adds_up() -> None:
