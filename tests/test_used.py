@@ -31,6 +31,8 @@ KEPT = {
     "Stage2(replicate_group)": "hybrid sharding",
     "Stage3(replicate_group)": "hybrid sharding",
     "LossScaler(growth_interval)": "an option of torch's GradScaler",
+    "Settings(compiled)": "published runs have it, as a column",
+    "Settings(model_chunks)": "published runs have it, as a column",
     "Settings(pipeline_stage)": "the planner sets it, to plan the last stage of a pipeline",
     "course lab --notebooks": "the author of a lesson opens it so, and so do the tests in the browser",
 }

@@ -14,7 +14,7 @@ from .explain import COSTS, aligned, costs, duration, how, page, shortage, size,
 from .memory.parts import AVERAGING, CATEGORIES, STEP, Part
 from .plan import Plan, plan
 from .solve import Budget, cheapest, fewest_ranks, fits, largest_batch, longest_sequence
-from .timing.cost import PASSES, Group, Link, bus_bandwidth, ring_seconds, seconds, tree_seconds
+from .timing.cost import PASSES, Group, Link, bus_bandwidth, ring_seconds, seconds
 from .timing.hardware import HARDWARE, Hardware, hardware
 from .timing.schedule import Span, Timeline
 from .timing.volume import Collective
@@ -32,5 +32,5 @@ __all__ = [
     "Model", "Optimizer", "Part", "Plan", "Precision", "Run", "Settings", "Span", "Timeline", "Transformer",
     "Validation", "aligned", "bus_bandwidth", "cheapest", "choose", "costs", "duration", "fewest_ranks", "fits",
     "hardware", "how", "known", "largest_batch", "longest_sequence", "page", "plan", "ring_seconds", "seconds",
-    "shortage", "size", "tree_seconds", "units", "validate", "verdict", "whole",
+    "shortage", "size", "units", "validate", "verdict", "whole",
 ]  # fmt: skip

@@ -102,17 +102,12 @@ def choose(
     machine = named(hardware)
     ranks = machine.devices if world_size is None else world_size
     usual = {"attention": "flash", "implementation": "foreach", "bucket_bytes": 256 * 2**20}
-    timed: list[Timed] = []
-    lacking: list[Lacking] = []
-    for one in _plans(model, machine, usual | {"world_size": ranks} | given, global_batch):
-        short, where = shortage(one, machine)
-        if short > 0:
-            lacking.append((short, where, one))
-        else:
-            timed.append((one, one.timeline(machine)))
-    lacking.sort(key=lambda it: it[0])
-    fastest = min((timeline.seconds for _, timeline in timed), default=0.0)
-    timed.sort(key=lambda one: (max(one[1].seconds, fastest * (1 + _EQUAL)), _effort(one[0]), one[1].seconds))
+    tried = _plans(model, machine, usual | {"world_size": ranks} | given, global_batch)
+    plans = [(*shortage(one, machine), one) for one in tried]
+    timed = [(one, one.timeline(machine)) for short, _, one in plans if short <= 0]
+    lacking = sorted((lack for lack in plans if lack[0] > 0), key=lambda lack: lack[0])
+    equal = min((timeline.seconds for _, timeline in timed), default=0.0) * (1 + _EQUAL)
+    timed.sort(key=lambda one: (max(one[1].seconds, equal), _effort(one[0]), one[1].seconds))
     reasons = [_why(timed, lacking, machine), *(_reason(*one, *timed[0]) for one in timed[1:])] if timed else []
     ranked = [Candidate(plan=p, seconds=t.seconds, reason=r) for (p, t), r in zip(timed, reasons, strict=True)]
     for short, where, p in lacking:
@@ -180,13 +175,13 @@ def _why(timed: list[Timed], lacking: list[Lacking], machine: Hardware) -> str:
     if simpler and not any(_effort(p) < _effort(best) for p, _ in others):
         short, nearest = simpler[0]
         return f"the best that fits. Memory decides: {how(nearest.settings)} is {size(short)} short."
-    slower = [(p, t) for p, t in others if t.seconds > fastest.seconds * (1 + _EQUAL) and _effort(p) != _effort(best)]
-    if not slower:
-        return "the best that fits."
-    rival, time = slower[0]
-    mine, theirs = (_leaving(p, machine) for p in (best, rival))
-    network = f" Over the network a GPU sends {size(mine)} in a step, there {size(theirs)}." if mine or theirs else ""
-    return f"the best that fits. {how(rival.settings)} is {_slower(time, fastest)}.{network}"
+    for rival, time in others:
+        if time.seconds > fastest.seconds * (1 + _EQUAL) and _effort(rival) != _effort(best):
+            mine, theirs = (_leaving(p, machine) for p in (best, rival))
+            network = f" Over the network a GPU sends {size(mine)} in a step, there {size(theirs)}."
+            reason = f"the best that fits. {how(rival.settings)} is {_slower(time, fastest)}."
+            return reason + network if mine or theirs else reason
+    return "the best that fits."
 
 
 def _leaving(plan: Plan, machine: Hardware) -> float:
@@ -194,12 +189,13 @@ def _leaving(plan: Plan, machine: Hardware) -> float:
     settings, nbytes, found = plan.settings, 0.0, groups(plan.settings, machine)
     for call in plan.collectives:
         if call.op == "send":  # a stage is a row of ranks, of which some or all have the next one in a different node
-            nbytes += float(call.sent) * min(1, settings.tensor_parallel * settings.data_parallel / machine.devices)
-        elif (group := found[call.group]).nodes > 1:
-            ring = 1 / group.members
-            nbytes += float(call.sent) * (
-                (1 - (group.members - 1) / (group.ranks - 1)) if "to_all" in call.op else ring
-            )
+            part = min(1, settings.tensor_parallel * settings.data_parallel / machine.devices)
+        else:
+            group = found[call.group]
+            part = 0 if group.nodes == 1 else 1 / group.members
+            if "to_all" in call.op:
+                part = 1 - (group.members - 1) / (group.ranks - 1)
+        nbytes += float(call.sent) * part
     return nbytes
 
 

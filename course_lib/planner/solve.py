@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from math import inf
+from math import ceil, inf, log2
 from typing import Any
 
 from .choose import cuts
@@ -32,15 +32,6 @@ def longest_sequence(plan: Plan, machine: str | Hardware) -> int:
     return _most_that_fits(plan, machine, "sequence", plan.settings.context_parallel, context)
 
 
-def fewest_ranks(plan: Plan, machine: str | Hardware) -> int:
-    """Return how many ranks fit, the first power of two times those that share a sequence; 0 if none do."""
-    settings = plan.settings
-    group = settings.world_size // settings.data_parallel * max(settings.context_parallel, settings.expert_parallel)
-    more = {"shard_size": None, "reshard": bool(settings.reshard)}
-    ranks = (group * 2**doubled for doubled in range(20))
-    return next((count for count in ranks if fits(_with(plan, world_size=count, **more), machine)), 0)
-
-
 def _most_that_fits(plan: Plan, machine: str | Hardware, name: str, step: int, most: int) -> int:
     if plan.model.transformer is None:
         raise PlanError(
@@ -48,6 +39,15 @@ def _most_that_fits(plan: Plan, machine: str | Hardware, name: str, step: int, m
             "a transformer. A dry run measures them for any model."
         )
     return step * largest(lambda count: fits(_with(plan, **{name: step * count}), machine), most // step)
+
+
+def fewest_ranks(plan: Plan, machine: str | Hardware) -> int:
+    """Return how many ranks fit, the first power of two times those that share a sequence; 0 if none do."""
+    settings = plan.settings
+    group = settings.world_size // settings.data_parallel * max(settings.context_parallel, settings.expert_parallel)
+    more = {"shard_size": None, "reshard": bool(settings.reshard)}
+    counts = (group * 2**doubled for doubled in range(20))
+    return next((count for count in counts if fits(_with(plan, world_size=count, **more), machine)), 0)
 
 
 def _with(plan: Plan, **changes: Any) -> Plan:
@@ -64,11 +64,9 @@ class Budget:
 
     def __repr__(self) -> str:
         settings, days = self.plan.settings, self.seconds / 86400
-        return (
-            f"With sequences of {settings.sequence} tokens: {self.gpu_hours:,.0f} GPU-hours, {days:.3g} days, "
-            f"{how(settings)}, {settings.micro_batches} micro-batches of {settings.batch}, at most "
-            f"{size(self.plan.peak_bytes)}"
-        )
+        how_long = f"With sequences of {settings.sequence} tokens: {self.gpu_hours:,.0f} GPU-hours, {days:.3g} days"
+        batches = f"{settings.micro_batches} micro-batches of {settings.batch}"
+        return f"{how_long}, {how(settings)}, {batches}, at most {size(self.plan.peak_bytes)}"
 
 
 def cheapest(
@@ -90,21 +88,21 @@ def cheapest(
         raise PlanError(f"tokens={tokens!r}, days={days!r}: both have to be above 0, and tokens finite. Change them.")
     most_ranks = min(whole("most_ranks", most_ranks), most_ranks if machine.network else machine.devices)
     least = plan(model=model, **given)
-    useful = machine.achievable * machine.peak_flops(least.settings.policy.fast) * days * 86400
-    ranks = 1
-    while ranks * useful < tokens * token_flops(least.model, least.settings):
-        ranks *= 2
-    least_ranks, reached = ranks, f"at least {ranks} are needed at {machine.achievable:.0%} of the peak"
-    fastest = 0.0
+    needed = tokens * token_flops(least.model, least.settings) / (days * 86400)
+    least_ranks = 2 ** max(
+        0, ceil(log2(needed / (machine.achievable * machine.peak_flops(least.settings.policy.fast))))
+    )
+    ranks, found = least_ranks, list[Budget]()
     while ranks <= most_ranks:
-        found = list(_ways(machine, tokens, {"model": model, "world_size": ranks} | given))
-        fastest = max([fastest, *(1 / one.seconds for one in found)])
-        found = [one for one in found if one.seconds <= days * 86400]
-        if found:
-            return min(found, key=lambda one: one.gpu_hours)
+        found += _ways(machine, tokens, {"model": model, "world_size": ranks} | given)
+        if fast := [one for one in found if one.seconds <= days * 86400]:
+            return min(fast, key=lambda one: one.gpu_hours)
         ranks *= 2
-    if least_ranks <= most_ranks:
-        reached = f"the fastest takes {1 / fastest / 86400:,.1f} days" if fastest else "nothing fits"
+    reached = "nothing fits"
+    if least_ranks > most_ranks:
+        reached = f"at least {least_ranks} are needed at {machine.achievable:.0%} of the peak"
+    elif found:
+        reached = f"the fastest takes {min(one.seconds for one in found) / 86400:,.1f} days"
     raise PlanError(
         f"{tokens:.3g} tokens in {days:g} days on at most {most_ranks} ranks of {machine.name}: {reached}. Allow more "
         "days or ranks, or fewer tokens."

@@ -4,7 +4,7 @@ A row of a file in `published/` describes a run as settings, or says why it cann
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -146,8 +146,11 @@ class Validation:
         for one in self.compared:
             for name in (f"{one.run.model}, {one.run.kind}", f"all, {one.run.kind}"):
                 groups.setdefault((one.run.source.split(" ")[0], one.what, name), []).append(one.error)
-        lines = [f"{'source':12}  {'value':12}  {'runs':34}  {'number':>6}  median |error|  within 10 %    worst"]
-        lines += [_summary(*key, errors) for key, errors in sorted(groups.items())]
+        lines = [f"{'source':15}  {'value':12}  {'runs':34}  {'number':>6}  median |error|  within 10 %    worst"]
+        for (source, what, name), errors in sorted(groups.items()):
+            near, sizes = sum(abs(error) <= 0.1 for error in errors) / len(errors), [*map(abs, errors)]
+            lines.append(f"{source:15}  {what:12}  {name:34}  {len(sizes):6}  {median(sizes):14.1%}  {near:11.0%}  "
+                         f"{max(sizes):7.0%}")  # fmt: skip
         lines.append("")
         for ended, verdicts in self.verdicts.items():
             counts = ", ".join(f"{number} × “{name}”" for name, number in verdicts.most_common())
@@ -185,12 +188,6 @@ def _sharding(given: dict[str, Any]) -> str:
     cuts = [f"{name} {ranks}" for name, ranks in (("TP", tensor), ("PP", pipeline)) if ranks > 1]
     words = [f"ZeRO-{given['stage']}", f"DP {given['world_size'] // (tensor * pipeline)}", *cuts]
     return ", ".join([*words, f"{given['batch']} x {given['micro_batches']}"])
-
-
-def _summary(source: str, what: str, name: str, errors: Iterable[float]) -> str:
-    sizes = [abs(error) for error in errors]
-    near = sum(one <= 0.1 for one in sizes) / len(sizes)
-    return f"{source:12}  {what:12}  {name:34}  {len(sizes):6}  {median(sizes):14.1%}  {near:11.0%}  {max(sizes):7.0%}"
 
 
 def _compare(run: Run) -> Iterator[Compared]:

@@ -181,7 +181,7 @@ def test_the_winner_says_what_crosses_the_network() -> None:
 
 def test_the_ends_of_a_pipeline_cross_the_network_only_between_nodes() -> None:
     """TP 4 and no data parallelism: every second stage ends with its node, so half of what is sent leaves a node."""
-    choice = choose("llama-70b", "h100-ethernet", world_size=64)
+    choice = choose("llama-70b", "h100-ethernet", world_size=64, pipeline_parallel=16)
     sends = sum(call.sent for call in choice.best.plan.collectives if call.op == "send")
 
     assert (choice.best.plan.settings.tensor_parallel, choice.best.plan.settings.pipeline_parallel) == (4, 16)

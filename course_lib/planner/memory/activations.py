@@ -25,8 +25,7 @@ def layer(model: Transformer, settings: Settings) -> dict[str, float]:
     inside the expert, as Megatron-Core does.
     """
     h, scores, width = model.hidden, model.heads * settings.sequence, settings.policy.activation
-    q, cut = model.q_hidden, settings.tensor_parallel
-    between = cut if settings.sequence_parallel else 1
+    q, cut, between = model.q_hidden, settings.tensor_parallel, settings.between
     copies = 3 * q * width if settings.attention == "flash_copies" else 0
     beside = not settings.partly_frozen or settings.adapted == "all"
     products = _products(model, settings) - (not beside)  # the last one is the input of a matrix
@@ -67,13 +66,11 @@ def kept(model: Transformer, settings: Settings) -> float:
     "operators" is torchtitan's selective checkpointing: the layer's input, the attention's result, and every second
     matrix product from the first on, which in a gated layer are queries, values, the gate and the layer's output.
     """
-    items, width = layer(model, settings), settings.policy.activation
-    cut = settings.tensor_parallel
-    between = cut if settings.sequence_parallel else 1
+    items, width, between = layer(model, settings), settings.policy.activation, settings.between
     if settings.checkpointing == "full":
         return model.hidden * width / between
     if settings.checkpointing == "operators":
-        h, q, gated = model.hidden, model.q_hidden, model.gated
+        h, q, gated, cut = model.hidden, model.q_hidden, model.gated, settings.tensor_parallel
         products = q + (1 if gated else 2) * model.kv_hidden + inside(model, settings)
         experts = items["inputs of experts"] + items["results of experts"]
         return ((1 + gated) * h / between + (q + products) / cut) * width + 4 * model.heads / cut + experts
@@ -123,16 +120,13 @@ def held_back(model: Transformer, settings: Settings) -> float:
 
 def ends(model: Transformer, settings: Settings) -> dict[str, float]:
     """Return what is kept outside of the layers: after the embedding, and from the last norm to the loss."""
-    width, cut = settings.policy.activation, settings.tensor_parallel
-    between = cut if settings.sequence_parallel else 1
+    h, width = model.hidden / settings.between, settings.policy.activation
     return {
-        "dropout mask of the embedding": model.hidden * _MASK / between if model.dropout else 0,
-        "input of the last norm": model.hidden * width / between,
-        "input of the head": model.hidden * width / between,
-        "logits in fp32": 4 * model.vocab / (1 if settings.whole_logits else cut),
-    }
+        "dropout mask of the embedding": h * _MASK if model.dropout else 0, "input of the last norm": h * width,
+        "input of the head": h * width, "logits in fp32": 4 * model.vocab / settings.logit_cut,
+    }  # fmt: skip
 
 
 def loss_gradients(model: Transformer, settings: Settings) -> float:
     """Return the bytes of the loss beside the fp32 logits, as backward starts: see `LOSSES`. Not in the paper."""
-    return (LOSSES[settings.loss] - 4) * model.vocab / (1 if settings.whole_logits else settings.tensor_parallel)
+    return (LOSSES[settings.loss] - 4) * model.vocab / settings.logit_cut

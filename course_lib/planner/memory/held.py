@@ -36,11 +36,10 @@ def frozen(model: Model, settings: Settings) -> list[Part]:
         cut, why = settings.shards, f"{why}, a shard: 1/{settings.shards}"
     nbytes = sum(ceil(unit / cut) for unit in frozen_bytes(whole, settings))
     largest = max((numel([shape[-2:]]) for unit in model.units[1:] for shape in unit if len(shape) > 1), default=0)
-    quantized = nbytes and FROZEN[settings.frozen] < FROZEN["bf16"]
+    unpacked, host = 2 * largest if FROZEN[settings.frozen] < FROZEN["bf16"] else 0, "parameters" in settings.offload
     return [
-        Part(category="parameters", name="frozen parameters", nbytes=nbytes, why=why,
-             host="parameters" in settings.offload),
-        Part(category="parameters", name="dequantized parameters", nbytes=2 * largest if quantized else 0,
+        Part(category="parameters", name="frozen parameters", nbytes=nbytes, why=why, host=host),
+        Part(category="parameters", name="dequantized parameters", nbytes=unpacked if nbytes else 0,
              why="the largest matrix in 16 bits", moments=(START, END)),
     ]  # fmt: skip
 

@@ -1,11 +1,10 @@
 """The time of a collective: the alpha-beta model, for rings and trees, within a node and across nodes.
 
-A message of n bytes takes alpha + n / bandwidth. A ring of N passes each of N pieces from neighbour to neighbour. When
-it spans nodes, one hop in each node crosses the network. Rings are laid through every network port of the node at once,
-so the ring may use the bandwidth of all ports together. A tree pays alpha for its depth, not for its length. For
-smaller messages, protocol LL128 sends a flag with every 120 bytes: a smaller alpha, and 92 % of the bandwidth. Without
-NVLink, NCCL has only LL for them, with a flag for every 4 bytes and half the bandwidth. On NVSwitch nodes the switches
-add (NVLS). NCCL chooses with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
+A message of n bytes takes alpha + n / bandwidth. A ring of N passes each of N pieces from neighbour to neighbour; one
+hop in each node crosses the network, with the bandwidth of all its ports. A tree pays alpha for its depth only. For
+smaller messages, protocol LL128 sends a flag with every 120 bytes: a smaller alpha, and 92 % of the bandwidth; without
+NVLink it is LL, with a flag for every 4 bytes and half the bandwidth. On NVSwitch nodes the switches add (NVLS). NCCL
+chooses with the same arithmetic (src/graph/tuning.cc), and calls alpha "hwLat".
 """
 
 import math
@@ -140,10 +139,8 @@ def _small(group: Group) -> Group:
 def bus_bandwidth(op: str, nbytes: float, measured_seconds: float, ranks: int) -> float:
     """Return the bytes per second that each rank's link carried, as NCCL's tests define it (doc/PERFORMANCE.md).
 
-    That holds where ranks pass messages, as in a ring. Where switches add, as with NVLS, no link carried that much.
-
-    It does not depend on the number of ranks: n / t times 2(N-1)/N for an all-reduce, (N-1)/N for a reduce-scatter or
-    an all-gather, 1 for a broadcast.
+    n / t times 2(N-1)/N for an all-reduce, (N-1)/N for a reduce-scatter or an all-gather, 1 for a broadcast. Where
+    switches add, as with NVLS, no link carried that much.
     """
     factor = 1.0 if op == "broadcast" else PASSES[op] * (ranks - 1) / ranks
     return factor * nbytes / measured_seconds

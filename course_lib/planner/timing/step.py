@@ -97,6 +97,8 @@ class _Step:
         self.computed: list[Span] = []
         self.reduced: list[Span] = []
         self.unreduced = 0.0  # parameters whose gradients wait for their bucket to be full
+        self.gathers_late = settings.engine == "paper" and settings.stage in (1, 2)  # in the next step's forward
+        self.layer_share = 1 / max(1, len(model.units) - 1)
 
     def run(self, last: bool) -> Timeline:
         """Schedule a micro-batch. After the last, gradients have been reduced, and the optimizer makes its step."""
@@ -112,7 +114,7 @@ class _Step:
 
     def _pass(self, when: str, pieces: list[Work]) -> None:
         """Compute the pieces. Before each, gather the next pieces' parameters; after each, reduce its gradients."""
-        ahead = len(pieces) if self._gathers_late() else self.settings.prefetch
+        ahead = len(pieces) if self.gathers_late else self.settings.prefetch
         gathered: list[list[Span]] = []
         for position, piece in enumerate(pieces):
             for next_piece in pieces[len(gathered) : position + 1 + ahead]:
@@ -125,10 +127,6 @@ class _Step:
             self._exchange(piece, when)
             if when == "backward":
                 self._reduce(piece, last=position == len(pieces) - 1)
-
-    def _gathers_late(self) -> bool:
-        """Return whether parameters are gathered during the next step's forward: the paper's stages 1 and 2."""
-        return self.settings.engine == "paper" and self.settings.stage in (1, 2)
 
     def _seconds(self, piece: Work) -> float:
         machine = self.hardware
@@ -156,8 +154,7 @@ class _Step:
                          ("expert activations", "all_to_all"), ("logits", "all_gather")):  # fmt: skip
             call = self.calls.get((what, when, op))
             if call and bool(piece.layers) == (what != "logits") and (piece.layers or piece.name == "head"):
-                share = 1 / (len(self.model.units) - 1) if piece.layers else 1.0
-                cost = self._cost(call, share, parts=2)
+                cost = self._cost(call, self.layer_share if piece.layers else 1.0, parts=2)
                 span = self.streams.issue(TENSOR, f"{op} of {what} of {piece.name}", cost, self.computed[-1:])
                 self.streams.wait(COMPUTE, [span])
 
@@ -165,8 +162,8 @@ class _Step:
         """Let keys and values go around among the ranks of a sequence, while the layer computes with those it has."""
         calls = [call for op in ("all_gather", "reduce_scatter")
                  if piece.layers and (call := self.calls.get(("context activations", when, op)))]  # fmt: skip
-        name, share = f"keys and values of {piece.name}", 1 / (len(self.model.units) - 1) if calls else 0
-        cost = sum(self._cost(call, share, parts=1) for call in calls)
+        cost = sum(self._cost(call, self.layer_share, parts=1) for call in calls)
+        name = f"keys and values of {piece.name}"
         return [self.streams.issue(CONTEXT, name, cost, self.computed[-1:])] if calls else []
 
     def _send(self, when: str) -> None:
@@ -189,7 +186,7 @@ class _Step:
             copied = piece.gathers * self.engine.policy.parameter / settings.shards
             name = f"copy {piece.name} to the device"
             last = [self.streams.issue(HOST, name, copied / self.hardware.host_link, last)]
-        if self._gathers_late():
+        if self.gathers_late:
             when = "after the step" if when == "forward" and self.last else ""  # the step before
             last = []
         for what in ("parameters", "expert parameters"):
@@ -223,9 +220,14 @@ class _Step:
         self.reduced += after
 
     def _update(self) -> None:
-        """Schedule the optimizer's step, bound by memory bandwidth; then stages 1 and 2 gather the parameters."""
-        after = [self.computed[-1], *self.reduced]
-        touched, numel = self._touched_bytes(), sum(self.engine.shard)
+        """Schedule the optimizer's step, bound by memory bandwidth; then stages 1 and 2 gather the parameters.
+
+        The step reads gradients, reads and writes masters and states, and writes parameters that have masters.
+        """
+        policy, numel, after = self.engine.policy, sum(self.engine.shard), [self.computed[-1], *self.reduced]
+        states = self.settings.kept.state_bytes(self.engine.updated, policy.state, self.own.units)
+        updated, anew = policy.master or policy.kept or policy.parameter, policy.parameter if policy.master else 0
+        touched = numel * (policy.gradient + 2 * updated + anew) + 2 * states
         if "optimizer" in self.settings.offload:
             rate = self.hardware.host_bandwidth / self.hardware.devices
             done = self.streams.issue(HOST, "optimizer step on the host", touched / rate, after)
@@ -234,18 +236,10 @@ class _Step:
                 done = self.streams.issue(HOST, "copy parameters to the device", back, [done])
         else:
             done = self.streams.issue(COMPUTE, "optimizer step", touched / self.hardware.memory_bandwidth, after)
-        late = ("parameters", "expert parameters") if not self._gathers_late() else ()
+        late = ("parameters", "expert parameters") if not self.gathers_late else ()
         for what, op in product(late, ("all_gather", "broadcast")):
             if call := self.calls.get((what, "after the step", op)):
                 self.streams.issue(COMMUNICATION, f"{op} of parameters", self._cost(call, 1.0), [done])
-
-    def _touched_bytes(self) -> float:
-        """Return the bytes that the optimizer reads (gradients), and reads and writes (parameters and states)."""
-        policy, numel = self.engine.policy, sum(self.engine.shard)
-        states = self.settings.kept.state_bytes(self.engine.updated, policy.state, self.own.units)
-        updated = policy.master or policy.kept or policy.parameter
-        written_anew = policy.parameter if policy.master else 0
-        return numel * (policy.gradient + 2 * updated + written_anew) + 2 * states
 
     def _cost(self, call: Collective, share: float, parts: int = 0) -> float:
         """Return the seconds for `share` of a micro-batch's `call`, in `parts`, a unit at once, or in buckets."""

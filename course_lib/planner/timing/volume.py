@@ -129,7 +129,7 @@ def _activations(model: Model, settings: Settings) -> Iterator[Collective]:
     layers, full = len(model.units) - 1, settings.checkpointing == "full"
     tokens = settings.tokens * known.hidden * width * again
     keys = 2 * settings.tokens * known.kv_hidden * width * again * settings.context_parallel // tensor
-    routed = round(tokens * known.chosen * settings.capacity_factor / (tensor if settings.sequence_parallel else 1))
+    routed = round(tokens * known.chosen * settings.capacity_factor / settings.between)
     logits = settings.tokens * known.vocab * width * again if settings.whole_logits and settings.last_stage else 0
 
     def call(op: str, group: str, ranks: int, nbytes: int, when: str) -> Collective:
@@ -152,16 +152,6 @@ def _activations(model: Model, settings: Settings) -> Iterator[Collective]:
         if back:
             yield call("reduce_scatter", "context", settings.context_parallel, keys * layers, when)
         yield call("all_to_all", "expert", settings.expert_parallel, 2 * routed * layers * (1 + (back and full)), when)
-        if sends := _sends(settings, when):
+        if settings.pipeline_parallel > 1:  # each of its pieces, except that the pipeline's first or last sends nothing
+            sends = settings.model_chunks - (settings.pipeline_stage == 0 if back else settings.last_stage)
             yield call("send", "stage", 2, sends * tokens // tensor, when)
-
-
-def _sends(settings: Settings, when: str) -> int:
-    """Return how often a stage sends each micro-batch. Interleaved, a stage has several pieces, one after the other.
-
-    The pipeline's last piece sends nothing in forward, its first nothing in backward.
-    """
-    if settings.pipeline_parallel == 1:
-        return 0
-    end = settings.last_stage if when == "forward" else settings.pipeline_stage == 0
-    return settings.model_chunks - end

@@ -132,12 +132,8 @@ def element_wise(model: Transformer, settings: Settings) -> float:
     whole = TRAFFIC["fused" if fused else "eager"] * model.hidden * width / 2
     accesses = (3 if fused else 5) if model.gated else 2
     inside = min(accesses * model.computed_ffn * width, whole)
-    moves = 0.0
-    if model.experts:
-        moves = (
-            (7 if settings.expert_parallel > 1 else 3) * model.chosen * settings.capacity_factor * model.hidden * width
-        )
-    return inside / cut + (whole - inside + moves) / (cut if settings.sequence_parallel else 1)
+    copies = (7 if settings.expert_parallel > 1 else 3) * model.chosen * settings.capacity_factor
+    return inside / cut + (whole - inside + copies * model.hidden * width) / settings.between
 
 
 def scores(model: Transformer, settings: Settings) -> float:

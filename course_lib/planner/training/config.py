@@ -53,14 +53,9 @@ def described(config: Mapping[str, Any]) -> dict[str, Any]:
         "positions": found["context"] if kind == "gpt2" else 0, "dropout": bool(config.get("attn_pdrop")),
         "tied": bool(config.get("tie_word_embeddings", kind in ("gpt2", *_GATED_GELU))),
     }  # fmt: skip
-    return found | _experts(config, found["ffn"])
-
-
-def _experts(config: Mapping[str, Any], ffn: int) -> dict[str, int]:
-    count = next((config[key] for key in _EXPERTS if config.get(key)), 0)
-    if not count:
-        return {}
-    width = config.get("moe_intermediate_size") or ffn
-    shared = config.get("shared_expert_intermediate_size") or width * (config.get("n_shared_experts") or 0)
-    return {"experts": count, "chosen": config["num_experts_per_tok"], "ffn": width, "shared_ffn": shared,
-            "dense_layers": config.get("first_k_dense_replace") or 0, "dense_ffn": ffn}  # fmt: skip
+    if count := next((config[key] for key in _EXPERTS if config.get(key)), 0):
+        width = config.get("moe_intermediate_size") or found["ffn"]
+        shared = config.get("shared_expert_intermediate_size") or width * (config.get("n_shared_experts") or 0)
+        found |= {"dense_layers": config.get("first_k_dense_replace") or 0, "dense_ffn": found["ffn"], "ffn": width,
+                  "experts": count, "chosen": config["num_experts_per_tok"], "shared_ffn": shared}  # fmt: skip
+    return found

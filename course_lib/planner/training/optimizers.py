@@ -34,8 +34,9 @@ class Optimizer:
     def each(self, units: Sequence[Unit]) -> float:
         """Return the states for each parameter of a model, whose shards are taken to be cut evenly."""
         everything = [shape for unit in units for shape in unit]
-        if self.matrices == "one" and everything:
-            return self.states - sum(map(numel, _matrices(units))) / numel(everything)
+        if self.matrices == "one" and everything:  # Muon updates the matrices of the layers
+            matrices = [shape for unit in units[1:] for shape in unit if len(shape) > 1]
+            return self.states - numel(matrices) / numel(everything)
         if self.matrices == "factored" and everything:
             return sum(map(_rows_and_columns, everything)) / numel(everything)
         return self.states
@@ -45,9 +46,8 @@ class Optimizer:
         if not self.quantized:
             return round(self.each(units) * element_bytes * sum(numels))
         large = [numel for numel in numels if numel >= _SMALLEST_QUANTIZED]
-        small = sum(numels) - sum(large)
-        tables = _TABLE_BYTES if large else 0
-        return self.states * (sum(numel + 4 * -(-numel // _BLOCK) for numel in large) + 4 * small + tables)
+        quantized = sum(numel + 4 * -(-numel // _BLOCK) for numel in large) + (_TABLE_BYTES if large else 0)
+        return self.states * (quantized + 4 * (sum(numels) - sum(large)))
 
     def temporaries(self, numels: Sequence[int], implementation: str) -> int:
         """Return the elements of the tensors that live only during the step, at its worst.
@@ -60,11 +60,6 @@ class Optimizer:
         if implementation == "foreach":
             return sum(numels)
         return max(before + 2 * at_work for before, at_work in zip([0, *numels], numels, strict=False))
-
-
-def _matrices(units: Sequence[Unit]) -> list[Unit]:
-    """Return the matrices of the layers, which Muon updates."""
-    return [tuple(shape for shape in unit if len(shape) > 1) for unit in units[1:]]
 
 
 def _rows_and_columns(shape: Shape) -> int:

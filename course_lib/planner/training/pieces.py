@@ -40,8 +40,12 @@ def _of_transformer(model: Model, transformer: Transformer, settings: Settings) 
             f"expert_parallel={settings.expert_parallel} with {transformer.name}: it has {transformer.experts} experts "
             "in a layer, and a rank needs whole ones. Choose a divisor of that."
         )
-    if settings.engine != "nanotron":  # which starts with fewer layers than stages, and then crashes
-        _check_layers(transformer, settings)
+    pieces = settings.pipeline_parallel * settings.model_chunks
+    if pieces > transformer.layers + 2 and settings.engine != "nanotron":  # which starts, and then crashes
+        raise PlanError(  # embedding and head count as two layers, as in Llama 3 405B
+            f"pipeline_parallel={settings.pipeline_parallel} with {transformer.name}: its {transformer.layers} layers "
+            f"do not fill {pieces} pieces. Choose fewer stages or fewer model_chunks."
+        )
     first, last = stage == 0, settings.last_stage
     outer, counts = model.units[0], stage_layers(transformer, settings)
     begin = 1 + sum(counts[:stage])
@@ -52,16 +56,6 @@ def _of_transformer(model: Model, transformer: Transformer, settings: Settings) 
     kept: Unit = (*(before if first else ()), *(behind if last else ()))
     units = tuple(tuple(_part(shape, transformer, settings) for shape in unit) for unit in (kept, *layers))
     return replace(model, params=sum(map(numel, units)), units=units, behind=len(behind) if last else 0)
-
-
-def _check_layers(transformer: Transformer, settings: Settings) -> None:
-    """Raise ValueError if there are not enough layers. Embedding and head count as two, as in Llama 3 405B."""
-    pieces = settings.pipeline_parallel * settings.model_chunks
-    if pieces > transformer.layers + 2:
-        raise PlanError(
-            f"pipeline_parallel={settings.pipeline_parallel} with {transformer.name}: its {transformer.layers} layers "
-            f"do not fill {pieces} pieces. Choose fewer stages or fewer model_chunks."
-        )
 
 
 def _part(shape: Shape, transformer: Transformer, settings: Settings) -> Shape:
@@ -81,10 +75,10 @@ def together(units: Sequence[Unit], settings: Settings) -> Sequence[Unit]:
 
     A shard of them is as large as one of the rank's own experts among the ranks that have the same experts.
     """
-    ranks = settings.expert_parallel
-    if ranks == 1:
-        return units
-    return [tuple((shape[0] * ranks, *shape[1:]) if len(shape) == 3 else shape for shape in unit) for unit in units]
+    many = settings.expert_parallel
+    return units if many == 1 else [
+        tuple((shape[0] * many, *shape[1:]) if len(shape) == 3 else shape for shape in unit) for unit in units
+    ]  # fmt: skip
 
 
 def stage_layers(transformer: Transformer, settings: Settings) -> list[int]:

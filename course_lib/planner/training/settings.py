@@ -167,13 +167,9 @@ class Settings:
             reason = "a part of the parameters is trained, from 0 to 1, or adapters of a rank. Give one of the two"
             yield f"{self._of('trainable')}, {self._of('lora_rank')}", reason
         if self.sequence % self.context_parallel or not 1 <= room < inf:
-            yield (
-                ", ".join(map(self._of, ("sequence", "context_parallel", "capacity_factor"))),
-                (
-                    "ranks share a sequence evenly, and experts have room for the tokens that come. Choose a divisor of "
-                    "sequence, and a capacity_factor of 1 or more"
-                ),
-            )
+            reason = "ranks share a sequence evenly, and experts have room for the tokens that come"
+            what = ", ".join(map(self._of, ("sequence", "context_parallel", "capacity_factor")))
+            yield what, f"{reason}. Choose a divisor of sequence, and a capacity_factor of 1 or more"
 
     def _of_offload(self) -> Iterator[tuple[str, str]]:
         """Yield what cannot be offloaded, the reason, and what to choose."""
@@ -184,10 +180,8 @@ class Settings:
             least = 1 if what == "optimizer" else 3
             if self.stage < least:
                 reason = f"a rank moves its own shard to the host, and before stage {least} there is no shard of that"
-                yield (
-                    f"offload=[{what!r}] with stage={self.stage}",
-                    (f"{reason}. Choose stage {least} or more, or offload less"),
-                )
+                next_step = f"Choose stage {least} or more, or offload less"
+                yield f"offload=[{what!r}] with stage={self.stage}", f"{reason}. {next_step}"
 
     def _of_engine(self) -> Iterator[tuple[str, str]]:
         """Yield each setting that the engine does not have, the reason, and what to choose."""
@@ -233,6 +227,16 @@ class Settings:
     def kept(self) -> Optimizer:
         """The record behind `optimizer`."""
         return OPTIMIZERS[self.optimizer]
+
+    @property
+    def between(self) -> int:
+        """The ranks that share what lies between the matrices."""
+        return self.tensor_parallel if self.sequence_parallel else 1
+
+    @property
+    def logit_cut(self) -> int:
+        """The ranks that share the logits of a token."""
+        return 1 if self.whole_logits else self.tensor_parallel
 
     @property
     def partly_frozen(self) -> bool:

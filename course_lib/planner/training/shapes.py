@@ -139,14 +139,14 @@ class Transformer:
         `capacity` times as many tokens as come, with padding. Layers without experts are taken to be as wide as others.
         """
         matrices, experts = (numel([shape for shape in self.layer if len(shape) == size]) for size in (2, 3))
-        passed = capacity * experts * self.chosen / self.experts if self.experts else 0
+        passed = capacity * experts * self.chosen / max(1, self.experts)
         return 2 * (matrices + passed), 4 * sequence * self.q_hidden
 
     @property
     def idle(self) -> int:
         """Parameters that do not compute a token: those of experts that are not chosen for it."""
         experts = numel([shape for unit in self.units for shape in unit if len(shape) == 3])
-        return experts * (self.experts - self.chosen) // self.experts if self.experts else 0
+        return experts * (self.experts - self.chosen) // max(1, self.experts)
 
     @property
     def head_flops(self) -> int:
@@ -175,8 +175,11 @@ class Model:
     @property
     def tied(self) -> int:
         """Elements of a tied embedding, which gets a gradient from the head and one at the end; 0 without one."""
-        both = 0 < self.behind < len(self.units[0]) if self.units else False  # the embedding and the head
-        return math.prod(self.units[0][0]) if both and self.transformer and self.transformer.tied else 0
+        known = self.transformer
+        both = (
+            known and known.tied and self.units and 0 < self.behind < len(self.units[0])
+        )  # the embedding and the head
+        return math.prod(self.units[0][0]) if both else 0
 
     @property
     def early(self) -> int:
@@ -189,10 +192,9 @@ class Model:
     @property
     def shapes(self) -> list[Shape]:
         """All tensors, in the order in which forward uses them."""
-        tensors = [shape for unit in self.units for shape in unit]
-        end = len(self.units[0]) if self.units else 0
-        begin = end - self.behind
-        return tensors[:begin] + tensors[end:] + tensors[begin:end]
+        outer, layers = self.units[0] if self.units else (), [shape for unit in self.units[1:] for shape in unit]
+        begin = len(outer) - self.behind
+        return [*outer[:begin], *layers, *outer[begin:]]
 
 
 def numel(shapes: Sequence[Shape]) -> int:
@@ -200,9 +202,7 @@ def numel(shapes: Sequence[Shape]) -> int:
     return _numel(tuple(shapes))
 
 
-@cache
-def _numel(shapes: Unit) -> int:
-    return sum(map(math.prod, shapes))
+_numel = cache(lambda shapes: sum(map(math.prod, shapes)))
 
 
 def of_transformer(transformer: Transformer) -> Model:
@@ -225,8 +225,7 @@ def of_params(params: Any) -> Model:
         ValueError: it is none of these, or they have no elements.
     """
     if isinstance(params, int | float):
-        count = whole("params", params)
-        return Model(name="a model", params=count)
+        return Model(name="a model", params=whole("params", params))
     try:
         given = list(params) if not isinstance(params, str) else []
         flat = all(isinstance(size, int) for shape in given for size in shape)
@@ -238,8 +237,7 @@ def of_params(params: Any) -> Model:
             f"params={params!r}: that is neither a number, nor shapes, nor units made of shapes. "
             "Give for example 7.5e9, or [p.shape for p in model.parameters()]."
         ) from None
-    count = sum(map(numel, units))
-    if not count:
+    if not (count := sum(map(numel, units))):
         raise PlanError(f"params={params!r}: these shapes have no elements, so there is nothing to train. Check them.")
     return Model(name=f"a model of {len(units)} units", params=count, units=tuple(units))
 

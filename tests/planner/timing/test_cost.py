@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from course_lib.errors import CourseError
-from course_lib.planner import HARDWARE, Group, Link, bus_bandwidth, ring_seconds, tree_seconds
-from course_lib.planner.timing.cost import seconds
+from course_lib.planner import HARDWARE, Group, Link, bus_bandwidth, ring_seconds
+from course_lib.planner.timing.cost import seconds, tree_seconds
 
 LINK = Link(alpha=1e-6, bandwidth=100e9)
 NODE = Group(members=4, nodes=1, inside=LINK)
