@@ -11,7 +11,7 @@ from course_lib.planner import Run, Validation, validate
 from course_lib.planner.validation import CRASHED
 
 PAGE = Path(__file__).parent / "validation.md"
-BLOCK = re.compile(r"(<!-- written by docs/validation.py -->\n\n).*?(\n<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- written by docs/validation.py -->\n).*?(<!-- end -->)", re.DOTALL)
 
 MEMORY, RESERVED, SPEED, MFU = "active", "reserved", "tokens/s/GPU", "MFU"
 VALUES = {MEMORY: "peak memory", RESERVED: "reserved memory", SPEED: "tokens a second a GPU", MFU: "FLOPs utilization"}
@@ -166,7 +166,7 @@ def left_out(validation: Validation) -> Iterator[str]:
 def page(validation: Validation) -> str:
     """Return the page with today's numbers."""
     text = PAGE.read_text("utf-8")
-    blocks = iter(["\n".join(lines(validation)) + "\n" for lines in (table, verdicts, left_out)])
+    blocks = iter(["\n".join(["", *lines(validation), "", ""]) for lines in (table, verdicts, left_out)])
     return BLOCK.sub(lambda match: match[1] + next(blocks) + match[2], text)
 
 
