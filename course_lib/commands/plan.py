@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
     if searches:
         print(f"\nAgain: {command(words, gpu, vars(planned.settings))}")
     if options.why:
-        print(planned.explain(machine).partition("\n\n")[2], *planner.units(planned), sep="\n")
+        print("", planned.explain(machine).partition("\n\n")[2], *planner.units(planned), sep="\n")
 
 
 def _model(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
