@@ -26,8 +26,8 @@ MOVED = {
 """The names of version 2.0, which stand in the records of learners."""
 
 REMOVED = frozenset({
-    "costs.fit", "costs.nccl_log", "tensor.copy", "tensor.dropout_streams", "tensor.row_linear",
-    "tensor.scatter_sequence",
+    "capstone.resume", "costs.fit", "costs.nccl_log", "production.lora", "production.resume", "tensor.copy",
+    "tensor.dropout_streams", "tensor.row_linear", "tensor.scatter_sequence",
 })  # fmt: skip
 """Exercises of version 2.0 that no lesson has any more. Copies of lessons keep the cells in which they were solved."""
 
