@@ -70,8 +70,8 @@ exercise = Exercise("production.muon_owner_step", title="A step of Muon on shard
     Lesson 04 began with owners of whole parameters, and gave them up because Adam works on each element separately, so
     a flat tensor can be cut anywhere. Muon brings the owners back, because it needs whole matrices. The gradient's rows
     travel to one owner and the update's rows travel back, so N ranks together send 2(N − 1)/N of a matrix, and each
-    matrix is made orthogonal once. If every rank gathers it instead, they send N times half as much and repeat the same
-    work N times. Momentum works on each element separately, so it can stay in shards.""")
+    matrix is made orthogonal once. If every rank gathers it instead, they send N/2 times as much and do the same work
+    N times. Momentum works on each element separately, so it can stay in shards.""")
 
 
 @exercise
