@@ -46,19 +46,17 @@ def how(settings: Settings) -> str:
     """Return the settings that matter most, in one line: `stage 2 on 64 ranks, mixed, adam`."""
     cuts = {"TP": settings.tensor_parallel, "CP": settings.context_parallel, "EP": settings.expert_parallel,
             "PP": settings.pipeline_parallel, "LoRA": settings.lora_rank}  # fmt: skip
-    words = [f"stage {settings.stage} on {settings.world_size} ranks"]
-    words += [f"{name} {ranks}" for name, ranks in cuts.items() if ranks > (name != "LoRA")]
-    words += [f"{settings.trainable:.3g} of it trained"] if settings.trainable < 1 else []
-    words += [settings.precision, settings.optimizer]
-    if settings.shards < settings.data_parallel and settings.stage:
-        words.append(f"sharded over {settings.shards}, {settings.replicas} replicas")
-    if settings.checkpointing != "none":
-        words.append(f"{settings.checkpointing} checkpointing")
-    if settings.bucket_bytes is not None and settings.stage < 3:
-        words.append(f"buckets of {size(settings.bucket_bytes)}")
-    if settings.offload:
-        words.append(f"{' and '.join(settings.offload)} on the host")
-    return ", ".join(words)
+    words = {
+        f"stage {settings.stage} on {settings.world_size} ranks": True,
+        **{f"{name} {ranks}": ranks > (name != "LoRA") for name, ranks in cuts.items()},
+        f"{settings.trainable:.3g} of it trained": settings.trainable < 1,
+        settings.precision: True, settings.optimizer: True,
+        f"sharded over {settings.shards}, {settings.replicas} replicas": settings.stage and settings.replicas > 1,
+        f"{settings.checkpointing} checkpointing": settings.checkpointing != "none",
+        f"buckets of {size(settings.bucket_bytes or 0)}": settings.bucket_bytes is not None and settings.stage < 3,
+        f"{' and '.join(settings.offload)} on the host": settings.offload,
+    }  # fmt: skip
+    return ", ".join(word for word, said in words.items() if said)
 
 
 def header(plan: Plan) -> Iterator[str]:
@@ -67,7 +65,7 @@ def header(plan: Plan) -> Iterator[str]:
     active = f", {model.params - known.idle:,} for each token" if known and known.idle else ""
     usual = [f"{name}={value}" for name, value in ASSUMED.items() if getattr(plan.settings, name) == value]
     yield f"{model.name}: {model.params:,} parameters{active}; {how(plan.settings)}."
-    yield f"Assumed, as by default: {', '.join(usual)}."
+    yield f"Assumed, as by default: {', '.join(usual) or 'nothing'}."
     if not model.units:
         yield "Only the number of parameters is known: buffers and activations are left out."
     elif known is None:

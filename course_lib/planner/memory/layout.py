@@ -91,12 +91,9 @@ def _fragments(buckets: Sequence[Sequence[int]], shard: Sequence[int], stage: in
 
     The optimizer takes them in the order of the parameters; buckets begin with the last parameter.
     """
-    fragments = [
-        min(end, mine) - (end - tensor)
-        for bucket, mine in zip(buckets, shard, strict=True)
-        for end, tensor in zip(accumulate(bucket), bucket, strict=True)
-        if end - tensor < mine or not tensor
-    ]
+    fragments = [min(end, mine) - (end - tensor) for bucket, mine in zip(buckets, shard, strict=True)
+                 for end, tensor in zip(accumulate(bucket), bucket, strict=True)
+                 if end - tensor < mine or not tensor]  # fmt: skip
     return fragments if stage == 3 else fragments[::-1]
 
 

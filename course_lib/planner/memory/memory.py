@@ -18,11 +18,10 @@ def parts(model: Model, settings: Settings) -> tuple[Part, ...]:
     """
     own = trained(model, settings)
     engine = layout(own, settings)
-    found = [parameters(own, engine, settings), *frozen(model, settings), *gradients(own, engine, settings)]
-    found += _optimizer(engine, own, settings)
+    found = [parameters(own, engine, settings), *frozen(model, settings), *gradients(own, engine, settings),
+             *_optimizer(engine, own, settings)]  # fmt: skip
     if model.units:
-        found += buffers(model, own, engine, settings)
-        found += _temporaries(engine, settings)
+        found += [*buffers(model, own, engine, settings), *_temporaries(engine, settings)]
     if model.transformer:
         found += _activations(model, model.transformer, settings)
     return tuple(part for part in found if part.nbytes)

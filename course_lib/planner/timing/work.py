@@ -6,7 +6,7 @@ V/16lh) of Narayanan et al. (arXiv 2104.04473), section 5.1. Norms, activation f
 almost no FLOPs, and are bound by the memory's bandwidth: the reason that small models reach less of the peak.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..training.frozen import trained
 from ..training.precision import FROZEN
@@ -60,11 +60,8 @@ def forward(model: Model, settings: Settings) -> list[Work]:
     """Return the work of forward: the embedding, the layers, the head."""
     outer, layers = _sizes(model)
     own = _sizes(trained(model, settings))[1]
-    return [
-        Work(name="embedding", gathers=outer),
-        *(_layer(model, settings, at, *sizes) for at, sizes in enumerate(zip(layers, own, strict=True))),
-        *_head(model, settings, outer, factor=1),
-    ]
+    done = (_layer(model, settings, at, *sizes) for at, sizes in enumerate(zip(layers, own, strict=True)))
+    return [Work(name="embedding", gathers=outer), *done, *_head(model, settings, outer, factor=1)]
 
 
 def backward(model: Model, settings: Settings) -> list[Work]:
@@ -74,10 +71,7 @@ def backward(model: Model, settings: Settings) -> list[Work]:
     (outer, layers), (own_outer, own) = _sizes(model), _sizes(trained(model, settings))
     done = [_layer(model, settings, at, *sizes, back=True) for at, sizes in enumerate(zip(layers, own, strict=True))]
     head = _head(model, settings, outer, factor=1 if settings.partly_frozen else 2) or [Work(name="head")]
-    return [
-        Work(name="head", matrices=head[0].matrices, gathers=outer), *done[::-1],
-        Work(name="embedding", reduces=own_outer),
-    ]  # fmt: skip
+    return [replace(head[0], gathers=outer), *done[::-1], Work(name="embedding", reduces=own_outer)]
 
 
 def token_flops(model: Model, settings: Settings) -> float:
