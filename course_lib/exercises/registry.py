@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 MOVED = {
     "precision.activation_bytes": "activations.activation_bytes",
     "precision.recompute": "activations.recompute",
+    "zero3.meta_device": "cluster.meta_device",
+    "zero3.optional_module": "cluster.optional_module",
 }
 """The names of version 2.0, which stand in the records of learners."""
 
-REMOVED = frozenset({"costs.fit", "costs.nccl_log"})
+REMOVED = frozenset({"costs.fit", "costs.nccl_log", "zero3.reduce_gradients"})
 """Exercises of version 2.0 that no lesson has any more. Copies of lessons keep the cells in which they were solved."""
 
 
