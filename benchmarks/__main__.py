@@ -8,13 +8,14 @@ from pathlib import Path
 
 from course_lib.plots.canvas import COMPUTE, FAINT, INK, NOTE, SMALL, WIDTH, Canvas, text_width
 
-from . import counterexamples, diagnosis, dryrun, lessons, meter, stages, worlds
+from . import counterexamples, diagnosis, dryrun, lessons, meter, programs, stages, worlds
 from .measure import Row, machine
 
 BENCHMARKS = {
     "worlds": worlds.rows,
     "stages": stages.rows,
     "meter": meter.rows,
+    "programs": programs.rows,
     "diagnosis": diagnosis.rows,
     "dryrun": dryrun.rows,
     "lessons": lessons.rows,

@@ -39,11 +39,13 @@ def wrapped(text: str) -> str:
     )
 
 
-def ranks_named(ranks: Sequence[int], to: str = " to ", shortest: int = 3) -> str:
-    """Return `rank 3`, or `ranks 0, 2, 5 to 9`: of numbers in a row, at least `shortest`, the first and the last."""
+def who(ranks: Sequence[int], world_size: int | None = None) -> str:
+    """Return `rank 3`, `ranks 0, 1, 5-9`, `both ranks` or `all 4 ranks`."""
+    if len(ranks) == world_size and world_size > 1:
+        return "both ranks" if world_size == 2 else f"all {world_size} ranks"
     # Neighbours have the same difference between their rank and their position.
     spans = [[rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda item: item[1] - item[0])]
-    texts = [f"{span[0]}{to}{span[-1]}" if len(span) >= shortest else ", ".join(map(str, span)) for span in spans]
+    texts = [f"{span[0]}-{span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in spans]
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(texts)}"
 
 

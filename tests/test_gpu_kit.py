@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu import __main__ as gpu_checks
 from tests.test_without_jupyter import ABSENT
 
 ROOT = Path(__file__).parents[1]
@@ -74,3 +75,11 @@ def test_what_fails_is_recorded_with_its_last_lines_and_the_next_step_runs(kit: 
     assert gpt["absent"].startswith("failed with exit code 1\n")
     assert gpt["absent"].endswith("ValueError: a broken step")
     assert job["absent"] == "ZeroDivisionError: division by zero"
+
+
+def test_a_step_for_which_no_time_is_left_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_checks, "TOTAL", 0)
+
+    assert gpu_checks.run_all(["links"], tmp_path) == 1
+    (whole,) = json.loads((tmp_path / "results.json").read_text())["steps"]["links"]
+    assert whole["absent"] == "not begun: the 0 seconds of all steps were over"

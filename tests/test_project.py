@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from course_lib.commands import doctor
 from course_lib.syllabus import BRIDGE_MINUTES, SHORT_ROUTE, lessons
 from docs.conf import zip_planner
 
@@ -42,6 +43,14 @@ def test_each_version_that_make_installs_is_exact_and_in_the_range_of_the_course
         assert re.fullmatch(r"[0-9][0-9a-z.]*", version), f"{name}=={version}"
     for range_ in RANGES:
         assert PINS[canonicalize_name(range_.name)] in range_.specifier, f"{range_}: run `make lock`"
+
+
+def test_doctor_names_the_releases_of_torch_in_the_table_of_limits_which_the_workflow_runs_each_night() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())["jobs"]
+    table = re.findall(r"^\| (\d+\.\d+\.\d+) \|", (ROOT / "docs/limits.md").read_text(), re.M)
+
+    assert jobs["torches"]["strategy"]["matrix"]["torch"] == table
+    assert {release.rpartition(".")[0] for release in [*table, PINS["torch"]]} == {*doctor.TORCH_TRIED}
 
 
 def test_whatever_is_installed_for_the_course_has_its_version_in_constraints() -> None:

@@ -10,5 +10,5 @@ if ls "$kit"/wheels/*.whl > /dev/null 2>&1; then
     "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --find-links "$kit/wheels" \
         --target "$packages" cloudpickle platformdirs psutil
 fi
-export PYTHONPATH="$kit:$packages" COURSE_HOME="$packages/home" PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH="$kit:$packages" COURSE_HOME="$packages/home"
 "$python" -m benchmarks.gpu "$@"

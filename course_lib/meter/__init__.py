@@ -8,6 +8,7 @@ from .ledger.ledger import CATEGORIES
 from .ledger.peak import Peak
 from .memory import MemoryReport, Snapshot
 from .memory_meter import MemoryMeter, mark
+from .optimizer_steps import OptimizerSteps
 from .replay import Film, Replay, film
 from .source_line import SourceLine, is_learners, is_learners_code, is_learners_file
 from .tensors.storages import storage_of, tensors_in
@@ -23,6 +24,7 @@ __all__ = [
     "Film",
     "MemoryMeter",
     "MemoryReport",
+    "OptimizerSteps",
     "Peak",
     "Replay",
     "Snapshot",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from .cuda import CudaMemory
 from .ledger.history import MemoryEvent
 from .ledger.peak import Peak
+from .optimizer_steps import OptimizerSteps
 
 _ONE = {"parameters": "parameter", "gradients": "gradient", "optimizer": "optimizer state"}
 
@@ -74,6 +75,7 @@ class MemoryReport(Snapshot):
         at_peak: the memory at the peak; None if the rank never held anything.
         timeline: every change, in order. Here and at the peak, a tensor's category is its purpose over its whole life.
             In a snapshot, it is the purpose at that moment.
+        optimizers: the steps of each optimizer.
     """
 
     rank: int
@@ -81,6 +83,7 @@ class MemoryReport(Snapshot):
     marked: tuple[tuple[str, float], ...]
     at_peak: Peak | None
     timeline: tuple[MemoryEvent, ...]
+    optimizers: tuple[OptimizerSteps, ...] = ()
 
     def __str__(self) -> str:
         return f"rank {self.rank}: {super().__str__()}"

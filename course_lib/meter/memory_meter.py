@@ -17,6 +17,7 @@ from .ledger.ledger import CATEGORIES, LASTING, Block, Ledger
 from .ledger.peak import peak_of
 from .ledger.purposes import purposes
 from .memory import MemoryReport, Snapshot, StillHeld
+from .optimizer_steps import StepRecorder
 from .tensors.aliases import Aliases, AliasesInUse, Progress
 from .tensors.graph import makes_gradient
 from .tensors.holders import holders
@@ -51,6 +52,7 @@ class MemoryMeter:
         self._marks: dict[str, Snapshot] = {}
         self._marked: list[tuple[str, float]] = []
         self._end: Snapshot | None = None
+        self._steps = StepRecorder()
         self._failed = False
 
     # -- results of operators --------------------------------------------------------------------------------------
@@ -146,6 +148,7 @@ class MemoryMeter:
 
     def stepped(self, optimizer: Optimizer) -> None:
         """`optimizer.step()` has returned: its state exists, and the gradients still do."""
+        self._steps.add(optimizer, self.ledger.now())
         for param in (param for group in optimizer.param_groups for param in group["params"]):
             if (grad := gradient(param)) is not None:
                 self._assign(grad, "gradients")
@@ -255,6 +258,7 @@ class MemoryMeter:
             marks=self._marks,
             marked=tuple(self._marked),
             at_peak=peak_of(self.ledger),
+            optimizers=tuple(self._steps.optimizers),
             timeline=tuple(self.ledger.history.events(MOST_OF_A_FAILURE if self._failed else None)),
         )
 

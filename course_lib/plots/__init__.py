@@ -16,6 +16,7 @@ from .picture import Picture
 from .plan import plot_plan
 from .reports import Report, report
 from .run_report import RunRecord, RunReport
+from .run_report.recorded import plot_recorded
 from .shards import plot_flat, plot_shards
 from .tables import Table, table
 from .timeline import plot_timeline
@@ -23,6 +24,6 @@ from .validation import plot_validation
 
 __all__ = [
     "Picture", "Report", "RunRecord", "RunReport", "Table", "compare", "compare_memory", "curve", "plot_buckets",
-    "plot_comm", "plot_flat", "plot_memory", "plot_mesh", "plot_plan", "plot_ranks", "plot_schedule", "plot_shards",
-    "plot_timeline", "plot_units", "plot_validation", "plot_zero", "report", "table",
+    "plot_comm", "plot_flat", "plot_memory", "plot_mesh", "plot_plan", "plot_ranks", "plot_recorded", "plot_schedule",
+    "plot_shards", "plot_timeline", "plot_units", "plot_validation", "plot_zero", "report", "table",
 ]  # fmt: skip

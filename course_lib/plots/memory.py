@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ..errors import ranks_named
+from ..errors import who
 from ..planner import size
 from .canvas import CATEGORIES, INK, NOTE, SHADE, SMALL, WIDTH, Canvas, short, text_width, ticks
 from .picture import Picture
@@ -68,7 +68,7 @@ def folded(memories: Sequence[Any], titles: Sequence[str] | None) -> dict[str, l
         alike.setdefault(key, []).append(rank)
     panels = {}
     for (title, *_), ranks in alike.items():
-        named = ranks_named(ranks) + (", alike" if len(ranks) > 1 else "")
+        named = who(ranks) + (", alike" if len(ranks) > 1 else "")
         alone = titles is not None and titles.count(title) == len(ranks)
         panels[title if alone else f"{title}: {named}" if title else named] = ranks
     return panels

@@ -12,5 +12,6 @@ explain -> faults -> settings;  deepspeed has no imports from the others
 
 from .deepspeed import deepspeed_version, train, universal
 from .explain import Explanation, explain
+from .recorded import recorded_steps
 
-__all__ = ["Explanation", "deepspeed_version", "explain", "train", "universal"]
+__all__ = ["Explanation", "deepspeed_version", "explain", "recorded_steps", "train", "universal"]

@@ -2,7 +2,7 @@
 
 from .collectives.call import Call
 from .collectives.fault import RankReport
-from .errors.rank_error import RankError, quoted, who
+from .errors.rank_error import RankError, quoted
 from .pickling import pickled
 from .program import Program
 from .rank_threads.interrupts import put_off
@@ -19,5 +19,4 @@ __all__ = [
     "pickled",
     "put_off",
     "quoted",
-    "who",
 ]

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CourseError
 from ..meter import Communication, MemoryReport, Replay, Timeline, film, slowest
 from .collectives.call import Call
+from .errors.drift import drift_warnings
 from .errors.layout import Layout, layout
+from .errors.not_finite import not_finite_warnings
 from .errors.rank_error import Kept
 from .errors.reported import About, report_of
-from .errors.warnings import shared_variables, warnings_of
+from .errors.warnings import open_groups, shared_variables, unwaited
 from .pickling import shortened
 from .rank_threads.printing import Lines
 
@@ -102,9 +104,15 @@ class Run(Sequence[Any]):
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """A line for what is legal and yet very likely wrong: results that nobody waited for, variables of modules that
-        simulated ranks share and, in a world with `replay=True`, the first value that is not finite."""
-        return (*warnings_of(self.calls), *shared_variables(self._shared, len(self)))
+        """A line for what is legal and yet very likely wrong: hazards, the first value that is not finite, and
+        parameters of ranks that drift apart."""
+        return (*self.hazards, *not_finite_warnings(self.calls), *drift_warnings(self.calls, self._memory))
+
+    @cached_property
+    def hazards(self) -> tuple[str, ...]:
+        """A line for what makes results depend on chance: results that nobody waited for, and variables of modules that
+        simulated ranks share."""
+        return (*unwaited(self.calls), *shared_variables(self._shared, len(self)))
 
     @cached_property
     def timeline(self) -> tuple[Timeline, ...]:
@@ -137,7 +145,7 @@ class Run(Sequence[Any]):
             kept=self._kept,
             ends=self._ends,
             results=tuple(self),
-            warnings=self.warnings,
+            warnings=(*self.warnings, *open_groups(self.calls)),
         )
 
     def layout(self) -> Layout:

@@ -44,6 +44,7 @@ SUMS = """
     x = torch.ones(1_000_000)
     dist.all_reduce(x)
     print("sum", x[0].item())
+    dist.destroy_process_group()
 """
 
 
@@ -65,6 +66,28 @@ def test_lines_come_first_and_a_report_of_equal_ranks_at_the_end(
     assert lines[5].startswith("     waited ")
     assert lines[6].startswith("   Slowest: rank") and lines[7].startswith("   Fastest: rank")
     assert said.err == ""
+
+
+@pytest.mark.parametrize("world", ["processes", "simulated"])
+def test_stderr_of_ranks_is_folded_on_stderr(program, capsys: pytest.CaptureFixture[str], world: str) -> None:
+    path = program("""
+        import os, sys
+        print("out")
+        print("careful", file=sys.stderr)
+        if os.environ["RANK"] == "1":
+            sys.stderr.write("the end of")
+        print(", and out")
+    """)
+    assert course_run("--world", world, "--ranks", "3", path) == 0
+
+    said = capsys.readouterr()
+    assert said.out.splitlines()[:2] == ["[ranks 0-2] out", "[ranks 0-2] , and out"]
+    assert said.err.splitlines() == ["[ranks 0-2] careful", "[rank 1] the end of"]
+
+
+def test_a_group_that_is_left_open_is_noted(program, capsys: pytest.CaptureFixture[str]) -> None:
+    assert course_run("--world", "simulated", program(SUMS.replace("dist.destroy_process_group()", ""))) == 0
+    assert "Warning: both ranks never destroyed the group made at program.py line 3" in capsys.readouterr().out
 
 
 def test_options_of_the_program_are_its_own(program, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +144,7 @@ def test_advice_names_the_options_of_the_command(program, tmp_path: Path, capsys
 def test_a_program_without_calls_has_no_lines_about_them(program, capsys: pytest.CaptureFixture[str]) -> None:
     assert course_run("--world", "simulated", program("import torch\nx = torch.ones(25)")) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "   ranks 0-1, each",
+        "   ranks 0, 1, each",
         "     peak 100 bytes: other 100 bytes",
         "     sent nothing",
     ]
@@ -197,7 +220,7 @@ def test_a_dry_run_counts_one_rank_of_many(program, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_page_of_the_run_is_written_to_a_file(program, tmp_path: Path, fails: bool) -> None:
-    end = "    if dist.get_rank():\n        raise ValueError\n" if fails else ""
+    end = "    if os.environ['RANK'] == '1':\n        raise ValueError\n" if fails else ""
     page, path = tmp_path / "run.html", program(SUMS + end)
     assert course_run("--world", "simulated", "--replay", "--report", str(page), path) == fails
     text = page.read_text("utf-8")

@@ -16,6 +16,7 @@ from course_lib.meter.watching import operators
 
 N = 1000
 BYTES = 4 * N  # of N float32 elements
+SINCE_TORCH_2_13 = pytest.mark.skipif(torch.__version__ < (2, 13), reason="does not compile modules on simulated ranks")
 
 
 def measured(fn, *args, world_size: int = 1, **options) -> MemoryReport:
@@ -334,6 +335,7 @@ def test_an_out_that_is_too_small_grows() -> None:
     assert measured(program).current_bytes == BYTES
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 12), reason="torch 2.11 keeps one byte of a process's last barrier")
 def test_what_a_different_rank_made_counts_there() -> None:
     def program():
         if dist.get_rank() == 0:
@@ -568,7 +570,7 @@ def test_a_fake_tensor_has_no_bytes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # which torch's compiler reads
-@pytest.mark.parametrize("backend", ["simulated", "processes"])
+@pytest.mark.parametrize("backend", [pytest.param("simulated", marks=SINCE_TORCH_2_13), "processes"])
 def test_compiling_a_function_leaves_the_meter_out(backend) -> None:
     def program(compiled):
         from torch._dynamo import convert_frame

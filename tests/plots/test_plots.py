@@ -430,9 +430,9 @@ def test_a_long_run_does_not_make_a_heavy_figure() -> None:
 
 def test_equal_ranks_share_a_panel() -> None:
     picture = plot_memory([Memory((100, 50))] * 3 + [Memory((100, 90))])
-    assert {"ranks 0 to 2, alike", "rank 3"} <= texts(picture.svg)
+    assert {"ranks 0-2, alike", "rank 3"} <= texts(picture.svg)
     assert picture.text.split("\n") == [
-        "ranks 0 to 2, alike: peak 150 bytes; at the end parameters 100 bytes, activations 50 bytes",
+        "ranks 0-2, alike: peak 150 bytes; at the end parameters 100 bytes, activations 50 bytes",
         "rank 3: peak 190 bytes; at the end parameters 100 bytes, activations 90 bytes",
     ]
 

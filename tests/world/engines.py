@@ -35,7 +35,7 @@ class Engines:
         self._files = folder / "security"
         self.running = {"controller": self._start(["controller", f"--ip={address}"])}
         self.file = str(self._files / "ipcontroller-client.json")
-        while not Path(self.file).exists():
+        while not (Path(self.file).exists() and Path(self.file).stat().st_size):  # it is made first, then written
             assert self.running["controller"].poll() is None
             time.sleep(0.05)
         self._context = zmq.Context()  # its threads are where this one is

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 
@@ -210,6 +212,21 @@ def test_what_ranks_switch_in_overlapping_blocks_is_restored() -> None:
     for _ in range(5):
         World(2).run(program)
     assert switches() == before == (True, True)
+
+
+def test_a_rank_leaves_no_layouts_of_dtensor_to_the_end_of_its_thread(monkeypatch) -> None:
+    def cached() -> int:
+        return torch._C._get_DTensor_sharding_propagator_cache_stats()[1]
+
+    def program() -> int:
+        x = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (2,)), [Shard(0)])
+        assert (x * 2).to_local().tolist() == [2, 2]
+        return cached()
+
+    left, close = [], dist.destroy_process_group
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: (left.append(cached()), close()))
+    assert min(World(2).run(program)) > 0
+    assert left == [0, 0]
 
 
 def test_garbage_that_only_other_garbage_releases_is_collected() -> None:

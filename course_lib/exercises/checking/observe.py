@@ -17,9 +17,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ...errors import CourseError, CourseWarning
+from ...errors import CourseError, CourseWarning, who
 from ...meter import MemoryReport
-from ...world import Call, RankError, World, who
+from ...world import Call, RankError, World
 from ..form.declaration import Case, Declaration, Solution
 from .plain import Plain, plain
 
@@ -43,7 +43,7 @@ class Observation:
         before: its arguments before the call.
         after: its arguments after the call.
         calls: its collectives and messages.
-        warnings: the lines of `Run.warnings`.
+        warnings: the lines of `Run.hazards`.
         memory: its memory, without the timeline; empty if the exercise is not `measured`.
         output: what it printed; present even if there is an error.
         error: why it failed.
@@ -151,7 +151,7 @@ def _observed(exercise: Declaration, solution: Solution, case: Case, world: Worl
         before=before,
         after=after,
         calls=run.calls,
-        warnings=run.warnings,
+        warnings=run.hazards,
         memory=memory,
         output=tuple(run.output),
     )

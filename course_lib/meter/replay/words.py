@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ...errors import ranks_named
+from ...errors import who
 from .record import Event, Film, Lane
 
 MOST_PARTS = 8  # the most messages that a caption names, and the most ranks whose values the text form shows
@@ -23,7 +23,7 @@ def _sentence(film: Film, step: int, moment: Moment) -> str:
     for lane, event in moment:
         if text := _happens(film, lane, event, step):
             found[text].append(lane)
-    parts = [*_messages(film, step, moment), *(f"{who(film, lanes)}: {text}" for text, lanes in found.items())]
+    parts = [*_messages(film, step, moment), *(f"{_who(film, lanes)}: {text}" for text, lanes in found.items())]
     if (name := _differing(step, moment)) is not None:
         parts.append(f"{name} was called from different lines")
     sentence = "; ".join(parts[:MOST_PARTS]) + ("; …" if len(parts) > MOST_PARTS else "")
@@ -65,18 +65,10 @@ def _happens(film: Film, lane: Lane, event: Event, step: int) -> str:
         return "" if event.op in ("send", "recv") else f"{event.name}{sent}"
     if event.blocking:
         missing = film.missing(event, step)
-        why = f" for {who(film, missing)}" if missing else f" of {event.tensors}" if event.done is None else ""
+        why = f" for {_who(film, missing)}" if missing else f" of {event.tensors}" if event.done is None else ""
         return f"waiting in {event.name}{why}"
     name = f"a {event.op}" if event.op in ("send", "recv") else event.name
     return f"starting {name}" if event.step == step else ""
-
-
-def who(film: Film, lanes: Sequence[Lane]) -> str:
-    """Return `rank 2`, `ranks 0–2, 5` or `all 4 ranks`."""
-    ranks = [lane.rank for lane in lanes]
-    if len(ranks) == len(film.lanes) > 1:
-        return f"{'both' if len(ranks) == 2 else f'all {len(ranks)}'} ranks"
-    return ranks_named(ranks, "–")
 
 
 def in_bytes(count: float) -> str:
@@ -118,6 +110,10 @@ def _details(film: Film, step: int, moment: Moment) -> Iterator[str]:
         if event.done == step and (event.before or event.after) and len(values) < MOST_PARTS:
             sides = [", ".join(f"{name} [{numbers(v)}]".strip() for name, v in s) for s in (event.before, event.after)]
             values.append(f"    {lane.name}: {' → '.join(filter(None, sides))}")
-    yield from (f"    {who(film, lanes)} at {line}" for line, lanes in lines.items())
+    yield from (f"    {_who(film, lanes)} at {line}" for line, lanes in lines.items())
     yield from values
-    yield from (f"    {who(film, lanes)}: {text}" for text, lanes in held.items())
+    yield from (f"    {_who(film, lanes)}: {text}" for text, lanes in held.items())
+
+
+def _who(film: Film, lanes: Sequence[Lane]) -> str:
+    return who([lane.rank for lane in lanes], len(film.lanes))

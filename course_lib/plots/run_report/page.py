@@ -6,7 +6,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from ...errors import ranks_named
+from ...errors import who
 from ...planner import duration
 from .record import NOTHING, UNKNOWN, RunRecord, alike
 from .sections import Part, framed, sections
@@ -52,7 +52,7 @@ class RunReport:
         run, (ranks_ran, *took) = self._run, self._ranks
         lines = [f"-- {ranks_ran}: {', '.join([run.about.program, run.about.backend, *took])}"]
         for ranks, _, peak, sent, waited in alike(run):
-            lines.append(f"   {ranks_named(ranks, '-', 2)}{', each' if len(ranks) > 1 else ''}")
+            lines.append(f"   {who(ranks)}{', each' if len(ranks) > 1 else ''}")
             lines += [f"     peak {peak}"] if peak != UNKNOWN else []
             lines += [f"     sent {sent}"]
             lines += [f"     waited {waited}"] if waited not in (UNKNOWN, NOTHING) else []

@@ -72,10 +72,10 @@ def _peak(memory: Any) -> str:
 
 def _sent(comm: Any) -> str:
     kinds = []
-    for op in comm.by_op:
-        if op != "init_process_group":
-            calls, nbytes = comm.count(op), f" {size(comm.by_op[op])}" if comm.by_op[op] else ""
-            kinds.append(f"{op}{nbytes} in {calls} call{'s' if calls > 1 else ''}")
+    for op, nbytes in comm.by_op.items():
+        if nbytes:
+            calls = comm.count(op)
+            kinds.append(f"{op} {size(nbytes)} in {calls} call{'s' if calls > 1 else ''}")
     return f"{size(comm.sent_bytes)}: {', '.join(kinds)}" if kinds else NOTHING
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
-from ...errors import ranks_named
+from ...errors import who
 from ...planner import duration
 from ..canvas import WIDTH
 from ..comm import plot_comm
@@ -50,8 +50,8 @@ def outcome(run: RunRecord) -> Iterator[Part]:
         yield _message(run.failure)
     else:
         all_of_them = f"All {len(run.ends)} ranks" if len(run.ends) > 2 else "Both ranks"
-        yield _words(f"{all_of_them if len(run.ends) > 1 else ranks_named(list(run.ends)).capitalize()} returned.")
-    yield _table(NAMES, [(ranks_named(ranks), *words) for ranks, *words in alike(run)])
+        yield _words(f"{all_of_them if len(run.ends) > 1 else who(list(run.ends)).capitalize()} returned.")
+    yield _table(NAMES, [(who(ranks), *words) for ranks, *words in alike(run)])
     if run.warnings:
         listed = "".join(f"<li>{escape(warning[:1].upper() + warning[1:])}</li>" for warning in run.warnings)
         yield Part(f'<h3>Warnings</h3><ul class="warnings">{listed}</ul>', "\n".join(["Warnings", *run.warnings]))
@@ -129,7 +129,7 @@ def replay(run: RunRecord) -> Iterator[Part]:
 def program(run: RunRecord) -> Iterator[Part]:
     """Yield the printed lines."""
     for ranks, lines in run.output:
-        name = ranks_named(ranks)
+        name = who(ranks)
         yield Part(f'<div class="lines"><h3>{name}</h3><pre>{escape(lines)}</pre></div>', f"[{name}]\n{lines}")
     if not run.output:
         yield _words("No rank printed anything.")

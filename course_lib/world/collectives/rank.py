@@ -18,6 +18,7 @@ from .call import Call
 from .fault import Stopped
 from .in_flight import InFlight
 from .local_call import Future, LocalCall
+from .progress import Progress
 from .recorder import CallRecorder, is_asynchronous
 from .values import received
 
@@ -65,6 +66,7 @@ class InterposedRank:
         self.rank, self.world_size = rank, world_size
         self._given: list[dist.Store | None] = []
         self._joined = 0  # how often the program itself has made the default group
+        self._latest_join: Progress | None = None
         self.meter: MemoryMeter | None = None
         self.recorder = CallRecorder(rank, started, thread)
         self._peers, self._devices = peers, devices
@@ -131,11 +133,16 @@ class InterposedRank:
         if not dist.is_initialized():
             self._joined += 1
             with self.shielded():  # wait here for every rank: gloo's own wait could not be stopped
-                progress = self.recorder.init_process_group(self.world_size, self._joined)
+                self._latest_join = progress = self.recorder.init_process_group(self.world_size, self._joined)
                 self._completed(LocalCall(progress=progress, execute=lambda: None))
                 self.join_group(dist.PrefixStore(f"joined {self._joined}", self.store))
         elif self._joined:
             raise ValueError("trying to initialize the default process group twice!")  # as torch
+
+    def program_ended(self) -> None:
+        """Note whether the program has left open the default group that it has made."""
+        if self._latest_join is not None:
+            self._latest_join.open_handle = dist.is_initialized()
 
     def join_group(self, store: dist.Store) -> None:
         """Join a default group whose ranks find each other in `store`."""

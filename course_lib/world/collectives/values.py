@@ -9,6 +9,8 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf, isnan, nan
 from typing import Any, NamedTuple, Self
 
 import numpy
@@ -18,6 +20,14 @@ from ...meter import is_learners, tensors_in
 
 MOST_NUMEL = 32  # the most elements that are kept of each side of a call
 MOST_COUNT = 10**7  # a counter is below it
+BEGINNING = 4096  # elements of each tensor in which a world without `replay=True` looks for NaN
+
+_INFINITY = {  # its bits; those of a NaN are a larger number
+    torch.float16: 0x7C00,
+    torch.bfloat16: 0x7F80,
+    torch.float32: 0x7F80_0000,
+    torch.float64: 0x7FF0_0000_0000_0000,
+}
 
 Named = tuple[str, tuple[Any, ...]]
 """The variable of the learner's that holds a tensor (empty if none does), and the tensor's elements."""
@@ -51,9 +61,27 @@ class Values:
         return replace(self, after=_read(tensors), received=summed(tensors))
 
 
+def least_finite(op: str, is_root: bool, arguments: dict[str, Any], *, whole: bool) -> float:
+    """Return NaN or infinity if a rank brings one to a call, else 0. `arguments` are those of a `c10d` operator. Only
+    the beginning of each tensor is read, unless `whole`: the loss of a step makes NaN everywhere."""
+    tensors = _side("input", _brings(op, is_root), arguments)
+    found = [_least_finite(tensor, None if whole else BEGINNING) for tensor in tensors if _is_readable(tensor)]
+    return nan if any(map(isnan, found)) else max(found, default=0.0)
+
+
+def _least_finite(tensor: torch.Tensor, count: int | None) -> float:
+    """Read the bits: of floats with the same sign, the larger has the larger bits."""
+    if tensor.dtype not in _INFINITY or not tensor.numel():
+        return 0.0
+    width, sign = tensor.itemsize, 1 << 8 * tensor.itemsize - 1
+    bits = numpy.frombuffer(_memory(tensor), f"i{width}", -1 if count is None else min(count, tensor.numel()))
+    above = max(int(bits.max()), int(bits.view(f"u{width}").max()) & ~sign) - _INFINITY[tensor.dtype]
+    return nan if above > 0 else inf if above == 0 else 0.0
+
+
 def values_of(op: str, is_root: bool, arguments: dict[str, Any]) -> Values:
     """Return the values before a call. `arguments` are those of a `c10d` operator."""
-    brings = op != "recv" and (op != "broadcast" or is_root)
+    brings = _brings(op, is_root)
     taking_part = {id(tensor) for tensor in tensors_in(list(arguments.values()))}
     tensors = _named("input", brings, arguments)
     around, counters = tuple(_around(taking_part)), tuple(_counters().items())
@@ -67,11 +95,25 @@ def received(op: str, is_root: bool, arguments: dict[str, Any]) -> list[NamedTen
 
 def summed(tensors: list[NamedTensor]) -> tuple[Summed, ...]:
     """Return checksums of those `tensors` that can be read, without an operator: the meter does not notice."""
-    return tuple(_summed(*one) for one in tensors if _plain(one[1]) and one[1].is_contiguous())
+    return tuple(_summed(*one) for one in tensors if _is_readable(one[1]))
+
+
+def _is_readable(tensor: torch.Tensor) -> bool:
+    return _plain(tensor) and tensor.is_contiguous()
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    return _bytes(tensor.nbytes).from_address(tensor.data_ptr())
+
+
+@lru_cache(maxsize=256)
+def _bytes(count: int) -> Any:
+    """Return a type of so many bytes: making it takes longer than reading them."""
+    return ctypes.c_char * count
 
 
 def _summed(name: str, tensor: torch.Tensor) -> Summed:
-    memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    memory = _memory(tensor)
     numbers = _numbers(memory, tensor.dtype) if tensor.numel() else numpy.empty(0)
     return Summed(
         name=name,
@@ -96,10 +138,18 @@ def _read(tensors: list[NamedTensor]) -> tuple[Named, ...]:
     return tuple((name, tuple(_flat(tensor.tolist()))) for name, tensor in tensors) if small else ()
 
 
-def _named(side: str, in_place: bool, arguments: dict[str, Any]) -> list[NamedTensor]:
+def _brings(op: str, is_root: bool) -> bool:
+    return op != "recv" and (op != "broadcast" or is_root)
+
+
+def _side(side: str, in_place: bool, arguments: dict[str, Any]) -> list[torch.Tensor]:
     """Return the tensors of the arguments named `input...` or `output...`, and of `tensors` if that is both sides."""
     sides = (side, "tensors") if in_place else (side,)
-    tensors = list(tensors_in([value for name, value in arguments.items() if name.startswith(sides)]))
+    return list(tensors_in([value for name, value in arguments.items() if name.startswith(sides)]))
+
+
+def _named(side: str, in_place: bool, arguments: dict[str, Any]) -> list[NamedTensor]:
+    tensors = _side(side, in_place, arguments)
     names: dict[int, str] = {}
     for name, items in _variables():
         for index, item in enumerate(items):
@@ -131,7 +181,7 @@ def _readable(tensors: list[torch.Tensor]) -> bool:
 
 def _plain(tensor: torch.Tensor) -> bool:
     """Return whether the elements can be read: an engine may have freed the tensor's memory."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_cpu:
         return False
     dense = tensor.layout is torch.strided and not tensor.is_quantized
     return dense and tensor.untyped_storage().nbytes() > 0

@@ -34,6 +34,10 @@ _ADVICE = {
         "torch 2.11 and 2.12 cannot compile a module on simulated ranks, which have hooks of their own. Give each "
         'rank a process: World(…, backend="processes"); or take torch 2.13 or newer.'
     ),
+    "has no attribute 'set_reduce_scatter_unused_params'": (
+        "FSDP2 has this method since torch 2.13. Take that, or let every rank use the module: a rank that does not "
+        "need it passes it zeros."
+    ),
     "device_ids and output_device arguments only work with": (
         'leave out device_ids: this model is on the CPU. On a machine with GPUs, in World(…, backend="nccl"), move '
         "the model to the GPU first."

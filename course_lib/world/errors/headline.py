@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
+from ...errors import who
 from ..collectives.fault import Fault, Kind, RankReport
 from .advice import advice_for
 from .exit_status import after_death
 from .mismatch import NEW_GROUP, disagreement
-from .rank_error import who, written
+from .rank_error import written
 
 
 def headline(fault: Fault, reports: Sequence[RankReport], world_size: int) -> tuple[str, str]:

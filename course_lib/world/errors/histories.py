@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ...errors import grouped
+from ...errors import grouped, who
 from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.fault import Fault, Kind
 from .mismatch import ADVICE
-from .rank_error import quoted, who
+from .rank_error import quoted
 from .steps import first_step
 from .went_past import without_a_call
 

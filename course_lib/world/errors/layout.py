@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...errors import grouped
+from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.values import Summed, summed
-from .rank_error import who
 
 Side = dict[int, tuple[Summed, ...]]
 """The checksums of the same tensors on each rank."""

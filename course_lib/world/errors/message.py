@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from ...errors import grouped
+from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.fault import Fault, RankReport
 from .headline import error_key, headline, in_headline
 from .histories import compared
-from .rank_error import Interrupted, Kept, RankError, quoted, who
+from .rank_error import Interrupted, Kept, RankError, quoted
 from .warnings import shared_variables
 from .went_past import left_out
 

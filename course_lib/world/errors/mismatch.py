@@ -1,9 +1,8 @@
 """Mismatches: which ranks disagree, about what, and how to fix it."""
 
-from ...errors import grouped
+from ...errors import grouped, who
 from ..collectives.call import Call
 from ..collectives.fault import Fault
-from .rank_error import who
 
 
 def disagreement(fault: Fault) -> tuple[str, str]:

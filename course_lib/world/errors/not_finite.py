@@ -1,45 +1,51 @@
 """The first value that is not finite: a reduction gives it to every rank, and then nobody sees where it began."""
 
 from collections.abc import Iterator, Sequence
+from math import inf, isnan
 
+from ...errors import who
 from ..collectives.call import Call
-from .rank_error import quoted, who
+from ..collectives.values import BEGINNING
+from .rank_error import quoted
 
 
 def not_finite_warnings(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
     """Yield a line on the first call to which ranks brought infinity or NaN, if there is one. `calls` are by rank.
 
-    What a rank may have received does not count.
+    What a rank may have received does not count. Without `replay=True`, the line is only there if NaN stays to the end:
+    a loss scaler recovers from it, and an attention mask contains infinity.
     """
+    if not any(call.values for theirs in calls for call in theirs) and not any(map(_ends_with_nan, calls)):
+        return
     first_of = {rank: call for rank, theirs in enumerate(calls) if (call := _first_of(theirs)) is not None}
     if not first_of:
         return
     rank, call = min(first_of.items(), key=lambda item: item[1].match)
-    assert call.values is not None
     whose = [other for other, its_first in first_of.items() if its_first.match == call.match]
-    name = next(one.name for one in call.values.brought if not one.finite)
+    name = next((one.name for one in call.values.brought if not one.finite), "") if call.values else ""
+    where = "" if call.values else f" in the first {BEGINNING:,} elements of a tensor"
     yield (
         f"{who(whose, len(calls))} brought a value that is not finite (infinity or NaN) to {call.name}"
-        f"{name and f', in {name},'} at {quoted(call.line)}{_step(call, calls[rank])}. No earlier call had one. "
+        f"{name and f', in {name},'} at {quoted(call.line)}{_step(call, calls[rank])}. No earlier call had one{where}. "
         f"Next: look at how {who(whose)} computed it. An attention mask contains such values on purpose, and a loss "
         "scaler expects them."
     )
 
 
+def _ends_with_nan(theirs: Sequence[Call]) -> bool:
+    """Return whether a rank's last call at one of its lines brought a NaN."""
+    return any(isnan(call.least_finite) for call in {call.line: call for call in theirs}.values())
+
+
 def _first_of(theirs: Sequence[Call]) -> Call | None:
     """Return a rank's first call to which it brought such a value; None if it may have received one before."""
+    masks = {call.line for call in theirs} - {call.line for call in theirs if call.least_finite != inf}
     for call in theirs:
-        if call.values is None:
-            continue
-        if call.reduce_op not in _WITH_NEUTRAL_INFINITY and not all(one.finite for one in call.values.brought):
+        if call.least_finite and (call.values is not None or call.line not in masks):
             return call
-        if not all(one.finite for one in call.values.received):
+        if call.values is not None and not all(one.finite for one in call.values.received):
             return None
     return None
-
-
-_WITH_NEUTRAL_INFINITY = ("max", "min")
-"""Reductions to which a rank without values brings infinity."""
 
 
 def _step(call: Call, theirs: Sequence[Call]) -> str:

@@ -1,4 +1,4 @@
-"""`RankError`: the exception for a failed run, with functions that name ranks and quote the learner's lines."""
+"""`RankError`: the exception for a failed run, with functions that quote the learner's lines."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -116,13 +116,6 @@ class Interrupted(KeyboardInterrupt):
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows instead of this library's frames."""
         return [wrapped(f"KeyboardInterrupt: {self}")]
-
-
-def who(ranks: Sequence[int], world_size: int | None = None) -> str:
-    """Return `rank 2`, `ranks 0, 1, 3`, `both ranks` or `all 4 ranks`."""
-    if len(ranks) == world_size and world_size > 1:
-        return "both ranks" if world_size == 2 else f"all {world_size} ranks"
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def quoted(source_line: SourceLine | None) -> str:

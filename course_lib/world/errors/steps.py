@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from ...errors import grouped
+from ...errors import grouped, who
 from ..collectives.call import Call
-from .rank_error import who
 
 
 def first_step(calls: Mapping[int, Sequence[Call]]) -> str:

@@ -2,20 +2,21 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ...errors import who
 from ...meter import SourceLine
 from ..collectives.call import Call
-from .not_finite import not_finite_warnings
-from .rank_error import quoted, who
+from .rank_error import quoted
 
 Found = list[tuple[int, Call]]
 """Calls, each with its rank."""
 
 
-def warnings_of(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
-    """Yield a line for each of the learner's lines that drops a Work or uses tensors too early, and one for the first
-    value that is not finite. `calls` are by rank."""
+def unwaited(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
+    """Yield a line for each of the learner's lines that drops a Work or uses tensors too early. `calls` are by rank."""
     of_all = [(rank, call) for rank, theirs in enumerate(calls) for call in theirs]
     for line, found in _by_line((call.line, rank, call) for rank, call in of_all if call.open_handle):
+        if found[0][1].op == "init_process_group":
+            continue
         use = "change" if found[0][1].op == "send" else "use"
         yield (
             f"{_names(found, len(calls))} never waited for {_call(found)}{_more(found)} at {quoted(line)}. Without "
@@ -27,7 +28,16 @@ def warnings_of(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
             f"{_names(found, len(calls))} used a tensor of {_call(found)}{_more(found)} before its wait, at "
             f"{quoted(line)}. The tensor may still be on its way. Next: move that line behind the wait()."
         )
-    yield from not_finite_warnings(calls)
+
+
+def open_groups(calls: Sequence[Sequence[Call]]) -> Iterator[str]:
+    """Yield a line for each line of a program that made the default group, if nothing has destroyed it."""
+    of_all = [(call.line, rank, call) for rank, theirs in enumerate(calls) for call in theirs if call.open_handle]
+    for line, found in _by_line(one for one in of_all if one[-1].op == "init_process_group"):
+        yield (
+            f"{_names(found, len(calls))} never destroyed the group made at {quoted(line)}. With NCCL, a rank that "
+            "ends first can then fail the others. Next: end the program with dist.destroy_process_group()."
+        )
 
 
 def shared_variables(names: Sequence[str], world_size: int) -> list[str]:

@@ -4,10 +4,11 @@ import ast
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
 
+from ...errors import who
 from ...meter import SourceLine
 from ..collectives.call import Call
 from ..collectives.fault import RankReport
-from .rank_error import who, written
+from .rank_error import written
 
 
 def own_line(source_line: SourceLine) -> SourceLine:

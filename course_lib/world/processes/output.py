@@ -1,11 +1,27 @@
 """The ranks' output, shown while they run."""
 
+import io
+import re
 import time
+from typing import Any
 
 from ..rank_threads.printing import Lines, Printed
 
 END_OF_RUN = b"\0course: end of run\0"
 """The worker's last output of a run. It is not shown."""
+
+_ERRORS, _NO_ERRORS = b"\0course: stderr\0", b"\0course: stdout\0"
+"""What stands around each part of the output that a rank wrote to stderr. It is not shown."""
+
+_PARTS = re.compile(b"(" + _ERRORS + b"|" + _NO_ERRORS + b")")
+
+
+class StandardError(io.FileIO):
+    """The stderr of a rank, which goes where its stdout goes."""
+
+    def write(self, data: Any) -> int:
+        super().write(_ERRORS + bytes(data) + _NO_ERRORS)
+        return len(data)
 
 
 class Output:
@@ -19,6 +35,7 @@ class Output:
         self._lines = lines
         self._shown = [Printed() for _ in range(world_size)]
         self._unshown = [b""] * world_size
+        self._in_errors = [False] * world_size
         self.ended: set[int] = set()
         self._due = time.monotonic() + lines.every
 
@@ -53,6 +70,10 @@ class Output:
         self._lines.close()
 
     def _show(self, rank: int, written: bytes) -> None:
-        text = written.decode(errors="replace")
-        kept = self._shown[rank].add(text)
-        self._lines.add(rank, kept if self._lines.every else text)
+        for part in _PARTS.split(written):
+            if part in (_ERRORS, _NO_ERRORS):
+                self._in_errors[rank] = part == _ERRORS
+            elif part:
+                text = part.decode(errors="replace")
+                kept = self._shown[rank].add(text)
+                self._lines.add(rank, kept if self._lines.every else text, errors=self._in_errors[rank])

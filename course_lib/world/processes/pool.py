@@ -12,7 +12,7 @@ from itertools import count
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
-from ..errors.rank_error import who
+from ...errors import who
 from .placement import LOOPBACK, Machine, Place
 from .protocol import Group
 from .worker_handle import WorkerHandle, start_server

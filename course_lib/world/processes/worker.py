@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import io
 import linecache
 import multiprocessing
 import os
@@ -38,7 +39,7 @@ from ..torch_hooks.gpus import pretended
 from ..torch_hooks.patching import replaced
 from .fresh_imports import FreshImports
 from .main_module import unpack_in_main
-from .output import END_OF_RUN
+from .output import END_OF_RUN, StandardError
 from .protocol import Finished, Group, Job, send
 from .rank import STOP, ProcessRank
 
@@ -198,9 +199,10 @@ class Worker:
 def _print_to(output_fd: int) -> None:
     """Redirect all output to `output_fd`, even if the last function closed `sys.stdout` or its file descriptor."""
     sys.stdout = sys.stderr = None  # output that they could not write is lost
-    for fd, name in ((1, "stdout"), (2, "stderr")):
+    for fd, name, kind in ((1, "stdout", io.FileIO), (2, "stderr", StandardError)):
         os.dup2(output_fd, fd)
-        setattr(sys, name, os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False))
+        written = io.BufferedWriter(kind(fd, "w", closefd=False))
+        setattr(sys, name, io.TextIOWrapper(written, encoding="utf-8", errors="replace", line_buffering=True))
 
 
 def _nccl(interface: str) -> dict[str, str]:

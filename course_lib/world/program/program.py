@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from ...errors import CourseError
 from ...meter import is_learners
+from ..torch_hooks import interposer
 from ..torch_hooks.patching import replaced
 from .main import is_main
 
@@ -146,6 +147,8 @@ class Program:
             except SystemExit as end:
                 if end.code not in (None, 0):
                     raise
+            rank: Any = interposer.current()
+            rank.program_ended()
 
     @contextmanager
     def executed(self, name: str) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """The ranks' output: kept for the run, and printed with the rank of each line."""
 
 import re
+import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +9,7 @@ from itertools import groupby, islice
 from math import inf
 from typing import NamedTuple
 
-from ...errors import ranks_named
+from ...errors import who
 
 OUTPUT_LIMIT = 1_000_000  # the most characters kept of a rank's output; the rest is counted and dropped
 FOLD = 0.25  # seconds that a line waits for the same line of other ranks
@@ -50,17 +51,26 @@ class Lines:
     """
 
     every = 0.25
+    _unfinished: int | None = None  # the rank whose line has no end yet
 
-    def add(self, rank: int, text: str) -> None:
-        """Print the output of `rank`."""
-        for line in text.splitlines():
-            print(f"[rank {rank}] {line}")
+    def add(self, rank: int, text: str, *, errors: bool = False) -> None:
+        """Print the output of `rank`. `errors` is whether it wrote it to stderr."""
+        for line in text.splitlines(keepends=True):
+            if self._unfinished != rank:
+                self.close()
+                print(f"[rank {rank}] ", end="")
+            (words,) = line.splitlines()
+            self._unfinished = rank if words == line else None
+            print(words, end="" if words == line else "\n")
 
     def update(self) -> None:
         """Print what has waited long enough."""
 
     def close(self) -> None:
         """Print the rest."""
+        if self._unfinished is not None:
+            self._unfinished = None
+            print()
 
 
 class _Line(NamedTuple):
@@ -69,16 +79,23 @@ class _Line(NamedTuple):
 
 
 class FoldedLines(Lines):
-    """A printer that prints a line once for all ranks that print it at about the same time: `[ranks 0-3] text`."""
+    """A printer that prints a line once for all ranks that print it at about the same time: `[ranks 0-3] text`.
+
+    Lines of stderr go to stderr, and are folded among themselves.
+    """
 
     every = 0.0
 
     def __init__(self, world_size: int, show: Callable[[Sequence[int], str], None] | None = None) -> None:
         self._world_size, self._show = world_size, show or _show
+        self._errors = None if show else FoldedLines(world_size, _show_error)
         self._begun: defaultdict[int, str] = defaultdict(str)  # the start of a line, by rank
         self._lines: defaultdict[int, deque[_Line]] = defaultdict(deque)
 
-    def add(self, rank: int, text: str) -> None:
+    def add(self, rank: int, text: str, *, errors: bool = False) -> None:
+        if errors and self._errors is not None:
+            self._errors.add(rank, text)
+            return
         now = time.monotonic()
         *lines, self._begun[rank] = (self._begun[rank] + text).split("\n")
         for line in lines:  # of a progress bar, which returns to the start of its line, only the end
@@ -86,11 +103,15 @@ class FoldedLines(Lines):
 
     def update(self) -> None:
         self._print(until=time.monotonic() - FOLD)
+        if self._errors is not None:
+            self._errors.update()
 
     def close(self) -> None:
         for rank, begun in list(self._begun.items()):
             self.add(rank, "\n" if begun else "")
         self._print(until=inf)
+        if self._errors is not None:
+            self._errors.close()
 
     def _print(self, until: float) -> None:
         """Print the lines that all ranks have printed, and those from before `until`."""
@@ -116,7 +137,11 @@ class FoldedLines(Lines):
 
 
 def _show(ranks: Sequence[int], text: str) -> None:
-    print(f"[{ranks_named(ranks, '-', 2)}] {text}", flush=True)
+    print(f"[{who(ranks)}] {text}", flush=True)
+
+
+def _show_error(ranks: Sequence[int], text: str) -> None:
+    print(f"[{who(ranks)}] {text}", file=sys.stderr, flush=True)
 
 
 def folded(output: Mapping[int, str]) -> list[tuple[Sequence[int], str]]:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, MutableMapping
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -49,23 +50,22 @@ class RankState:
         self.stopping = False
         self._rank = rank
         self.printed = Printed()
-        self._unshown: list[str] = []
+        self._unshown: list[tuple[str, bool]] = []
 
     @cached_property
     def numpy(self) -> np.random.RandomState:
         """Return NumPy's generator; made when first used, because that takes as long as all the rest."""
         return np.random.RandomState(self._rank)
 
-    def write(self, text: str) -> None:
-        """Add to the rank's output."""
-        self._unshown.append(self.printed.add(text))
+    def write(self, text: str, *, errors: bool) -> None:
+        """Add to the rank's output. `errors` is whether it goes to stderr."""
+        self._unshown.append((self.printed.add(text), errors))
 
-    def new_output(self) -> str:
-        """Return what was written since the last call."""
-        count = len(self._unshown)
-        text = "".join(self._unshown[:count])
-        del self._unshown[:count]  # the rank may have written more meanwhile
-        return text
+    def new_output(self) -> list[tuple[str, bool]]:
+        """Return what was written since the last call, and whether it goes to stderr."""
+        new = list(self._unshown)
+        del self._unshown[: len(new)]  # the rank may have written more meanwhile
+        return [("".join(text for text, _ in part), errors) for errors, part in groupby(new, lambda one: one[1])]
 
     def sleep(self, seconds: float) -> None:
         """Sleep in short naps, between which the thread can be stopped. Return after one if the rank must stop."""
@@ -127,14 +127,14 @@ class _EnvironOfThread(MutableMapping[str, str]):
 class _TextOf:
     """A replacement for `sys.stdout` and `sys.stderr`."""
 
-    def __init__(self, process_stream: Any) -> None:
-        self._process_stream = process_stream
+    def __init__(self, process_stream: Any, *, errors: bool) -> None:
+        self._process_stream, self._errors = process_stream, errors
 
     def write(self, text: str) -> int:
         rank_state = _own()
         if rank_state is None:
             return int(self._process_stream.write(text))
-        rank_state.write(text)
+        rank_state.write(text, errors=self._errors)
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -159,8 +159,8 @@ def _function_of(process_function: Callable[..., Any], stream: str, name: str) -
 
 def replacements() -> Iterator[Replacement]:
     """Yield the replacements with which threads may have a rank state."""
-    yield sys, "stdout", _TextOf(sys.stdout)
-    yield sys, "stderr", _TextOf(sys.stderr)
+    yield sys, "stdout", _TextOf(sys.stdout, errors=False)
+    yield sys, "stderr", _TextOf(sys.stderr, errors=True)
     yield os, "environ", _EnvironOfThread(os.environ)
     yield time, "sleep", _function_of(time.sleep, "", "sleep")
     for module, a_function, stream in ((random, random.random, "python"), (np.random, np.random.rand, "numpy")):

@@ -44,7 +44,8 @@ def run_ranks(
 
 def _show(ranks: Sequence[RankThread], lines: Lines) -> None:
     for rank in ranks:
-        lines.add(rank.rank, rank.rank_state.new_output())
+        for text, errors in rank.rank_state.new_output():
+            lines.add(rank.rank, text, errors=errors)
     lines.update()
 
 

@@ -46,6 +46,7 @@ _NEEDED = {
             "_dispatch_keyset_full_after",
             "_current_graph_task_id",
             "_ensureCUDADeviceGuardSet",
+            "_clear_DTensor_sharding_propagator_cache",
         ],
     ),
     "torch.autograd.Variable": (torch.autograd.Variable, ["_execution_engine"]),
@@ -134,6 +135,12 @@ def keep_device_guard() -> None:
     2.11 the first thread that needs the guard owns it, and frees it at its end: then the next one crashes Python. The
     thread that runs a world outlives the ranks."""
     torch._C._ensureCUDADeviceGuardSet()
+
+
+def clear_dtensor_cache() -> None:
+    """Empty the calling thread's cache of DTensor's layouts, which holds groups. At the end of a thread, torch empties
+    it under a lock of all threads and releases Python's lock there: two threads that end at once can wait forever."""
+    torch._C._clear_DTensor_sharding_propagator_cache()
 
 
 def fake_mode() -> Any:

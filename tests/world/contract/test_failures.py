@@ -74,7 +74,7 @@ def raises_after_a_call_that_it_left_out():
 @fails("raised")
 def lacks_a_name_of_an_earlier_cell() -> None:
     """all 3 ranks raised NameError: name 'my_ring' is not defined
-      ranks 0, 1, 2 raised at test_failures.py line _, in lacks_a_name_of_an_earlier_cell:  my_ring()  # noqa: F821
+      ranks 0-2 raised at test_failures.py line _, in lacks_a_name_of_an_earlier_cell:  my_ring()  # noqa: F821
     Next: run the cell that defines that name (after a restart of the kernel, all cells above), or correct the name.
     """
     my_ring()  # noqa: F821
@@ -83,7 +83,7 @@ def lacks_a_name_of_an_earlier_cell() -> None:
 @fails("raised")
 def raises_the_same_on_every_rank() -> None:
     """all 3 ranks raised ValueError: the same
-      ranks 0, 1, 2 raised at test_failures.py line _, in raises_the_same_on_every_rank:  raise ValueError("the same")
+      ranks 0-2 raised at test_failures.py line _, in raises_the_same_on_every_rank:  raise ValueError("the same")
     Next: find the cause, in that line or before it, and run the cell again.
     """
     dist.barrier()
@@ -700,7 +700,7 @@ def calls_first_what_is_never_called_again() -> None:
 @fails("mismatch")
 def brings_one_element_more() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
-      ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more:
+      ranks 0-2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more:
             dist.all_reduce(torch.ones(4 + rank() // 2))
     Next: give tensors of the same size on every rank, in the same order; pad the shorter ones if need be.
     """
@@ -710,7 +710,7 @@ def brings_one_element_more() -> None:
 @fails("mismatch")
 def brings_one_element_more_in_the_background() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
-      ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more_in_the_background:
+      ranks 0-2 called all_reduce #1 at test_failures.py line _, in brings_one_element_more_in_the_background:
             dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).wait()
     Next: give tensors of the same size on every rank, in the same order; pad the shorter ones if need be.
     """
@@ -720,7 +720,7 @@ def brings_one_element_more_in_the_background() -> None:
 @fails("mismatch")
 def waits_in_native_code_for_calls_that_do_not_fit() -> None:
     """the ranks disagree about the number of elements in all_reduce #1: ranks 0, 1: float32 [4]; rank 2: float32 [5]
-      ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in waits_in_native_code_for_calls_that_do_not_fit:
+      ranks 0-2 called all_reduce #1 at test_failures.py line _, in waits_in_native_code_for_calls_that_do_not_fit:
             dist.all_reduce(torch.ones(4 + rank() // 2), async_op=True).get_future().wait()
     Next: give tensors of the same size on every rank, in the same order; pad the shorter ones if need be.
     """
@@ -763,7 +763,7 @@ def differs_after_an_exception() -> None:
 @fails("mismatch")
 def brings_a_different_dtype() -> None:
     """the ranks disagree about the dtype in all_reduce #1: ranks 0, 2: float32 [2]; rank 1: int32 [2]
-      ranks 0, 1, 2 called all_reduce #1 at test_failures.py line _, in brings_a_different_dtype:
+      ranks 0-2 called all_reduce #1 at test_failures.py line _, in brings_a_different_dtype:
             dist.all_reduce(torch.ones(2, dtype=torch.int32 if rank() == 1 else torch.float32))
     Next: convert the tensors to one dtype before the call, on every rank.
     """
@@ -783,7 +783,7 @@ def brings_complex_numbers_and_real_ones() -> None:
 @fails("mismatch")
 def names_a_different_root() -> None:
     """the ranks disagree about the root in broadcast #1: ranks 0, 1: root 0; rank 2: root 1
-      ranks 0, 1, 2 called broadcast #1 at test_failures.py line _, in names_a_different_root:
+      ranks 0-2 called broadcast #1 at test_failures.py line _, in names_a_different_root:
             dist.broadcast(torch.ones(2), src=rank() // 2)
     Next: src and dst must be the same number on every rank; only the rank with that number holds the source.
     """

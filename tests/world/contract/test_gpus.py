@@ -514,7 +514,7 @@ def test_torch_is_as_before_after_the_run(gpus) -> None:
         assert {name for name in names | vars(owner) if vars(owner).get(name) is not names.get(name)} == set()
     without = World(1, backend=world.backend)
     assert without.run(torch.cuda.is_available)[0] is False
-    with pytest.raises(RankError, match="Torch not compiled with CUDA"):
+    with pytest.raises(RankError, match=r"Torch not compiled with CUDA|Found no NVIDIA driver"):
         without.run(program)
 
 

@@ -43,20 +43,20 @@ def make_only_the_own_group() -> None:
         ),
         (
             lambda: dist.all_reduce(torch.ones(2, 3) if rank() else torch.ones(3, 2)),
-            "shape in all_reduce #1: rank 0: float32 [3, 2]; ranks 1, 2, 3: float32 [2, 3]",
+            "shape in all_reduce #1: rank 0: float32 [3, 2]; ranks 1-3: float32 [2, 3]",
         ),
         (
             lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if rank() == 0 else dist.ReduceOp.SUM),
-            "reduction in all_reduce #1: rank 0: max; ranks 1, 2, 3: sum",
+            "reduction in all_reduce #1: rank 0: max; ranks 1-3: sum",
         ),
-        (disagree_about_sparsity, "layout in all_reduce #1: rank 0: sparse_coo; ranks 1, 2, 3: strided"),
+        (disagree_about_sparsity, "layout in all_reduce #1: rank 0: sparse_coo; ranks 1-3: strided"),
         (
             reduce_scatter_more,
-            "number of elements in reduce_scatter_single #1: ranks 0, 1, 2: float32 [4]; rank 3: float32 [8]",
+            "number of elements in reduce_scatter_single #1: ranks 0-2: float32 [4]; rank 3: float32 [8]",
         ),
         (
             all_gather_more,
-            "number of elements in all_gather_single #1: ranks 0, 1, 2: float32 [1]; rank 3: float32 [2]",
+            "number of elements in all_gather_single #1: ranks 0-2: float32 [1]; rank 3: float32 [2]",
         ),
         (
             lambda: dist.all_to_all_single(torch.empty(4), torch.ones(4), None, [2, 0, 1, 1] if rank() == 0 else None),

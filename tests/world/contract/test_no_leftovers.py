@@ -125,7 +125,7 @@ def test_nothing_is_left_open_in_the_kernel_or_on_a_rank(world) -> None:
     before = everywhere(three)
     for _ in range(2):
         all_of_them(three)
-    deadline = time.monotonic() + 10  # a cluster's client opens and closes files of its own
+    deadline = time.monotonic() + 60  # for a client of a cluster, and a busy machine
     while (more := more_than(before, everywhere(three))) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not more

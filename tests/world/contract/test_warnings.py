@@ -188,6 +188,7 @@ def reads_what_is_being_reduced_and_scattered() -> None:
 
 
 def averages_in_hooks() -> None:
+    torch.manual_seed(0)
     net, handles = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)), []
     for param in net.parameters():
         param.register_post_accumulate_grad_hook(lambda p: handles.append(dist.all_reduce(p.grad, async_op=True)))

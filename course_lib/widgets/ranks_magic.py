@@ -1,0 +1,32 @@
+"""`%%ranks 4`: run a cell as a program on each rank, as `course run` runs a file."""
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..errors import CourseError, CourseWarning
+from ..world import World
+
+
+def ranks(line: str, cell: str) -> None:
+    """Run the cell on so many ranks, and print what each held, sent and waited for.
+
+    Raises:
+        CourseError: `line` is no number of ranks.
+        RankError: as for `World.run_file`.
+    """
+    if not line.strip().isdecimal():
+        raise CourseError(f"%%ranks {line}: that is no number of ranks. For example %%ranks 4.")
+    before = list(sys.path)
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", CourseWarning)  # the summary has them
+        program = Path(folder) / "cell.py"
+        program.write_text(f"\n{cell}", "utf-8")  # lines have the numbers that they have in the notebook's cell
+        sys.path.insert(0, os.getcwd())
+        try:
+            run = World(int(line)).run_file(program)
+        finally:
+            sys.path[:] = before
+    print(run.report().summary)

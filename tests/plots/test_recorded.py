@@ -1,0 +1,50 @@
+"""A record of the GPU kit, drawn beside simulated ranks: made here on the CPU, with an allocator's events by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import engines
+from course_lib import Run, World
+from course_lib.plots import plot_recorded
+from course_lib.plots.run_report import recorded
+from course_lib.production import recorded_steps
+
+EVENTS = [("alloc", 30_000_000), ("alloc", 5_000_000), ("free_requested", 5_000_000), ("free_completed", 5_000_000)]
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return World(2).run(recorded_steps, "Stage3")
+
+
+@pytest.mark.slow
+def test_a_record_is_drawn_beside_a_simulated_rank(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    list(engines.sizes("Stage3", 2, tmp_path))
+    record = json.loads((tmp_path / "Stage3-2.json").read_text())
+    events = [{"action": action, "size": size} for action, size in EVENTS]
+    record["held_bytes"] = engines.held(1_000_000, events)
+    (tmp_path / "Stage3.json").write_text(json.dumps(record))
+    monkeypatch.setattr(recorded, "RECORDS", tmp_path)
+
+    timeline, memory = (plot_recorded(run, "Stage3", what) for what in ("timeline", "memory"))
+
+    assert "rank on CPU, bytes in flight: " in timeline.text and "simulated rank, computed: " in timeline.text
+    assert "rank on CPU: peak 36,000,000 bytes; at the end other 31 MB" in memory.text
+    assert f"simulated rank: peak {run.memory[0].peak_bytes:,} bytes" in memory.text
+
+
+def test_of_a_gpu_the_rows_of_the_gpu_are_recorded() -> None:
+    rows = [("kernel", "gemm", 0, 2), ("gpu_user_annotation", "nccl:all_gather", 1, 4), ("kernel", "ncclKernel", 2, 3)]
+    rows += [("cpu_op", "c10d::allgather", 0, 9), ("cpu_op", "aten::mm", 0, 9)]
+    events = [{"ph": "X", "cat": cat, "name": name, "ts": 5e6 + ts, "dur": dur} for cat, name, ts, dur in rows]
+
+    spans = engines.spans([*events, {"ph": "M", "name": "process_name"}])
+
+    assert spans == {"computed": [(0, 2e-6)], "in_flight": [(1e-6, 5e-6)]}
+
+
+def test_without_a_record_a_sentence_says_what_makes_one(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plot_recorded(run, "Stage4", "memory") is None
+    assert "waits for a record of Stage4 on a GPU. `make gpu-kit` makes one" in capsys.readouterr().out

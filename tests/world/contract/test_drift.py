@@ -1,0 +1,89 @@
+"""A run names parameters that drift apart and a NaN that stays, and says nothing of right programs."""
+
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import CourseWarning
+from tests.world.programs import rank
+
+
+def train(fault: str = "", *, ddp: bool = False, steps: int = 4) -> None:
+    torch.manual_seed(rank() if fault == "seed" else 0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    model = DistributedDataParallel(net) if ddp else net
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01 * (1 + rank() if fault == "rate" else 1))
+    torch.manual_seed(100 + rank())
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 8)).pow(2).mean()
+        here = (rank(), step) == (1, 2)
+        (loss * torch.nan if fault == "nan" and here else loss).backward()
+        for param in () if ddp else net.parameters():
+            dist.all_reduce(param.grad)
+        if fault == "scaler":  # skips the step in which it finds a NaN
+            dist.all_reduce(torch.tensor([torch.nan, torch.inf]) if step == 2 else torch.ones(2))
+        if fault == "mask":
+            dist.broadcast(torch.full((4,), -torch.inf), 0)
+        if fault == "skip" and here:
+            continue
+        if fault == "changed" and here:
+            nn.init.zeros_(net[0].weight)
+        optimizer.step()
+
+
+FAULTS = {
+    "seed": "parameters differ (rank 0 | rank 1) after step 1 of rank 0 at _: They differ from the first step on.",
+    "rate": "parameters differ (rank 0 | rank 1) after step 1 of rank 0 at _: They differ from the first step on.",
+    "skip": "parameters differ (rank 0 | rank 1) after step 3 of rank 1 at _: Before it, they had made different "
+    "numbers of steps (rank 0: 3; rank 1: 2).",
+    "changed": "parameters differ (rank 0 | rank 1) after step 3 of rank 0 at _: They were equal before it.",
+}
+
+
+@pytest.mark.parametrize("ddp", [False, True], ids=["by hand", "ddp"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_parameters_that_drift_apart(local_world, fault: str, ddp: bool) -> None:
+    if fault == "seed" and ddp:
+        assert local_world(2).run(train, fault, ddp=ddp).warnings == ()  # DDP broadcasts rank 0's
+        return
+    with pytest.warns(CourseWarning, match="parameters differ"):
+        (warning,) = local_world(2).run(train, fault, ddp=ddp).warnings
+    said = re.sub(r"test_drift.py line \d+, in train:  optimizer.step\(\)\. These .*? must be equal\.", "_:", warning)
+    assert said.startswith(FAULTS[fault])
+
+
+@pytest.mark.parametrize("ddp", [False, True], ids=["by hand", "ddp"])
+def test_a_nan_that_stays(local_world, ddp: bool) -> None:
+    with pytest.warns(CourseWarning, match="not finite"):
+        (warning,) = local_world(2).run(train, "nan", ddp=ddp).warnings
+    assert re.match(
+        r"rank 1 brought a value that is not finite \(infinity or NaN\) to all_reduce #\d+ at .* in train", warning
+    )
+
+
+def shards() -> None:
+    torch.manual_seed(0)
+    net = fully_shard(nn.Linear(8, 8))
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+
+
+def learns_alone() -> None:
+    torch.manual_seed(rank())
+    net = nn.Linear(8, 8)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.arange(16.0).view(2, 8)).sum().backward()  # its gradients are equal, whatever the weights are
+    dist.all_reduce(torch.ones(4))
+    optimizer.step()
+
+
+@pytest.mark.parametrize("program", [train, shards, learns_alone, lambda: train("scaler"), lambda: train("mask")])
+def test_right_programs(local_world, program) -> None:
+    assert local_world(2).run(program).warnings == ()
